@@ -10,7 +10,7 @@ use std::io::Write;
 use std::sync::Arc;
 use testudo_link::FrameDevice;
 use testudo_packet::{Batch, Pool};
-use testudo_port_xdp::{Filter, FilterConfig, Network, SharedUmem, XdpConfig, XdpDevice, XdpMode};
+use testudo_port_xdp::{Filter, FilterConfig, Network, SharedUmem, Taken, XdpConfig, XdpDevice, XdpMode};
 
 const BUFFERS: usize = 16_384;
 /// An Ethernet frame with a packet of 1500 bytes.
@@ -22,7 +22,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         return Err("usage: xdp_forwarder FROM TO NETWORK".into());
     };
     let (address, prefix_bits) = network.split_once('/').ok_or("NETWORK is like 10.0.2.0/24")?;
-    let network = Network { address: address.parse()?, prefix_bits: prefix_bits.parse()?, take: true };
+    let network = Network { address: address.parse()?, prefix_bits: prefix_bits.parse()?, taken: Taken::All };
     let mut pool = Pool::for_devices(BUFFERS, FRAME_BYTES);
     let umem = SharedUmem::new();
     let mut open = |interface: &str, networks| {

@@ -29,13 +29,13 @@ pub enum ZeroCopy {
 /// Which frames are the gateway's. The kernel gets all others.
 #[derive(Debug, Clone, Default)]
 pub struct FilterConfig {
-    /// ESP (protocol 50).
+    /// ESP (protocol 50), to addresses where [tunnels end](Taken::OfTunnels).
     pub esp: bool,
-    /// AH (protocol 51).
+    /// AH (protocol 51), to the same addresses.
     pub ah: bool,
-    /// The protocol number of VPE, where it is used.
+    /// The protocol number of VPE, where it is used, to the same addresses.
     pub vpe_protocol: Option<u8>,
-    /// Ports of UDP.
+    /// Ports of UDP, at the same addresses.
     pub udp: Vec<UdpPort>,
     /// Networks, by their destination addresses.
     pub networks: Vec<Network>,
@@ -59,7 +59,19 @@ pub enum UdpContent {
     All,
 }
 
-/// A network, all of whose packets are the gateway's, or none. The longest prefix decides, so that parts of a
+/// What of the packets to a network is the gateway's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Taken {
+    /// Nothing.
+    Nothing,
+    /// What tunnels carry: the protocols and ports of the [filter](FilterConfig). So it is with an address of
+    /// this host, where tunnels end. What the host only forwards is for somebody else, ESP or not.
+    OfTunnels,
+    /// Everything.
+    All,
+}
+
+/// A network, and what of the packets to it is the gateway's. The longest prefix decides, so that parts of a
 /// network can be left to the kernel: the host's own address, for example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Network {
@@ -67,8 +79,8 @@ pub struct Network {
     pub address: IpAddr,
     /// Bits of the prefix.
     pub prefix_bits: u8,
-    /// Whether the gateway takes its packets.
-    pub take: bool,
+    /// What the gateway takes.
+    pub taken: Taken,
 }
 
 /// The device.

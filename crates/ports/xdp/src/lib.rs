@@ -57,7 +57,7 @@ mod statistics;
 mod twin;
 
 pub use calls::SocketCalls;
-pub use config::{FilterConfig, Network, UdpContent, UdpPort, XdpConfig, XdpMode, ZeroCopy};
+pub use config::{FilterConfig, Network, Taken, UdpContent, UdpPort, XdpConfig, XdpMode, ZeroCopy};
 pub use device::XdpDevice;
 pub use ebpf::filter::{Attached, Filter, Verdict};
 pub use error::OpenError;

@@ -14,11 +14,13 @@ mod dpdk_offload;
 mod host;
 mod leading;
 mod networks;
+mod outer;
 mod xdp;
 
 use crate::exit::{Failure, Kind, failure};
 use leading::{Changers, Leading};
 use networks::FilterNetworks;
+use outer::FollowedAddresses;
 use std::sync::Arc;
 use testudo_control::Configuration;
 use testudo_control::config::{Offload, PortKind};
@@ -27,7 +29,7 @@ use testudo_control::service::system_calls::Needs;
 use testudo_engine_inline::Nic;
 use testudo_gateway::{Interfaces, PortPair};
 use testudo_packet::{Pool, Port};
-use testudo_port_xdp::{FilterConfig, SharedUmem};
+use testudo_port_xdp::{FilterConfig, SharedUmem, host_addresses};
 
 /// Runs beside the worker, on a thread of its own, until the port is gone.
 pub type Background = Box<dyn FnOnce() + Send>;
@@ -44,6 +46,8 @@ pub struct Opened {
     /// The NIC of the unprotected port, if it does cryptography: the port is around it.
     pub nic: Option<Nic>,
     leading: Leading,
+    /// What has the filter of the unprotected interface follow this host's addresses.
+    followed: Option<Arc<FollowedAddresses>>,
     background: Vec<Background>,
 }
 
@@ -68,6 +72,7 @@ pub fn open(configuration: &Configuration) -> Result<Opened, Failure> {
     let eal = dpdk::start(configuration)?;
     // Neither sockets nor AF_XDP have any.
     let mut nic = None;
+    let mut followed = None;
     let (unprotected, is_marked) = match &configuration.unprotected.kind {
         PortKind::Host => {
             let (port, is_marked) = host::open_sockets(configuration)?;
@@ -76,8 +81,10 @@ pub fn open(configuration: &Configuration) -> Result<Opened, Failure> {
         PortKind::Xdp(settings) => {
             let interface = configuration.unprotected.interface.as_deref().unwrap_or_default();
             let common = xdp::Common { umem: &umem, pool: &mut pool };
-            let filter = xdp::outer_filter(configuration);
+            let of_host = host_addresses().map_err(failure(Kind::Port))?;
+            let filter = outer::filter_config(configuration, &of_host);
             let opened = xdp::open(xdp::UNPROTECTED, interface, settings, &filter, common)?;
+            followed = FollowedAddresses::of(configuration, &opened.filter, of_host);
             let port = opened.port.with_errors(configuration)?;
             (Side::new(port, opened.details, opened.background), true)
         }
@@ -115,7 +122,7 @@ pub fn open(configuration: &Configuration) -> Result<Opened, Failure> {
     let pair = PortPair { protected: as_one(protected.ports)?, unprotected: as_one(unprotected.ports)? };
     let details = BothDetails { protected: protected.details, unprotected: unprotected.details };
     let background = protected.background.into_iter().chain(unprotected.background).collect();
-    Ok(Opened { pair, pool, is_marked, details, nic, leading, background })
+    Ok(Opened { pair, pool, is_marked, details, nic, leading, followed, background })
 }
 
 impl Side {
@@ -136,12 +143,20 @@ impl Side {
 impl Opened {
     /// What changes how packets come to the protected port, while the gateway runs.
     pub fn changers(&self, configuration: &Configuration) -> Result<Changers, Failure> {
-        self.leading.changers(configuration, self.is_marked)
+        let mut changers = self.leading.changers(configuration, self.is_marked)?;
+        if let Some(followed) = self.followed.clone() {
+            let mut keep = changers.keep_interface;
+            changers.keep_interface = Box::new(move |configuration| {
+                keep(configuration);
+                followed.look();
+            });
+        }
+        Ok(changers)
     }
 
     /// The system calls that the ports make while the gateway runs, beside those of every gateway.
     pub fn needs(&self) -> Needs {
-        Needs { filter_maps: matches!(self.leading, Leading::Filter(_)) }
+        Needs { filter_maps: matches!(self.leading, Leading::Filter(_)) || self.followed.is_some() }
     }
 
     /// Starts what runs beside the worker. To be called once privileges are dropped: threads keep theirs.

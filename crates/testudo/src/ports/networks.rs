@@ -114,7 +114,10 @@ impl Wanted {
         all.extend(self.configured.taken.iter().map(|network| (key(network), true)));
         all.extend(self.negotiated.iter().map(|network| (key(network), true)));
         all.extend(self.own.iter().map(|address| (key(&Network::host(*address)), false)));
-        let network = |((address, prefix_bits), take)| xdp::Network { address, prefix_bits, take };
+        let network = |((address, prefix_bits), take)| {
+            let taken = if take { xdp::Taken::All } else { xdp::Taken::Nothing };
+            xdp::Network { address, prefix_bits, taken }
+        };
         all.into_iter().map(network).collect()
     }
 }
@@ -169,7 +172,10 @@ mod tests {
                 network.address() == n.address && n.address.is_ipv4() == destination.is_ipv4()
             })
         };
-        all.iter().filter(holds).max_by_key(|network| network.prefix_bits).is_some_and(|network| network.take)
+        all.iter()
+            .filter(holds)
+            .max_by_key(|network| network.prefix_bits)
+            .is_some_and(|network| network.taken == xdp::Taken::All)
     }
 
     #[test]

@@ -14,7 +14,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use testudo_control::Configuration;
-use testudo_control::config::{self, OuterProtocol, XdpSettings};
+use testudo_control::config::{self, XdpSettings};
 use testudo_control::service::port_details::{PortDetail, PortDetails, QueueCounter, QueueDetail};
 use testudo_link::kernel::KernelReader;
 use testudo_link::outside::OutsideResolver;
@@ -22,8 +22,8 @@ use testudo_link::{LinkConfig, LinkPort};
 use testudo_packet::{Batch, Pool, Port, PortCounters, PortError};
 use testudo_port_socket::{IcmpErrors, SocketConfig};
 use testudo_port_xdp::{
-    Attached, Filter, FilterConfig, Interface, QueueStatistics, SharedUmem, UdpContent, UdpPort, XdpConfig,
-    XdpDevice, XdpMode, ZeroCopy,
+    Attached, Filter, FilterConfig, Interface, QueueStatistics, SharedUmem, XdpConfig, XdpDevice, XdpMode,
+    ZeroCopy,
 };
 
 /// Calls of the port after which the clock is looked at while packets come.
@@ -49,27 +49,6 @@ pub struct Opened {
 pub struct Common<'a> {
     pub umem: &'a SharedUmem,
     pub pool: &'a mut Pool,
-}
-
-/// The filter of the unprotected side: what tunnels carry, and nothing else.
-pub fn outer_filter(configuration: &Configuration) -> FilterConfig {
-    let mut filter = FilterConfig::default();
-    for end in configuration.outer_endpoints() {
-        match end.protocol {
-            OuterProtocol::Esp => filter.esp = true,
-            OuterProtocol::Ah => filter.ah = true,
-            OuterProtocol::Udp { local_port } => filter.udp.push(udp(local_port, UdpContent::All)),
-            OuterProtocol::UdpBeside { local_port } => filter.udp.push(udp(local_port, UdpContent::Esp)),
-        }
-    }
-    // One port may be at several addresses; where IKE is at one of them, its messages are the kernel's.
-    filter.udp.sort_by_key(|port| (port.port, port.content == UdpContent::All));
-    filter.udp.dedup_by_key(|port| port.port);
-    filter
-}
-
-fn udp(port: u16, content: UdpContent) -> UdpPort {
-    UdpPort { port, content }
 }
 
 /// Attaches the filter, opens the queues, and puts the link layer above them.
@@ -342,37 +321,5 @@ fn queue(statistics: &QueueStatistics) -> QueueDetail {
             ("frames_to_receive", statistics.receiving.into()),
             ("frames_to_send", statistics.sending.into()),
         ],
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn configuration(tunnel: &str, more: &str) -> Configuration {
-        let text = format!(
-            "[gateway]\nstate = \"s\"\n{more}[port.protected]\nkind = \"tun\"\nname = \"t0\"\n[port.unprotected]\n\
-             kind = \"xdp\"\ninterface = \"eth0\"\n[[tunnel]]\nname = \"a\"\nlocal = \"192.0.2.1\"\n\
-             remote = \"192.0.2.2\"\n{tunnel}\nselectors = [ {{ local = \"10.1.0.0/16\", remote = \"10.2.0.0/16\" }} ]\n\
-             outbound = {{ spi = 0x1001, key_file = \"a.out\" }}\ninbound = {{ spi = 0x1002, key_file = \"a.in\" }}\n"
-        );
-        Configuration::parse(&text, "t.toml").unwrap_or_else(|errors| panic!("{errors}"))
-    }
-
-    #[test]
-    fn the_outer_filter_takes_what_the_tunnels_carry() {
-        let taken = |tunnel: &str, more: &str| {
-            let filter = outer_filter(&configuration(tunnel, more));
-            (filter.esp, filter.ah, filter.udp)
-        };
-        let suite = "suite = \"aes128gcm16\"";
-        assert_eq!(taken(suite, ""), (true, false, vec![]));
-        let ah = "protocol = \"ah\"\nsuite = \"sha256\"";
-        assert_eq!(taken(ah, ""), (false, true, vec![]));
-        let in_udp = format!("{suite}\nencapsulation = \"esp-in-udp\"");
-        assert_eq!(taken(&in_udp, ""), (false, false, vec![udp(4500, UdpContent::All)]));
-        let ike = "[ike]\nsocket = \"x.sock\"\n";
-        let beside = vec![udp(4500, UdpContent::Esp)];
-        assert_eq!(taken(&in_udp, ike), (true, true, beside), "IKE's messages are the daemon's");
     }
 }

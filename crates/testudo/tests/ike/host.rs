@@ -76,8 +76,10 @@ pub struct Program {
 /// Keys come from the daemon alone.
 const GATEWAY: &str = "[gateway]\nstate = \"state.redb\"\ncontrol = \"control.sock\"\nlog = \"debug\"\n";
 const PROGRAM: &str = "[port.protected]\nkind = \"tun\"\nname = \"testudo0\"\n\
-                       [port.unprotected]\nkind = \"socket\"\n\
                        [ike]\nsocket = \"xfrm.sock\"\nvici = \"../strongswan/vici\"\n";
+
+/// An unprotected port of the kernel.
+pub const SOCKETS: &str = "kind = \"socket\"\n";
 
 /// A host.
 pub struct Host {
@@ -88,6 +90,8 @@ pub struct Host {
     pub gateway: Option<Gateway>,
     /// The whole program in its place.
     pub program: Option<Program>,
+    /// Lines of the program's unprotected port.
+    pub unprotected: &'static str,
     library: PathBuf,
 }
 
@@ -96,8 +100,15 @@ impl Host {
     pub fn new(namespace: Namespace, addresses: &[&str], library: &Path) -> Outcome<Self> {
         let addresses: Vec<IpAddr> = addresses.iter().map(|address| address.parse().unwrap()).collect();
         let folder = folder(namespace.name())?;
-        let mut host =
-            Self { namespace, addresses, folder, gateway: None, program: None, library: library.to_owned() };
+        let mut host = Self {
+            namespace,
+            addresses,
+            folder,
+            gateway: None,
+            program: None,
+            unprotected: SOCKETS,
+            library: library.to_owned(),
+        };
         host.start_gateway()?;
         Ok(host)
     }
@@ -129,7 +140,8 @@ impl Host {
             std::fs::remove_dir_all(&folder)?;
         }
         std::fs::create_dir_all(&folder)?;
-        let configuration = format!("{GATEWAY}{lines}{PROGRAM}{sections}");
+        let unprotected = self.unprotected;
+        let configuration = format!("{GATEWAY}{lines}[port.unprotected]\n{unprotected}{PROGRAM}{sections}");
         std::fs::write(folder.join(CONFIGURATION), configuration)?;
         let process = Process::init_and_start(&self.namespace, &folder)?;
         let recorder = Recorder::start(&self.socket(), &folder.join("xfrm.sock"))?;

@@ -30,6 +30,7 @@ mod nat;
 mod negotiation;
 mod network;
 mod notices;
+mod pair;
 mod past_routes;
 mod pluto;
 mod recorder;
@@ -51,6 +52,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 use support::Outcome;
 use testudo_judge::harness::Suite;
+use testudo_lab::namespaces::{enter, is_inside, veth};
 
 /// Options that measure in place of tests, each with a number behind it.
 const MEASUREMENTS: [&str; 2] = ["--warriors", "--rekey"];
@@ -73,7 +75,16 @@ fn main() -> ExitCode {
     let of_charon = notices::tests(rekey_load::tests(rekey::tests(negotiation::tests(of_routes))));
     let of_charon = wireshark::tests(names::tests(of_charon));
     let of_both = renewal::tests(pluto::tests(restart::tests(of_charon)));
-    scenarios::tests(of_both).run(Network::build)
+    scenarios::tests(of_both).run(build)
+}
+
+/// The hosts, and what foreign ends of tests need.
+fn build() -> Outcome<Network> {
+    if !is_inside() {
+        wireshark::prepare()?;
+        guest::prepare()?;
+    }
+    Network::build(enter, veth)
 }
 
 /// Measures in place of tests, and prints what was found: `number` of the command line says how much.
@@ -82,7 +93,7 @@ fn measure(number: Option<String>, run: impl FnOnce(&mut Network, u32) -> Outcom
         eprintln!("usage: --warriors NUMBER or --rekey SECONDS, 1 or more");
         return ExitCode::FAILURE;
     };
-    match Network::build().and_then(|mut network| run(&mut network, number)) {
+    match build().and_then(|mut network| run(&mut network, number)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("{error}");

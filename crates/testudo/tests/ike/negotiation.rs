@@ -3,11 +3,13 @@
 use crate::connection::Connection;
 use crate::host::Host;
 use crate::network::{LINK, Network};
-use crate::strongswan::{Charon, only_child};
+use crate::strongswan::Charon;
 use crate::support::{Outcome, ensure, wait};
 use std::process::Command;
 use testudo_control::service::xfrm::Direction;
 use testudo_judge::harness::{Suite, TestResult};
+
+pub use crate::pair::initiate;
 
 type Tests<'a> = Suite<'a, Network>;
 
@@ -52,15 +54,6 @@ pub fn tests(mut suite: Tests<'_>) -> Tests<'_> {
         .test("charons_negotiate_by_certificates", by_certificates)
         .test("a_road_warrior_gets_an_address", road_warrior)
         .test("ip_xfrm_shows_what_a_kernel_would_have_of_a_tunnel", is_shown)
-}
-
-/// Negotiates the connection, and waits until it is in force at both ends: the SPIs of A, inbound first.
-pub fn initiate(charons: &[Charon; 2]) -> Outcome<[u32; 2]> {
-    charons[0].swanctl(&["--initiate", "--child", "net", "--timeout", "15"])?;
-    let spis = charons[0].until("for a CHILD_SA at A", only_child)?;
-    let [inbound, outbound] = charons[1].until("for a CHILD_SA at B", only_child)?;
-    ensure(spis == [outbound, inbound], || format!("A has {spis:x?}, B {inbound:x} and {outbound:x}"))?;
-    Ok(spis)
 }
 
 /// The SAs at both ends are those that the daemons say, with the same keys.

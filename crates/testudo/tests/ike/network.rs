@@ -1,7 +1,6 @@
 //! Two hosts, a cable between them, and the daemons' files.
 
 use crate::connection::Connection;
-use crate::guest;
 use crate::host::Host;
 use crate::strongswan::Charon;
 use crate::support::{Outcome, ensure};
@@ -10,7 +9,7 @@ use std::ffi::CString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use testudo_lab::namespaces::{Namespace, enter, is_inside, veth};
+use testudo_lab::namespaces::{Entered, Namespace, NamespaceError, is_inside};
 
 /// The interface of both hosts.
 pub const LINK: &str = "wan";
@@ -54,16 +53,15 @@ fn mount_daemons(cache: &Path) -> Outcome<()> {
 }
 
 impl Network {
-    /// Fetches the daemons, enters private namespaces, and builds the hosts.
-    pub fn build() -> Outcome<Self> {
+    /// Fetches the daemons, enters private namespaces, and builds the hosts on a cable.
+    pub fn build(
+        enter: impl FnOnce() -> Result<Entered, NamespaceError>,
+        cable: impl FnOnce((&Namespace, &str), (&Namespace, &str)) -> Result<(), NamespaceError>,
+    ) -> Outcome<Self> {
         let cache = daemons();
         if !is_inside() {
             // While there is a network.
             runs(Command::new(repository().join("tests/ike/unpack.sh")).arg(&cache))?;
-            runs(
-                Command::new(repository().join("tests/wireshark/unpack.sh")).arg(target().join("wireshark")),
-            )?;
-            guest::prepare()?;
         }
         let inside = enter()?;
         mount_daemons(&cache)?;
@@ -71,7 +69,7 @@ impl Network {
         runs(Command::new(repository().join("scripts/shim.sh")).arg(&root).arg("xfrm"))?;
         let library = root.join("libtestudo-xfrm.so");
         let (a, b) = (Namespace::new(inside, "a")?, Namespace::new(inside, "b")?);
-        veth((&a, LINK), (&b, LINK))?;
+        cable((&a, LINK), (&b, LINK))?;
         for (host, addresses) in
             [(&a, ["192.0.2.1/24", "2001:db8::1/64"]), (&b, ["192.0.2.2/24", "2001:db8::2/64"])]
         {

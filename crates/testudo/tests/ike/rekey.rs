@@ -3,11 +3,13 @@
 use crate::connection::Connection;
 use crate::negotiation::{ends, initiate, is_in_force};
 use crate::network::Network;
-use crate::strongswan::{Charon, only_child};
-use crate::support::{Outcome, ensure};
+use crate::strongswan::only_child;
+use crate::support::ensure;
 use testudo_judge::harness::{Suite, TestResult};
 use testudo_wire::netlink::messages;
 use testudo_wire::xfrm::kind;
+
+pub use crate::pair::until_renewed;
 
 type Tests<'a> = Suite<'a, Network>;
 
@@ -16,14 +18,6 @@ pub fn tests(suite: Tests<'_>) -> Tests<'_> {
         .test("a_child_sa_is_renewed_by_either_end_and_its_policies_stay", of_child)
         .test("an_ike_sa_is_renewed_and_its_child_sa_stays", of_ike)
         .test("an_ike_sa_is_made_anew_by_reauthentication", of_all)
-}
-
-/// Waits until both ends have one CHILD_SA, with other SPIs: those of A.
-pub fn until_renewed(charons: &[Charon; 2], before: [u32; 2]) -> Outcome<[u32; 2]> {
-    let is_new = |spis: &[u32; 2]| spis.iter().all(|spi| !before.contains(spi));
-    let of_a = charons[0].until("for another CHILD_SA at A", |sas| only_child(sas).filter(is_new))?;
-    charons[1].until("for the same at B", |sas| only_child(sas).filter(|b| *b == [of_a[1], of_a[0]]))?;
-    Ok(of_a)
 }
 
 /// Types of the messages that a host's daemon has sent so far.

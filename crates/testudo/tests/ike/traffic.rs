@@ -1,7 +1,7 @@
 //! Traffic through what two charons negotiate: the whole program is their gateway.
 
 use crate::connection::Connection;
-use crate::host::{Host, Program};
+use crate::host::Host;
 use crate::libreswan::Pluto;
 use crate::negotiation::initiate;
 use crate::network::Network;
@@ -15,10 +15,9 @@ use std::thread;
 use testudo_judge::harness::{Suite, TestResult};
 use testudo_lab::traffic::Stream;
 
-type Tests<'a> = Suite<'a, Network>;
+pub use crate::pair::{INNER, ends, left, logs, pings, with_addresses};
 
-/// Hosts behind A and B, which are A and B themselves.
-pub const INNER: [&str; 2] = ["10.1.0.1", "10.2.0.1"];
+type Tests<'a> = Suite<'a, Network>;
 
 pub fn tests(mut suite: Tests<'_>) -> Tests<'_> {
     const PROPOSALS: [&str; 5] = [
@@ -52,35 +51,6 @@ pub fn tests(mut suite: Tests<'_>) -> Tests<'_> {
         .test("packets_are_a_sign_of_life_that_charon_sees", sign_of_life)
         .test("each_interface_has_its_own_tunnel_for_all_packets", interfaces)
         .test("packets_pass_between_two_plutos", |network| between_plutos(network, "", INNER))
-}
-
-/// The hosts' inner addresses; and nothing is left of what a test before this one had.
-pub fn with_addresses(network: &Network) -> Outcome<()> {
-    for (host, address) in network.hosts().into_iter().zip(INNER) {
-        let _ = host.namespace.run(&["ip", "address", "replace", &format!("{address}/32"), "dev", "lo"]);
-        host.namespace.run(&["ip", "link", "set", "lo", "up"])?;
-    }
-    Ok(())
-}
-
-pub fn logs(network: &Network, charons: &[Charon; 2]) -> String {
-    let of = |at: usize| {
-        let host = network.hosts()[at];
-        let Some(Program { process, .. }) = &host.program else { return charons[at].log() };
-        let drops = process.ask_json(&["status"]).map(|status| status["drops"].clone());
-        let (gateway, policies) = (process.log(), host.ip_xfrm(&["policy"]));
-        format!("{gateway}\n{}\n{policies:?}\ndropped: {drops:?}", charons[at].log())
-    };
-    format!("A:\n{}\nB:\n{}", of(0), of(1))
-}
-
-pub fn pings(network: &Network, charons: &[Charon; 2]) -> Outcome<()> {
-    let words = ["-n", "-c", "3", "-i", "0.2", "-W", "5", "-I", INNER[0], INNER[1]];
-    let output = wait::output(network.a.namespace.command("ping").args(words))?;
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    ensure(output.status.success() && said.contains(" 0% packet loss"), || {
-        format!("{said}\n{}", logs(network, charons))
-    })
 }
 
 /// Steady streams of numbered datagrams between the inner hosts, from A and from B.
@@ -132,37 +102,6 @@ fn pass(network: &mut Network, charons: [Charon; 2]) -> TestResult {
     pings(network, &charons)?;
     network.all_is_well(&charons)?;
     ends(network, charons)
-}
-
-/// Daemons and gateways end, and leave nothing.
-pub fn ends(network: &mut Network, charons: [Charon; 2]) -> TestResult {
-    charons[0].swanctl(&["--terminate", "--ike", "net", "--timeout", "10"])?;
-    charons[1].until("for the end of the IKE_SA at B", |sas| sas.is_empty().then_some(()))?;
-    left(network, charons)
-}
-
-/// Connections have ended, and left nothing; now daemons and gateways end.
-pub fn left(network: &mut Network, charons: [Charon; 2]) -> TestResult {
-    for host in network.hosts() {
-        let Some(program) = &host.program else { continue };
-        let left = program.process.ask_json(&["sa", "list"])?;
-        ensure(left.as_array().is_some_and(Vec::is_empty), || format!("SAs are left: {left:#}"))?;
-        let routes = host.namespace.run(&["ip", "route", "show", "table", "all", "dev", "testudo0"])?;
-        let rules = host.namespace.run(&["ip", "rule"])?;
-        ensure(!routes.contains("table 7465") && !rules.contains("7465"), || {
-            format!("routes or rules are left: {routes}{rules}")
-        })?;
-    }
-    network.all_is_well(&charons)?;
-    for charon in charons {
-        charon.stop()?;
-    }
-    for host in [&mut network.a, &mut network.b] {
-        if let Some(program) = host.program.take() {
-            program.process.stop()?;
-        }
-    }
-    Ok(())
 }
 
 /// RFC 4301 5.1: the first packet is late, and not lost.

@@ -2,7 +2,7 @@
 
 use crate::connection::Connection;
 use crate::negotiation::initiate;
-use crate::network::{LINK, Network, target};
+use crate::network::{LINK, Network, repository, runs, target};
 use crate::strongswan::Charon;
 use crate::support::{Outcome, ensure, wait};
 use std::fs;
@@ -27,6 +27,11 @@ pub fn tests(mut suite: Tests<'_>) -> Tests<'_> {
         suite = suite.test(name, move |network: &mut Network| reads(network, proposal, encap));
     }
     suite
+}
+
+/// Unpacks tshark, while there is a network.
+pub fn prepare() -> Outcome<()> {
+    runs(Command::new(repository().join("tests/wireshark/unpack.sh")).arg(target().join("wireshark")))
 }
 
 /// What tshark shows of a recording: for each echo message the number in it, and whether the ICV around it

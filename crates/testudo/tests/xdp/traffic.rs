@@ -6,7 +6,7 @@ use crate::support::sites::{Network, OUTER};
 use crate::support::{Outcome, ensure};
 use serde_json::Value;
 use std::io::{Read, Write};
-use std::net::{IpAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::Duration;
 use testudo_judge::harness::{Suite, TestResult};
 use testudo_lab::namespaces::Namespace;
@@ -19,6 +19,7 @@ pub fn tests(suite: Suite<'_, Network>) -> Suite<'_, Network> {
         .test("traffic_passes_in_generic_mode", generic)
         .test("one_side_may_be_the_kernels", mixed)
         .test("the_kernels_own_traffic_on_the_interfaces_goes_on", kernels_own)
+        .test("esp_that_the_host_forwards_for_somebody_else_stays_with_the_kernel", forwarded)
 }
 
 pub const NATIVE: &str = "mode = \"native\"";
@@ -134,6 +135,33 @@ fn kernels_own(network: &mut Network) -> TestResult {
     }
     a.stop()?;
     b.stop()
+}
+
+/// From the network outside to the left host, through the host of gateway A: what looks like ESP in UDP,
+/// to the port that A's tunnels have, too.
+fn forwarded(network: &mut Network) -> TestResult {
+    let gateways = network.start(&ends(false, true, NATIVE)?)?;
+    let Network { left, routers, .. } = &*network;
+    for (from, to) in [("192.0.2.254", "10.1.0.2"), ("2001:db8:a::254", "fd01::2")] {
+        let [from, to]: [IpAddr; 2] = [from.parse()?, to.parse()?];
+        let receiver = left.within(|| UdpSocket::bind((to, 4500)))??;
+        receiver.set_read_timeout(Some(5 * SECOND))?;
+        let esp = [0xC0, 0xFF, 0xEE, 0x01, 0, 0, 0, 1, 9, 9, 9, 9];
+        let sender = routers[0].within(|| UdpSocket::bind((from, 0)))??;
+        let (route, gateway) = (to.to_string(), if to.is_ipv4() { OUTER[0][0] } else { OUTER[1][0] });
+        routers[0].route_via(&route, gateway)?;
+        sender.send_to(&esp, (to, 4500))?;
+        let mut datagram = [0; 64];
+        let came = receiver.recv(&mut datagram);
+        routers[0].run(&["ip", "route", "delete", &route])?;
+        let bytes = came.map_err(|error| format!("{error}: {to}\n{}", gateways[0].log()))?;
+        ensure(datagram[..bytes] == esp, || "another datagram came".to_owned())?;
+    }
+    for gateway in gateways {
+        assert_eq!(port(&gateway, "unprotected")?["rx_packets"], 0);
+        gateway.stop()?;
+    }
+    Ok(())
 }
 
 /// A connection over which some kilobytes pass each way.

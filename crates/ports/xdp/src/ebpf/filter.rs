@@ -1,7 +1,7 @@
 //! The filter at an interface: program, maps and link, shared by the devices of the interface's queues.
 
 use super::objects::{Link, Map, Program, Refused};
-use super::program::{Maps, PASS, REDIRECT, assemble};
+use super::program::{Maps, PASS, REDIRECT, assemble, value};
 use super::{GENERIC_MODE, NATIVE_MODE};
 use crate::config::{FilterConfig, Network, XdpMode};
 use crate::error::OpenError;
@@ -135,7 +135,7 @@ impl Filter {
         self.multi_buffer
     }
 
-    /// Replaces the protected networks. Packets that pass meanwhile meet the old ones, the new ones, or both.
+    /// Replaces the networks. Packets that pass meanwhile meet the old ones, the new ones, or both.
     ///
     /// # Errors
     /// The kernel refused one, for lack of memory: some of the others are in force.
@@ -168,10 +168,10 @@ impl Networks {
         let new: Vec<Network> = wanted.difference(&present).copied().collect();
         for network in &new {
             let (map, key) = self.element(network);
-            map.set(&key, &u32::from(network.take).to_ne_bytes())?;
+            map.set(&key, &value(network.taken).to_ne_bytes())?;
             present.insert(*network);
         }
-        // One that is to be left now, and was taken, is the same key with another value.
+        // One of which something else is taken now is the same key with another value.
         let keys: BTreeSet<_> = wanted.iter().map(|network| self.element(network).1).collect();
         let gone: Vec<Network> = present.difference(&wanted).copied().collect();
         for network in gone {

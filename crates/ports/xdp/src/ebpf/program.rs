@@ -2,10 +2,12 @@
 //!
 //! ```text
 //!   Ethernet, up to two VLAN tags
-//!     ├─ IPv4 ──┬─ ESP, AH, VPE ──────────────────────────► take
-//!     ├─ IPv6 ──┤  UDP to a port of ours, no fragment ────► take (of a port of ESP: only ESP)
-//!     │         └─ destination in a protected network ────► take (the longest prefix decides)
-//!     └─ the rest: ARP, ND, ssh, BGP, IKE ────────────────► the kernel
+//!     ├─ IPv4 ──┬─ destination: the longest prefix decides
+//!     ├─ IPv6 ──┘    ├─ a protected network ─────────────────► take
+//!     │              └─ an address where tunnels end
+//!     │                    ├─ ESP, AH, VPE ──────────────────► take
+//!     │                    └─ UDP to a port of ours, no fragment ► take (of a port of ESP: only ESP)
+//!     └─ the rest: ARP, ND, ssh, BGP, IKE, what is forwarded ► the kernel
 //! ```
 //!
 //! **Fragments.** Each fragment of ESP and AH says so, and is taken: the gateway puts them together. Only the
@@ -16,7 +18,7 @@
 //! extension header is not looked for: such packets are taken for their destination, or stay with the kernel.
 
 use super::assembler::{Assembler, If, Instruction, Label, Register, Width};
-use crate::config::{FilterConfig, UdpContent, UdpPort};
+use crate::config::{FilterConfig, Taken, UdpContent, UdpPort};
 use testudo_wire::protocol;
 
 use Register::{R0, R1, R2, R3, R4, R5, R6, R7, R8, R9, R10};
@@ -35,6 +37,20 @@ pub(crate) const REDIRECT: u32 = 4;
 
 /// The same as an immediate operand.
 const PASS_OPERAND: i32 = 2;
+
+/// What the maps of prefixes have for a network.
+pub(crate) const fn value(taken: Taken) -> u32 {
+    match taken {
+        Taken::Nothing => 0,
+        Taken::OfTunnels => 1,
+        Taken::All => 2,
+    }
+}
+
+/// The same as an immediate operand.
+const fn value_operand(taken: Taken) -> i32 {
+    value(taken).cast_signed()
+}
 
 /// Functions of the kernel (`enum bpf_func_id`).
 const MAP_LOOKUP: i32 = 1;
@@ -102,7 +118,6 @@ impl Filter<'_> {
     }
 
     fn ipv4(&mut self, start: Label) {
-        let networks = self.a.label();
         self.a.place(start);
         self.need(R7, IPV4_BYTES, self.pass);
         self.a.load(Width::Byte, R2, R7, 0);
@@ -112,34 +127,40 @@ impl Filter<'_> {
         self.a.and(R3, 0x0F);
         self.a.jump_if(If::Less, R3, 5, self.pass);
         self.a.load(Width::Byte, R9, R7, 9);
+        self.a.load(Width::Word, R2, R7, 16);
+        self.a.store(Width::Word, R10, -4, R2);
+        self.destination(self.maps.networks_v4, 32, -8);
         self.protocols();
-        self.a.jump_if(If::Other, R9, protocol::UDP.into(), networks);
+        self.a.jump_if(If::Other, R9, protocol::UDP.into(), self.pass);
         // MF and the offset: a fragment.
         self.a.load(Width::Half, R2, R7, 6);
-        self.a.jump_if(If::AnyBit, R2, network_order(0x3FFF), networks);
+        self.a.jump_if(If::AnyBit, R2, network_order(0x3FFF), self.pass);
+        self.a.load(Width::Byte, R3, R7, 0);
+        self.a.and(R3, 0x0F);
         self.a.shift_left(R3, 2);
         self.a.copy(R1, R7);
         self.a.add_register(R1, R3);
-        self.udp(networks);
-        self.a.place(networks);
-        self.a.load(Width::Word, R2, R7, 16);
-        self.a.store(Width::Word, R10, -4, R2);
-        self.network(self.maps.networks_v4, 32, -8);
+        self.udp();
     }
 
     fn ipv6(&mut self, start: Label) {
-        let (upper, networks) = (self.a.label(), self.a.label());
+        let upper = self.a.label();
         self.a.place(start);
         self.need(R7, IPV6_BYTES, self.pass);
         self.a.load(Width::Byte, R2, R7, 0);
         self.a.and(R2, 0xF0);
         self.a.jump_if(If::Other, R2, 0x60, self.pass);
+        for word in 0..4 {
+            self.a.load(Width::Word, R2, R7, 24 + word * 4);
+            self.a.store(Width::Word, R10, -16 + word * 4, R2);
+        }
+        self.destination(self.maps.networks_v6, 128, -20);
         self.a.load(Width::Byte, R9, R7, 6);
         self.a.copy(R1, R7);
         self.a.add(R1, IPV6_BYTES);
         self.a.set(R4, 0);
         self.a.jump_if(If::Other, R9, protocol::FRAGMENT.into(), upper);
-        self.need(R1, FRAGMENT_HEADER_BYTES, networks);
+        self.need(R1, FRAGMENT_HEADER_BYTES, self.pass);
         self.a.load(Width::Byte, R9, R1, 0);
         self.a.load(Width::Half, R4, R1, 2);
         // Without the reserved bits: 0 in an atomic fragment (RFC 6946), which is a whole packet.
@@ -147,15 +168,24 @@ impl Filter<'_> {
         self.a.add(R1, FRAGMENT_HEADER_BYTES);
         self.a.place(upper);
         self.protocols();
-        self.a.jump_if(If::Other, R9, protocol::UDP.into(), networks);
-        self.a.jump_if(If::Other, R4, 0, networks);
-        self.udp(networks);
-        self.a.place(networks);
-        for word in 0..4 {
-            self.a.load(Width::Word, R2, R7, 24 + word * 4);
-            self.a.store(Width::Word, R10, -16 + word * 4, R2);
-        }
-        self.network(self.maps.networks_v6, 128, -20);
+        self.a.jump_if(If::Other, R9, protocol::UDP.into(), self.pass);
+        self.a.jump_if(If::Other, R4, 0, self.pass);
+        self.udp();
+    }
+
+    /// Goes on with a packet whose destination, on the stack after `key`, is an address where tunnels end;
+    /// takes it if it is to a protected network, else leaves it to the kernel. R0 to R5 are lost.
+    fn destination(&mut self, map: i32, prefix_bits: i32, key: i16) {
+        self.a.set(R2, prefix_bits);
+        self.a.store(Width::Word, R10, key, R2);
+        self.a.load_map(R1, map);
+        self.a.copy(R2, R10);
+        self.a.add(R2, key.into());
+        self.a.call(MAP_LOOKUP);
+        self.a.jump_if(If::Equal, R0, 0, self.pass);
+        self.a.load(Width::Word, R0, R0, 0);
+        self.a.jump_if(If::Equal, R0, value_operand(Taken::All), self.take);
+        self.a.jump_if(If::Other, R0, value_operand(Taken::OfTunnels), self.pass);
     }
 
     /// Takes what R9 names, if it is of a protocol that is ours whatever follows.
@@ -168,20 +198,20 @@ impl Filter<'_> {
         }
     }
 
-    /// Takes UDP, whose header R1 points to, if it is to a port of ours; goes to `otherwise` if not.
-    fn udp(&mut self, otherwise: Label) {
+    /// Takes UDP, whose header R1 points to, if it is to a port of ours, else leaves it to the kernel.
+    fn udp(&mut self) {
         // The verifier refuses code that nothing leads to.
         if self.config.udp.is_empty() {
-            return self.a.jump(otherwise);
+            return self.a.jump(self.pass);
         }
-        self.need(R1, UDP_BYTES, otherwise);
+        self.need(R1, UDP_BYTES, self.pass);
         self.a.load(Width::Half, R2, R1, 2);
         let esp = self.a.label();
         for UdpPort { port, content } in &self.config.udp {
             let target = if *content == UdpContent::Esp { esp } else { self.take };
             self.a.jump_if(If::Equal, R2, network_order(*port), target);
         }
-        self.a.jump(otherwise);
+        self.a.jump(self.pass);
         if self.config.udp.iter().all(|port| port.content != UdpContent::Esp) {
             return;
         }
@@ -190,25 +220,11 @@ impl Filter<'_> {
         self.a.place(esp);
         self.a.load(Width::Half, R2, R1, 4);
         self.a.number_of_16_bits(R2);
-        self.a.jump_if(If::Less, R2, LEAST_ESP_IN_UDP_BYTES, otherwise);
-        self.need(R1, LEAST_ESP_IN_UDP_BYTES, otherwise);
+        self.a.jump_if(If::Less, R2, LEAST_ESP_IN_UDP_BYTES, self.pass);
+        self.need(R1, LEAST_ESP_IN_UDP_BYTES, self.pass);
         self.a.load(Width::Word, R2, R1, 8);
         self.a.jump_if(If::Other, R2, 0, self.take);
-    }
-
-    /// Takes a packet whose destination, on the stack after `key`, is in a network of ours, else leaves it to
-    /// the kernel.
-    fn network(&mut self, map: i32, prefix_bits: i32, key: i16) {
-        self.a.set(R2, prefix_bits);
-        self.a.store(Width::Word, R10, key, R2);
-        self.a.load_map(R1, map);
-        self.a.copy(R2, R10);
-        self.a.add(R2, key.into());
-        self.a.call(MAP_LOOKUP);
-        self.a.jump_if(If::Equal, R0, 0, self.pass);
-        self.a.load(Width::Word, R0, R0, 0);
-        self.a.jump_if(If::Equal, R0, 0, self.pass);
-        self.a.jump(self.take);
+        self.a.jump(self.pass);
     }
 
     /// Hands the frame to the socket of its queue, or to the kernel if there is none.

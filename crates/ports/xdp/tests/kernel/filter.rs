@@ -2,7 +2,7 @@
 
 use crate::support::{Opened, Sites, config, network, open};
 use testudo_judge::harness::{Suite, TestResult};
-use testudo_port_xdp::{Filter, FilterConfig, UdpContent, UdpPort, Verdict, XdpConfig, XdpMode};
+use testudo_port_xdp::{Filter, FilterConfig, Taken, UdpContent, UdpPort, Verdict, XdpConfig, XdpMode};
 use testudo_wire::protocol;
 
 pub fn tests(suite: Suite<'_, Sites>) -> Suite<'_, Sites> {
@@ -109,28 +109,31 @@ fn cases() -> Vec<(&'static str, Packet, Verdict)> {
     let esp = [0xC0, 0xFF, 0xEE, 0x01, 0, 0, 0, 1, 9, 9, 9, 9];
     let ike = [[0; 4], [1, 2, 3, 4], [5, 6, 7, 8]].concat();
     let mut cases = Vec::new();
-    for us in ["10.9.0.2", "fd09::2"] {
-        let (take, leave) = (Verdict::Take, Verdict::Leave);
+    let leave = Verdict::Leave;
+    // What the host only forwards is somebody else's, whatever it is.
+    for (to, take) in
+        [("10.9.0.2", Verdict::Take), ("fd09::2", Verdict::Take), ("198.51.100.3", leave), ("fd10::3", leave)]
+    {
         cases.extend([
-            ("ESP", packet(us, protocol::ESP, esp.to_vec()), take),
-            ("AH", packet(us, protocol::AH, esp.to_vec()), take),
-            ("VPE", packet(us, 253, esp.to_vec()), take),
-            ("a first fragment of ESP", packet(us, protocol::ESP, esp.to_vec()).fragment(0, true), take),
-            ("a last fragment of ESP", packet(us, protocol::ESP, esp.to_vec()).fragment(9, false), take),
-            ("a fragment of AH", packet(us, protocol::AH, esp.to_vec()).fragment(9, true), take),
-            ("ESP in UDP", udp(us, 4500, &esp), take),
-            ("the shortest ESP in UDP", udp(us, 4500, &esp[..8]), take),
-            ("anything to VPE's port", udp(us, 4501, &[0]), take),
-            ("IKE", udp(us, 500, &esp), leave),
-            ("IKE on ESP's port", udp(us, 4500, &ike), leave),
-            ("a keepalive", udp(us, 4500, &[0xFF]), leave),
-            ("too little for ESP", udp(us, 4500, &esp[..7]), leave),
-            ("another port", udp(us, 53, &esp), leave),
-            ("a first fragment of UDP", udp(us, 4500, &esp).fragment(0, true), leave),
-            ("a last fragment of UDP", udp(us, 4500, &esp).fragment(3, false), leave),
-            ("ssh", packet(us, protocol::TCP, vec![0; 40]), leave),
-            ("a ping", packet(us, protocol::ICMP, vec![8; 64]), leave),
-            ("neighbour discovery", packet(us, protocol::ICMPV6, vec![135; 64]), leave),
+            ("ESP", packet(to, protocol::ESP, esp.to_vec()), take),
+            ("AH", packet(to, protocol::AH, esp.to_vec()), take),
+            ("VPE", packet(to, 253, esp.to_vec()), take),
+            ("a first fragment of ESP", packet(to, protocol::ESP, esp.to_vec()).fragment(0, true), take),
+            ("a last fragment of ESP", packet(to, protocol::ESP, esp.to_vec()).fragment(9, false), take),
+            ("a fragment of AH", packet(to, protocol::AH, esp.to_vec()).fragment(9, true), take),
+            ("ESP in UDP", udp(to, 4500, &esp), take),
+            ("the shortest ESP in UDP", udp(to, 4500, &esp[..8]), take),
+            ("anything to VPE's port", udp(to, 4501, &[0]), take),
+            ("IKE", udp(to, 500, &esp), leave),
+            ("IKE on ESP's port", udp(to, 4500, &ike), leave),
+            ("a keepalive", udp(to, 4500, &[0xFF]), leave),
+            ("too little for ESP", udp(to, 4500, &esp[..7]), leave),
+            ("another port", udp(to, 53, &esp), leave),
+            ("a first fragment of UDP", udp(to, 4500, &esp).fragment(0, true), leave),
+            ("a last fragment of UDP", udp(to, 4500, &esp).fragment(3, false), leave),
+            ("ssh", packet(to, protocol::TCP, vec![0; 40]), leave),
+            ("a ping", packet(to, protocol::ICMP, vec![8; 64]), leave),
+            ("neighbour discovery", packet(to, protocol::ICMPV6, vec![135; 64]), leave),
         ]);
     }
     for (there, verdict) in [
@@ -151,6 +154,7 @@ fn cases() -> Vec<(&'static str, Packet, Verdict)> {
         ]);
     }
     let with_options = |to, port| Packet { options: 8, ..udp(to, port, &esp) };
+    cases.push(("forwarded ESP in UDP after options", with_options("198.51.100.3", 4500), leave));
     cases.push(("ESP in UDP after options", with_options("10.9.0.2", 4500), Verdict::Take));
     cases.push(("UDP after options", with_options("10.9.0.2", 53), Verdict::Leave));
     cases.push(("an atomic fragment", udp("fd09::2", 4500, &esp).fragment(0, false), Verdict::Take));
@@ -215,13 +219,25 @@ fn replaced(sites: &mut Sites) -> TestResult {
     let opened = opened(sites);
     let judge = |to| opened.filter.judge(&packet(to, protocol::TCP, vec![0; 40]).frame(&[])).unwrap();
     assert_eq!(judge("172.16.0.1"), Verdict::Take);
-    opened.filter.replace_networks(&[network("192.168.0.0", 16, true), network("172.16.7.7", 32, true)])?;
+    opened
+        .filter
+        .replace_networks(&[network("192.168.0.0", 16, Taken::All), network("172.16.7.7", 32, Taken::All)])?;
     assert_eq!((judge("172.16.0.1"), judge("192.168.3.4")), (Verdict::Leave, Verdict::Take));
     assert_eq!((judge("172.16.7.7"), judge("fd16::1")), (Verdict::Take, Verdict::Leave));
-    opened.filter.replace_networks(&[network("0.0.0.0", 0, true), network("::", 0, true)])?;
+    opened.filter.replace_networks(&[network("0.0.0.0", 0, Taken::All), network("::", 0, Taken::All)])?;
     assert_eq!((judge("8.8.8.8"), judge("2001:db8::1")), (Verdict::Take, Verdict::Take));
     opened.filter.replace_networks(&[])?;
     assert_eq!((judge("8.8.8.8"), judge("172.16.7.7")), (Verdict::Leave, Verdict::Leave));
+    // Of the same network something else.
+    let esp = packet("172.16.0.1", protocol::ESP, vec![0; 40]).frame(&[]);
+    for (taken, verdicts) in [
+        (Taken::All, [Verdict::Take, Verdict::Take]),
+        (Taken::OfTunnels, [Verdict::Take, Verdict::Leave]),
+        (Taken::Nothing, [Verdict::Leave, Verdict::Leave]),
+    ] {
+        opened.filter.replace_networks(&[network("172.16.0.0", 16, taken)])?;
+        assert_eq!([opened.filter.judge(&esp)?, judge("172.16.0.1")], verdicts, "{taken:?}");
+    }
     Ok(())
 }
 

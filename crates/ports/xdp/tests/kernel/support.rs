@@ -7,7 +7,7 @@ use testudo_lab::namespaces::{Entered, Namespace};
 use testudo_link::FrameDevice;
 use testudo_packet::{Batch, Pool};
 use testudo_port_xdp::{
-    Filter, FilterConfig, Network, SharedUmem, UdpContent, UdpPort, XdpConfig, XdpDevice, XdpMode,
+    Filter, FilterConfig, Network, SharedUmem, Taken, UdpContent, UdpPort, XdpConfig, XdpDevice, XdpMode,
 };
 
 /// The two hosts on a cable, and a third one behind another interface of the second.
@@ -55,7 +55,8 @@ fn cable(a: (&Namespace, &str), b: (&Namespace, &str)) {
     b.0.link_up(b.1).unwrap();
 }
 
-/// ESP, AH, ESP in UDP, VPE in UDP, and two networks of the far side.
+/// ESP, AH, ESP in UDP and VPE in UDP, to the addresses of the cables and one more; two networks of the far
+/// side.
 pub fn config() -> FilterConfig {
     FilterConfig {
         esp: true,
@@ -66,15 +67,18 @@ pub fn config() -> FilterConfig {
             UdpPort { port: 4501, content: UdpContent::All },
         ],
         networks: vec![
-            network("172.16.0.0", 12, true),
-            network("172.16.7.7", 32, false),
-            network("fd16::", 16, true),
+            network("10.9.0.0", 16, Taken::OfTunnels),
+            network("192.0.2.2", 32, Taken::OfTunnels),
+            network("fd09::", 16, Taken::OfTunnels),
+            network("172.16.0.0", 12, Taken::All),
+            network("172.16.7.7", 32, Taken::Nothing),
+            network("fd16::", 16, Taken::All),
         ],
     }
 }
 
-pub fn network(address: &str, prefix_bits: u8, take: bool) -> Network {
-    Network { address: address.parse().unwrap(), prefix_bits, take }
+pub fn network(address: &str, prefix_bits: u8, taken: Taken) -> Network {
+    Network { address: address.parse().unwrap(), prefix_bits, taken }
 }
 
 /// A device with its pool.

@@ -52,7 +52,7 @@ fn exchange(from: &mut crate::support::Opened, to: &mut crate::support::Opened) 
     }
 }
 
-/// A frame of ESP between no addresses in particular.
+/// A frame of ESP to an address that the filter knows.
 fn esp_frame(number: u32, bytes: usize) -> Vec<u8> {
     let mut frame = vec![0xFF; 12];
     frame.extend([0x08, 0x00, 0x45, 0]);
