@@ -151,6 +151,10 @@ impl Port for Interfaces {
         failure.map_or(Ok(gone), Err)
     }
 
+    fn end(&mut self, pool: &mut Pool) {
+        self.ports.iter_mut().for_each(|port| port.end(pool));
+    }
+
     fn readiness(&self) -> Vec<BorrowedFd<'_>> {
         self.ports.iter().flat_map(|port| port.readiness()).collect()
     }

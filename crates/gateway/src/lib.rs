@@ -20,6 +20,7 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::cast_possible_truncation, reason = "test data is made of small numbers"))]
 
+mod books;
 mod change;
 mod clock;
 mod command;
@@ -40,6 +41,7 @@ mod serve;
 mod speed;
 mod worker;
 
+pub use books::Books;
 pub use change::Change;
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use command::{

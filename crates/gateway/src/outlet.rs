@@ -171,6 +171,11 @@ impl<Side> Outlet<Side> {
         self.batch.extend(self.waiting.drain(..room.min(self.waiting.len())));
     }
 
+    /// Ends the port.
+    pub(crate) fn end_port(&mut self, pool: &mut Pool) {
+        self.port.end(pool);
+    }
+
     /// Discards what waits.
     pub(crate) fn discard_all(&mut self, pool: &mut Pool) {
         for buffer in self.batch.drain(..).chain(self.waiting.drain(..)) {

@@ -110,6 +110,7 @@ pub fn serve(
             let done = is_idle && !worker.is_busy() && !protected && !unprotected;
             if done || now >= deadline {
                 worker.discard_waiting();
+                worker.end_ports();
                 return failure.map_or(Ok(()), |error| Err(error.into()));
             }
         } else if is_idle && !worker.is_busy() && !was_told {

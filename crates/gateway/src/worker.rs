@@ -41,8 +41,8 @@ pub struct PortPair {
 
 /// One worker. It owns everything it touches; [`turn`](Self::turn) never waits.
 pub struct Worker {
-    protected: Outlet<Protected>,
-    unprotected: Outlet<Unprotected>,
+    pub(crate) protected: Outlet<Protected>,
+    pub(crate) unprotected: Outlet<Unprotected>,
     pub(crate) pool: Pool,
     pub(crate) ipsec: Ipsec,
     pub(crate) dispatcher: Dispatcher,
@@ -675,7 +675,7 @@ impl Worker {
         &self.pool
     }
 
-    fn publish(&self) {
+    pub(crate) fn publish(&self) {
         self.counters.publish(&self.pool, &*self.protected.port, &*self.unprotected.port);
         self.counters.publish_stages(self.outbound_clock.times(), self.inbound_clock.times());
         self.counters.publish_waits(self.protected.wait(), self.unprotected.wait());

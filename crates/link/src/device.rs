@@ -47,6 +47,13 @@ pub trait FrameDevice: Send {
         false
     }
 
+    /// Gives `pool` the buffers that the device has, once what it was given has been sent. It neither
+    /// receives nor sends after.
+    fn end(&mut self, pool: &mut Pool) {
+        // Some have none between two calls.
+        let _ = pool;
+    }
+
     /// Frames and their bytes so far.
     fn counters(&self) -> PortCounters;
 }

@@ -61,6 +61,11 @@ impl Outbox {
         self.packet(pool, buffer, &template);
     }
 
+    /// All of it.
+    pub(crate) fn drain(&mut self) -> impl Iterator<Item = Buffer> {
+        self.batch.drain(..).chain(self.queue.drain(..))
+    }
+
     /// Hands the device what it takes.
     pub(crate) fn flush(&mut self, pool: &mut Pool, device: &mut dyn FrameDevice) -> Result<(), PortError> {
         while !self.is_empty() {

@@ -401,6 +401,12 @@ impl<D: FrameDevice, R: Resolver> Port for LinkPort<D, R> {
         false
     }
 
+    fn end(&mut self, pool: &mut Pool) {
+        let unsent = self.outbox.drain().chain(self.waiting.drain()).chain(self.returned.drain(..));
+        unsent.for_each(|packet| pool.discard(packet, DropReason::ShuttingDown));
+        self.device.end(pool);
+    }
+
     /// Frames, and their bytes less a header of the port's VLAN each.
     fn counters(&self) -> PortCounters {
         let mut counters = self.device.counters();

@@ -48,6 +48,11 @@ impl Waiting {
         is_full.then(|| self.packets.pop_front()).flatten().map(|(_, packet)| packet)
     }
 
+    /// Takes all.
+    pub(crate) fn drain(&mut self) -> impl Iterator<Item = Buffer> {
+        self.packets.drain(..).map(|(_, packet)| packet)
+    }
+
     /// Takes the oldest packet for this next hop.
     pub(crate) fn pop(&mut self, next_hop: IpAddr) -> Option<Buffer> {
         let at = self.packets.iter().position(|(hop, _)| *hop == next_hop)?;

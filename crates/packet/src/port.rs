@@ -114,6 +114,13 @@ pub trait Port: Send {
         Ok(())
     }
 
+    /// Gives `pool` the buffers that the port has: what waits in it to be sent is dropped, as
+    /// [`DropReason::ShuttingDown`](crate::DropReason::ShuttingDown). It neither receives nor sends after.
+    fn end(&mut self, pool: &mut Pool) {
+        // Most have none between two calls.
+        let _ = pool;
+    }
+
     /// What went through so far.
     fn counters(&self) -> PortCounters;
 }

@@ -559,6 +559,7 @@ impl Daemon {
         let windows: Vec<_> = windows.collect();
         self.saver.save(self.store.as_ref(), &all, &windows)?;
         // No numbers are taken any more: the next start continues with the first unused one.
+        tracing::info!("packets: {}", worker.books());
         drop(worker);
         self.leases.give_back(self.store.as_ref())?;
         result?;

@@ -88,6 +88,10 @@ impl<D: FrameDevice> FrameDevice for InlineFrames<D> {
         true
     }
 
+    fn end(&mut self, pool: &mut Pool) {
+        self.device.end(pool);
+    }
+
     fn counters(&self) -> PortCounters {
         self.device.counters()
     }

@@ -221,6 +221,10 @@ impl Port for InlinePort {
         self.port.finish()
     }
 
+    fn end(&mut self, pool: &mut Pool) {
+        self.port.end(pool);
+    }
+
     fn counters(&self) -> PortCounters {
         self.port.counters()
     }

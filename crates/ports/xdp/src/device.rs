@@ -252,11 +252,12 @@ impl<S: SocketCalls> XdpDevice<S> {
         Ok(Self::over(interface, pool, queues))
     }
 
-    /// Closes the device, and gives its buffers back to the pool. One that is dropped instead gives their
-    /// frames back to the region, where the pool does not look for them. It waits for the last packets to be
-    /// sent, up to a tenth of a second.
-    pub fn close(self, pool: &mut Pool) {
-        self.queues.into_iter().for_each(|queue| queue.close(pool));
+    /// Closes the device, which [ends](FrameDevice::end).
+    pub fn close(mut self, pool: &mut Pool)
+    where
+        S: Send,
+    {
+        self.end(pool);
     }
 
     /// What happened at each queue.
@@ -356,6 +357,13 @@ impl<S: SocketCalls + Send> FrameDevice for XdpDevice<S> {
 
     fn readiness(&self) -> Vec<BorrowedFd<'_>> {
         self.queues.iter().filter_map(|queue| queue.calls().readiness()).collect()
+    }
+
+    /// Closes the queues: the kernel gets their frames from now on. One that is dropped instead gives its
+    /// frames back to the region, where the pool does not look for them. It waits for the last packets to be
+    /// sent, up to a tenth of a second; what the kernel may send even then is written off.
+    fn end(&mut self, pool: &mut Pool) {
+        self.queues.drain(..).for_each(|queue| queue.close(pool));
     }
 
     fn counters(&self) -> PortCounters {

@@ -174,6 +174,10 @@ impl Port for DpdkPort {
         self.link.seals_marked()
     }
 
+    fn end(&mut self, pool: &mut Pool) {
+        self.link.end(pool);
+    }
+
     fn counters(&self) -> PortCounters {
         self.link.counters()
     }

@@ -201,6 +201,10 @@ impl Port for XdpPort {
         self.link.joins()
     }
 
+    fn end(&mut self, pool: &mut Pool) {
+        self.link.end(pool);
+    }
+
     fn counters(&self) -> PortCounters {
         let mut counters = self.link.counters();
         let (packets, bytes) = self.errors.as_ref().map_or((0, 0), IcmpErrors::received);

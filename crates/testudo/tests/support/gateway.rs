@@ -199,12 +199,18 @@ impl Gateway {
     }
 
     /// Stops the gateway with a signal, and expects a clean exit.
-    pub fn ended_by(mut self, signal: Signal) -> Outcome<()> {
+    pub fn ended_by(self, signal: Signal) -> Outcome<()> {
+        self.last_words(signal).map(drop)
+    }
+
+    /// The same; all of its log.
+    pub fn last_words(mut self, signal: Signal) -> Outcome<String> {
         self.is_alive()?;
         self.signal(signal)?;
         self.hears("STOPPING=1")?;
         let status = wait::ended(&mut self.child).map_err(|e| format!("{e}\n{}", self.log()))?;
-        ensure(status.success(), || format!("ended with {status}\n{}", self.log()))
+        ensure(status.success(), || format!("ended with {status}\n{}", self.log()))?;
+        Ok(self.log())
     }
 
     /// Kills the gateway, as a power failure would.

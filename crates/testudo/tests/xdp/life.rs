@@ -1,10 +1,11 @@
 //! What a gateway leaves behind, and what becomes of it when its interfaces change.
 
-use crate::support::Outcome;
 use crate::support::gateway::Gateway;
 use crate::support::sites::Network;
 use crate::support::wait;
+use crate::support::{Outcome, ensure};
 use crate::traffic::{NATIVE, ends, hosts_reach_each_other};
+use rustix::process::Signal;
 use std::time::Duration;
 use testudo_judge::harness::{Suite, TestResult};
 use testudo_lab::namespaces::Namespace;
@@ -13,6 +14,7 @@ use testudo_lab::traffic::ping;
 pub fn tests(suite: Suite<'_, Network>) -> Suite<'_, Network> {
     suite
         .test("a_gateway_that_is_killed_leaves_no_program_and_its_successor_starts", killed)
+        .test("a_gateway_that_ends_has_all_buffers_back_and_its_books_balance", books)
         .test("an_interface_that_was_down_carries_packets_again", was_down)
         .test("an_interface_that_is_gone_ends_the_gateway_with_a_clear_word", is_gone)
 }
@@ -41,6 +43,26 @@ fn killed(network: &mut Network) -> TestResult {
     a.stop()?;
     assert_eq!(is_attached(&network.a)?, [false; 2], "nor does one that ends");
     b.stop()
+}
+
+/// What a gateway says of its packets when it ends: `12 received, …, 0 buffers held`.
+fn books(network: &mut Network) -> TestResult {
+    let gateways = network.start(&ends(false, false, NATIVE)?)?;
+    hosts_reach_each_other(network)?;
+    for gateway in gateways {
+        let log = gateway.last_words(Signal::TERM)?;
+        let line = log.lines().rfind(|line| line.contains("buffers held")).ok_or("no line")?;
+        let line = line.split_once("packets: ").ok_or("other words")?.1;
+        let number = |word: &str| -> Outcome<u64> {
+            let part = line.split(", ").find(|part| part.ends_with(word));
+            let number = part.and_then(|part| part.split(' ').next()).ok_or(format!("{word}: {line}"))?;
+            Ok(number.parse()?)
+        };
+        let came = number("received")? + number("created")?;
+        let went = number("sent")? + number("dropped")? + number("merged")?;
+        ensure(came == went && came > 1000 && number("held")? == 0, || format!("{line}\n{log}"))?;
+    }
+    Ok(())
 }
 
 fn was_down(network: &mut Network) -> TestResult {

@@ -10,7 +10,7 @@ use testudo_judge::harness::{Suite, TestResult};
 use testudo_link::kernel::KernelReader;
 use testudo_link::outside::OutsideResolver;
 use testudo_link::{LinkConfig, LinkPort};
-use testudo_packet::{Batch, Pool, Port};
+use testudo_packet::{Batch, DropReason, Pool, Port};
 use testudo_port_xdp::{XdpConfig, XdpDevice, XdpMode};
 use testudo_wire::checksum::Sum;
 use testudo_wire::ip::{IpHeader, OuterHeader};
@@ -32,6 +32,9 @@ struct Site {
     port: LinkPort<XdpDevice, OutsideResolver>,
     pool: Pool,
     delivered: Vec<Vec<u8>>,
+    /// Packets that were taken from the port, and given to it.
+    taken: u64,
+    given: u64,
 }
 
 impl Site {
@@ -48,6 +51,8 @@ impl Site {
             port: LinkPort::new(device, resolver, &LinkConfig::default(), clock),
             pool,
             delivered: Vec::new(),
+            taken: 0,
+            given: 0,
         })
     }
 
@@ -62,6 +67,7 @@ impl Site {
             self.port.rx(&mut self.pool, &mut batch)?;
             for packet in batch.drain(..) {
                 self.delivered.push(packet.bytes().to_vec());
+                self.taken += 1;
                 self.pool.recycle(packet);
             }
             let descriptors = self.port.readiness();
@@ -71,12 +77,26 @@ impl Site {
         Ok(())
     }
 
+    /// With a packet to somebody who does not answer: it is dropped, and every buffer comes back.
+    fn ends(mut self) -> TestResult {
+        self.send(&udp("10.9.0.2".parse()?, "10.9.0.99".parse()?, 9, b"nobody")?)?;
+        assert_eq!(self.port.waiting(), 1);
+        self.port.end(&mut self.pool);
+        let (pool, counted) = (&self.pool, self.port.counters());
+        assert_eq!(pool.drops().get(DropReason::ShuttingDown), 1);
+        assert_eq!(pool.in_use(), 0, "every buffer is in the pool");
+        let came = counted.rx_packets + pool.created() + self.given;
+        assert_eq!(came, self.taken + counted.tx_packets + pool.drops().total(), "the books balance");
+        Ok(())
+    }
+
     fn send(&mut self, packet: &[u8]) -> TestResult {
         let mut batch = Batch::new();
         let mut buffer = self.pool.pop().ok_or("no buffer")?;
         buffer.receive_area()[..packet.len()].copy_from_slice(packet);
         buffer.set_len(packet.len());
         batch.push(buffer);
+        self.given += 1;
         while !batch.is_empty() {
             self.port.tx(&mut self.pool, &mut batch)?;
         }
@@ -135,5 +155,5 @@ fn passes(sites: &mut Sites, mode: XdpMode) -> TestResult {
         assert_eq!(header.payload(&site.delivered[0])[8..], esp(7, 300));
     }
     assert_eq!(site.port.counters().tx_packets, 40);
-    Ok(())
+    site.ends()
 }
