@@ -28,6 +28,8 @@
 //! | [`rtnetlink`] | routes and neighbours over netlink | Linux `rtnetlink.h` |
 //! | [`xfrm`] | SAs and policies over netlink | Linux `xfrm.h` |
 //! | [`checksum`] | the Internet checksum | RFC 1071, RFC 1624 |
+//! | [`flow`] | a packet's flow as a hash | addresses, protocol, ports |
+//! | [`steering`] | which queue a packet goes to | SPI, sequence number, window of VPE, UDP source port |
 //!
 //! Deliberately missing: reassembly itself, which has state (`testudo-ipsec`), and tables of neighbours
 //! (`testudo-link`).
@@ -40,6 +42,7 @@ pub mod arp;
 pub mod checksum;
 pub mod esp;
 pub mod ethernet;
+pub mod flow;
 pub mod fragment;
 pub mod icmp;
 pub mod icmp_error;
@@ -55,6 +58,7 @@ pub mod plain;
 pub mod protocol;
 pub mod reassembly;
 pub mod rtnetlink;
+pub mod steering;
 pub mod tcp;
 #[cfg(test)]
 mod test_packets;

@@ -1,0 +1,295 @@
+//! Which of several queues a packet goes to: the functions that the programs in the kernel compute, in plain
+//! Rust, and that software computes where a port cannot.
+//!
+//! Outbound, [`FlowBuckets`] spread flows by their [hash](crate::flow). Inbound, a [`Steering`] reads what
+//! stands in clear at the start of a protected packet:
+//!
+//! | steering | queue, of n | packets that stay together |
+//! | --- | --- | --- |
+//! | [`BySpi`](Steering::BySpi) | SPI mod n | those of an SA |
+//! | [`BySequence`](Steering::BySequence) | (SPI + sequence number / block) mod n | blocks of consecutive numbers of an SA |
+//! | [`ByWindow`](Steering::ByWindow) | (sender + window / classes) mod n | those of a slot of VPE (`docs/VPE.md`) |
+//! | [`ByUdpSource`](Steering::ByUdpSource) | source port mod n; without UDP, by SPI | those of a peer's port |
+//!
+//! A queue is a number below n. **Queue 0** gets what says nothing of that kind: a packet that is too short,
+//! and, in UDP, IKE's messages (four zero bytes, RFC 3948 2.2) and keepalives (one byte, RFC 3948 2.3, and of
+//! VPE). Every packet has exactly one queue.
+
+use crate::flow::flow_hash;
+use crate::ip::IpHeader;
+use crate::udp::UdpHeader;
+use crate::{protocol, vpe};
+use std::num::{NonZeroU16, NonZeroU32};
+
+/// How protected packets are spread over queues, see [the module](self).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Steering {
+    /// Each SA has a queue: SPI modulo queues.
+    BySpi,
+    /// Each SA is spread over all queues, in blocks of this many consecutive sequence numbers (the 32 bits
+    /// that the packet has). The SPI shifts the blocks, so that SAs with few packets spread, too.
+    BySequence {
+        /// Packets in a block.
+        block: NonZeroU32,
+    },
+    /// Each slot of a sender of VPE has a queue. The sender's ID shifts the slots, so that senders with few
+    /// slots spread, too.
+    ByWindow {
+        /// Windows of a slot: a window's number is slot × classes + class.
+        classes: NonZeroU16,
+    },
+    /// Each source port of UDP has a queue, for peers that use several, as those of VPE do for its windows.
+    ByUdpSource,
+}
+
+/// What a protected packet shows, after its IP headers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shown<'a> {
+    /// ESP or VPE, from its header on.
+    Esp(&'a [u8]),
+    /// AH, from its header on.
+    Ah(&'a [u8]),
+    /// UDP: its source port, and what it carries, ESP or VPE from its header on.
+    Udp(u16, &'a [u8]),
+}
+
+impl<'a> Shown<'a> {
+    /// What a whole IP datagram shows. `None` for a fragment, for what is neither ESP, AH, VPE (with its
+    /// default protocol number) nor UDP, and for what is no datagram.
+    #[must_use]
+    pub fn of(datagram: &'a [u8]) -> Option<Self> {
+        let header = IpHeader::parse(datagram).ok().filter(|header| header.fragment.is_none())?;
+        let content = header.payload(datagram);
+        match header.protocol {
+            protocol::ESP | vpe::VPE_PROTOCOL => Some(Shown::Esp(content)),
+            protocol::AH => Some(Shown::Ah(content)),
+            protocol::UDP => {
+                let udp = UdpHeader::parse(content).ok()?;
+                Some(Shown::Udp(udp.source_port, content.get(8..udp.total_bytes)?))
+            }
+            _ => None,
+        }
+    }
+}
+
+impl Steering {
+    /// The queue of a packet.
+    ///
+    /// # Panics
+    /// If there are no queues.
+    #[must_use]
+    pub fn queue(self, shown: Shown<'_>, queues: u32) -> u32 {
+        assert!(queues > 0, "a packet needs a queue");
+        let (content, spi_at, source) = match shown {
+            Shown::Esp(content) => (content, 0, None),
+            Shown::Ah(content) => (content, 4, None),
+            Shown::Udp(source, content) => (content, 0, Some(source)),
+        };
+        if source.is_some() && content.first_chunk::<4>().is_none_or(|first| *first == [0; 4]) {
+            return 0;
+        }
+        let number = match (self, source) {
+            (Steering::ByUdpSource, Some(source)) => Some(u32::from(source)),
+            (Steering::BySpi | Steering::ByUdpSource, _) => word(content, spi_at),
+            (Steering::BySequence { block }, _) => {
+                let spi_and_number = word(content, spi_at).zip(word(content, spi_at + 4));
+                spi_and_number.map(|(spi, number)| spi.wrapping_add(number / block))
+            }
+            (Steering::ByWindow { classes }, _) => content.first_chunk::<4>().map(|b| {
+                let (sender, window) = (u16::from_le_bytes([b[0], b[1]]), u16::from_le_bytes([b[2], b[3]]));
+                u32::from(sender) + u32::from(window / classes)
+            }),
+        };
+        number.map_or(0, |number| number % queues)
+    }
+
+    /// The queue of a whole IP datagram. What [shows nothing](Shown::of) goes to queue 0: fragments are put
+    /// together at one place.
+    ///
+    /// # Panics
+    /// If there are no queues.
+    #[must_use]
+    pub fn queue_of_datagram(self, datagram: &[u8], queues: u32) -> u32 {
+        Shown::of(datagram).map_or(0, |shown| self.queue(shown, queues))
+    }
+}
+
+/// Four bytes as a number, the first of them the highest.
+fn word(bytes: &[u8], at: usize) -> Option<u32> {
+    bytes.get(at..)?.first_chunk().map(|four| u32::from_be_bytes(*four))
+}
+
+/// Buckets of a [`FlowBuckets`].
+pub const FLOW_BUCKETS: usize = 256;
+
+/// Which queue each flow has: its hash names one of 256 buckets, and each bucket has a queue. Queues have
+/// equally many buckets, but for one. When queues come and go, a bucket moves only if its queue is gone or
+/// has more than its share now, so that most flows keep their queue, and with it their order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FlowBuckets {
+    queues: u32,
+    of: [u32; FLOW_BUCKETS],
+}
+
+impl FlowBuckets {
+    /// Buckets for so many queues: at least one, at most one for each bucket.
+    #[must_use]
+    pub fn new(queues: u32) -> Self {
+        let mut buckets = Self { queues: 1, of: [0; FLOW_BUCKETS] };
+        buckets.resize(queues);
+        buckets
+    }
+
+    /// The number of queues.
+    #[must_use]
+    pub fn queues(&self) -> u32 {
+        self.queues
+    }
+
+    /// The queue of each bucket.
+    #[must_use]
+    pub fn table(&self) -> &[u32; FLOW_BUCKETS] {
+        &self.of
+    }
+
+    /// The queue of a packet that is not protected yet.
+    #[must_use]
+    #[inline]
+    pub fn queue(&self, packet: &[u8]) -> u32 {
+        self.queue_of_hash(flow_hash(packet))
+    }
+
+    /// The queue of a flow with this hash.
+    #[must_use]
+    #[inline]
+    pub fn queue_of_hash(&self, hash: u32) -> u32 {
+        self.of[usize::from(hash.to_le_bytes()[0])]
+    }
+
+    /// Spreads the buckets over queues 0 to `queues` − 1, within the limits of [`new`](Self::new).
+    pub fn resize(&mut self, queues: u32) {
+        let queues = queues.clamp(1, 256);
+        self.queues = queues;
+        let mut held = vec![0_usize; usize::try_from(queues).unwrap_or(FLOW_BUCKETS)];
+        let count = held.len();
+        let (least, with_one_more) = (FLOW_BUCKETS / count, FLOW_BUCKETS % count);
+        // The first ones have one more, if any: they had it before, unless queues went.
+        let share = |queue: usize| least + usize::from(queue < with_one_more);
+        let mut homeless = Vec::new();
+        for (bucket, queue) in self.of.iter().enumerate() {
+            match usize::try_from(*queue).ok().filter(|queue| *queue < count) {
+                Some(queue) if held[queue] < share(queue) => held[queue] += 1,
+                _ => homeless.push(bucket),
+            }
+        }
+        let free =
+            held.iter().enumerate().flat_map(|(queue, held)| (*held..share(queue)).map(move |_| queue));
+        for (bucket, queue) in homeless.into_iter().zip(free) {
+            self.of[bucket] = u32::try_from(queue).unwrap_or(0); // below 256
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const THREE: NonZeroU16 = NonZeroU16::new(3).unwrap();
+    const BLOCK: NonZeroU32 = NonZeroU32::new(64).unwrap();
+
+    fn esp(spi: u32, number: u32) -> Vec<u8> {
+        [spi.to_be_bytes(), number.to_be_bytes()].concat()
+    }
+
+    #[test]
+    fn each_steering_reads_its_field() {
+        let packet = esp(0x1000_0007, 64 * 5 + 63);
+        let queue = |steering: Steering| steering.queue(Shown::Esp(&packet), 4);
+        assert_eq!(queue(Steering::BySpi), 3);
+        assert_eq!(queue(Steering::BySequence { block: BLOCK }), (7 + 5) % 4);
+        assert_eq!(queue(Steering::ByUdpSource), 3, "without UDP, by SPI");
+        let ah = [&[4, 4, 0, 0][..], &packet].concat();
+        assert_eq!(Steering::BySpi.queue(Shown::Ah(&ah), 4), 3);
+        assert_eq!(Steering::BySequence { block: BLOCK }.queue(Shown::Ah(&ah), 4), 0);
+        let vpe = [2, 1, 11, 0, 9, 9];
+        let by_window = Steering::ByWindow { classes: THREE };
+        assert_eq!(by_window.queue(Shown::Esp(&vpe), 7), (0x0102 + 3) % 7);
+        assert_eq!(Steering::ByUdpSource.queue(Shown::Udp(4501, &packet), 4), 1);
+    }
+
+    #[test]
+    fn what_says_nothing_goes_to_queue_0() {
+        let all = [
+            Steering::BySpi,
+            Steering::BySequence { block: BLOCK },
+            Steering::ByWindow { classes: THREE },
+            Steering::ByUdpSource,
+        ];
+        for steering in all {
+            for content in [&[][..], &[0xFF], &[1, 2, 3], &[0, 0, 0, 0, 1, 2, 3, 4]] {
+                assert_eq!(steering.queue(Shown::Udp(4501, content), 5), 0, "{steering:?} {content:?}");
+            }
+            assert_eq!(steering.queue(Shown::Esp(&[9, 9, 9]), 5), 0);
+            assert_eq!(steering.queue_of_datagram(&[0x45; 8], 5), 0);
+        }
+        assert_eq!(Steering::BySequence { block: BLOCK }.queue(Shown::Esp(&[9; 7]), 5), 0);
+        assert_eq!(Steering::BySpi.queue(Shown::Ah(&[9; 7]), 5), 0);
+    }
+
+    #[test]
+    fn a_datagram_shows_what_follows_its_headers() {
+        let datagram = |number: u8, content: &[u8]| {
+            let header = crate::ip::OuterHeader {
+                source: [10, 0, 0, 1].into(),
+                destination: [10, 0, 0, 2].into(),
+                protocol: number,
+                traffic_class: 0,
+                hop_limit: 64,
+                dont_fragment: true,
+            };
+            let mut bytes = vec![0; 20];
+            header.write(&mut bytes, 20 + content.len(), 0).unwrap();
+            [bytes, content.to_vec()].concat()
+        };
+        let content = esp(7, 1);
+        let udp = [&4500_u16.to_be_bytes()[..], &4500_u16.to_be_bytes(), &[0, 16, 0, 0], &content].concat();
+        assert_eq!(Shown::of(&datagram(50, &content)), Some(Shown::Esp(&content)));
+        assert_eq!(Shown::of(&datagram(253, &content)), Some(Shown::Esp(&content)));
+        assert_eq!(Shown::of(&datagram(51, &content)), Some(Shown::Ah(&content)));
+        assert_eq!(Shown::of(&datagram(17, &udp)), Some(Shown::Udp(4500, &content)));
+        assert_eq!(Shown::of(&datagram(6, &content)), None);
+        assert_eq!(Steering::BySpi.queue_of_datagram(&datagram(17, &udp), 4), 3);
+    }
+
+    /// Shares differ by one at most, and a change moves only what the new shares ask for.
+    #[test]
+    fn a_change_of_queues_moves_no_bucket_without_need() {
+        let mut random = fastrand::Rng::with_seed(15);
+        let mut buckets = FlowBuckets::new(1);
+        for round in 0..500 {
+            let before = buckets.clone();
+            let queues = random.u32(1..20);
+            buckets.resize(queues);
+            let held = |b: &FlowBuckets, queue| b.table().iter().filter(|of| **of == queue).count();
+            let shares: Vec<_> = (0..queues).map(|queue| held(&buckets, queue)).collect();
+            assert_eq!(shares.iter().sum::<usize>(), FLOW_BUCKETS);
+            assert!(shares.iter().max().unwrap() - shares.iter().min().unwrap() <= 1, "{shares:?}");
+            let moved = before.table().iter().zip(buckets.table()).filter(|(a, b)| a != b).count();
+            let gained: usize = (0..queues).map(|q| held(&buckets, q).saturating_sub(held(&before, q))).sum();
+            assert_eq!(moved, gained, "seed 15, round {round}: {} to {queues} queues", before.queues());
+        }
+        assert_eq!((FlowBuckets::new(0).queues(), FlowBuckets::new(1000).queues()), (1, 256));
+    }
+
+    #[test]
+    fn flows_keep_their_queue_while_nothing_changes() {
+        let buckets = FlowBuckets::new(3);
+        let mut seen = [0; 3];
+        for hash in 0..4096_u32 {
+            let hash = hash.wrapping_mul(2_654_435_761);
+            assert_eq!(buckets.queue_of_hash(hash), buckets.table()[usize::from(hash as u8)]);
+            seen[buckets.queue_of_hash(hash) as usize] += 1;
+        }
+        assert!(seen.iter().all(|n| *n > 1000), "{seen:?}");
+    }
+}
