@@ -27,8 +27,8 @@
 //! driver writes into the umem itself (*zero-copy*). What could not be had is told:
 //! [`Filter::native_refused`], [`XdpDevice::zero_copy_refused`], [`XdpDevice::busy_poll_refused`].
 //!
-//! **Layers.** `ebpf::raw` and `socket` have the system calls, `ebpf::objects`, `ring` and `socket` own what
-//! these make, the rest is safe code. A test plays the kernel with a [`KernelTwin`] and its own
+//! **Layers.** `socket` and [`testudo_ebpf`] have the system calls, they and `ring` own what these make, the
+//! rest is safe code. A test plays the kernel with a [`KernelTwin`] and its own
 //! [`SocketCalls`].
 //!
 //! **Threads.** A device belongs to one worker, as its pool does. A filter may be shared by all.

@@ -1,8 +1,6 @@
 //! The filter at an interface: program, maps and link, shared by the devices of the interface's queues.
 
-use super::objects::{Link, Map, Program, Refused};
 use super::program::{Maps, PASS, REDIRECT, assemble, value};
-use super::{GENERIC_MODE, NATIVE_MODE};
 use crate::config::{FilterConfig, Network, XdpMode};
 use crate::error::OpenError;
 use crate::interface::Interface;
@@ -11,6 +9,8 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::{Mutex, PoisonError};
+use testudo_ebpf::objects::{Kind, Link, Map, Program, Refused};
+use testudo_ebpf::{GENERIC_MODE, NATIVE_MODE};
 
 /// Queues that an interface has at most.
 const QUEUES: u32 = 4096;
@@ -86,7 +86,8 @@ impl Filter {
             networks_v6: networks.v6.descriptor(),
         };
         let multi_buffer = interface.needs_multi_buffer();
-        let program = Program::load(&assemble(config, maps), multi_buffer).map_err(of_program)?;
+        let program =
+            Program::load(Kind::Xdp { multi_buffer }, &assemble(config, maps)).map_err(of_program)?;
         Ok(Self { interface, program, sockets, networks, attached: None, native_refused: None, multi_buffer })
     }
 

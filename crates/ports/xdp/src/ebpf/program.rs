@@ -17,8 +17,8 @@
 //! **IPv6 extension headers.** A fragment header is read where it comes first. What is after another
 //! extension header is not looked for: such packets are taken for their destination, or stay with the kernel.
 
-use super::assembler::{Assembler, If, Instruction, Label, Register, Width};
 use crate::config::{FilterConfig, Taken, UdpContent, UdpPort};
+use testudo_ebpf::assembler::{Assembler, If, Instruction, Label, Register, Width};
 use testudo_wire::protocol;
 
 use Register::{R0, R1, R2, R3, R4, R5, R6, R7, R8, R9, R10};

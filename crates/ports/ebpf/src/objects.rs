@@ -1,8 +1,8 @@
 //! Maps, programs and links as owning types: what they are in the kernel ends when the last descriptor does,
 //! however the process ends.
 
-use super::assembler::Instruction;
-use super::raw::{self, bpf};
+use crate::assembler::Instruction;
+use crate::raw::{self, bpf};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
@@ -22,13 +22,27 @@ pub struct Map {
 impl Map {
     /// A map of address prefixes with addresses of `address_bytes`, each with a value of four bytes: the
     /// longest prefix wins.
+    ///
+    /// # Errors
+    /// Those of bpf(2).
     pub fn of_prefixes(address_bytes: u32, entries: u32) -> io::Result<Self> {
         Self::create(raw::MAP_OF_PREFIXES, 4 + address_bytes, entries, raw::NO_PREALLOCATION)
     }
 
     /// A map of AF_XDP sockets, by number of the queue.
+    ///
+    /// # Errors
+    /// Those of bpf(2).
     pub fn of_sockets(entries: u32) -> io::Result<Self> {
         Self::create(raw::MAP_OF_SOCKETS, 4, entries, 0)
+    }
+
+    /// An array of numbers of 32 bits, by their place. All are 0 at first.
+    ///
+    /// # Errors
+    /// Those of bpf(2).
+    pub fn of_numbers(entries: u32) -> io::Result<Self> {
+        Self::create(raw::ARRAY, 4, entries, 0)
     }
 
     fn create(kind: u32, key_bytes: u32, entries: u32, flags: u32) -> io::Result<Self> {
@@ -42,6 +56,9 @@ impl Map {
     }
 
     /// Sets the value of a key.
+    ///
+    /// # Errors
+    /// Those of bpf(2).
     ///
     /// # Panics
     /// If either has another length than the map's.
@@ -60,6 +77,9 @@ impl Map {
 
     /// Removes a key.
     ///
+    /// # Errors
+    /// Those of bpf(2).
+    ///
     /// # Panics
     /// If it has another length than the map's.
     pub fn remove(&self, key: &[u8]) -> io::Result<()> {
@@ -72,15 +92,30 @@ impl Map {
     }
 
     /// Its number, which programs name.
+    #[must_use]
     pub fn descriptor(&self) -> i32 {
         self.descriptor.as_raw_fd()
     }
 }
 
-/// Why a program was not loaded: the system's error, and the end of what the verifier said.
+/// What a program is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// It judges frames at an interface.
+    Xdp {
+        /// Whether it may be shown the first of several buffers of a frame.
+        multi_buffer: bool,
+    },
+    /// It judges packets of a socket, or of a TUN device.
+    SocketFilter,
+}
+
+/// Why a program was not loaded.
 #[derive(Debug)]
 pub struct Refused {
+    /// The system's error.
     pub source: io::Error,
+    /// The end of what the verifier said.
     pub log: String,
 }
 
@@ -89,14 +124,17 @@ pub struct Refused {
 pub struct Program(OwnedFd);
 
 impl Program {
-    /// Loads a program of XDP; `multi_buffer` if it may be shown frames of several buffers.
-    pub fn load(code: &[Instruction], multi_buffer: bool) -> Result<Self, Refused> {
+    /// Loads a program.
+    ///
+    /// # Errors
+    /// [`Refused`] says why the kernel does not take it.
+    pub fn load(kind: Kind, code: &[Instruction]) -> Result<Self, Refused> {
         // The log is wanted only of a program that is refused: its first reading is without.
-        match Self::load_with(code, multi_buffer, &mut []) {
+        match Self::load_with(kind, code, &mut []) {
             Ok(program) => Ok(program),
             Err(source) => {
                 let mut log = vec![0; LOG_BYTES];
-                match Self::load_with(code, multi_buffer, &mut log) {
+                match Self::load_with(kind, code, &mut log) {
                     Ok(program) => Ok(program),
                     Err(_) => Err(Refused { source, log: last_lines(&log) }),
                 }
@@ -104,18 +142,23 @@ impl Program {
         }
     }
 
-    fn load_with(code: &[Instruction], multi_buffer: bool, log: &mut [u8]) -> io::Result<Self> {
+    fn load_with(kind: Kind, code: &[Instruction], log: &mut [u8]) -> io::Result<Self> {
+        let (kind, flags) = match kind {
+            Kind::Xdp { multi_buffer: true } => (raw::PROGRAM_OF_XDP, raw::HAS_FRAGMENTS),
+            Kind::Xdp { multi_buffer: false } => (raw::PROGRAM_OF_XDP, 0),
+            Kind::SocketFilter => (raw::PROGRAM_OF_SOCKETS, 0),
+        };
         let count = |n: usize| u32::try_from(n).map_err(|_| io::ErrorKind::InvalidInput);
         let license = c"Apache-2.0";
         let mut attributes = raw::ProgramLoad {
-            kind: raw::PROGRAM_OF_XDP,
+            kind,
             instruction_count: count(code.len())?,
             instructions: address(code.as_ptr().cast()),
             license: address(license.as_ptr().cast()),
             log_level: u32::from(!log.is_empty()),
             log_bytes: count(log.len())?,
             log: if log.is_empty() { 0 } else { address(log.as_mut_ptr()) },
-            flags: if multi_buffer { raw::HAS_FRAGMENTS } else { 0 },
+            flags,
             name: NAME,
             ..Default::default()
         };
@@ -124,7 +167,11 @@ impl Program {
         unsafe { Ok(Self(owned(bpf(raw::PROGRAM_LOAD, &mut attributes)?))) }
     }
 
-    /// What the program decides on `frame`, without a device: the number of an action of XDP.
+    /// What the program decides on `frame`, which begins with an Ethernet header, without a device: for XDP the
+    /// number of an action. A socket filter sees what follows that header.
+    ///
+    /// # Errors
+    /// Those of bpf(2): the frame is shorter than that header, or longer than a page.
     pub fn run(&self, frame: &[u8]) -> io::Result<u32> {
         let mut attributes = raw::TestRun {
             program: self.0.as_raw_fd(),
@@ -139,13 +186,23 @@ impl Program {
         Ok(attributes.verdict)
     }
 
-    /// Attaches it to an interface, in a mode of [`raw`].
+    /// Attaches a program of XDP to an interface, in [`GENERIC_MODE`](crate::GENERIC_MODE) or
+    /// [`NATIVE_MODE`](crate::NATIVE_MODE).
+    ///
+    /// # Errors
+    /// Those of bpf(2).
     pub fn attach(&self, interface: u32, mode: u32) -> io::Result<Link> {
         let program = self.0.as_raw_fd();
         let mut attributes =
             raw::LinkCreate { program, interface, attach_type: raw::ATTACH_XDP, flags: mode };
         // SAFETY: this is LINK_CREATE's structure, and it has no address.
         unsafe { Ok(Link(owned(bpf(raw::LINK_CREATE, &mut attributes)?))) }
+    }
+}
+
+impl AsFd for Program {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 }
 

@@ -1,5 +1,5 @@
-//! A small assembler of eBPF (RFC 9669): as many instructions as the filter needs, by name, and labels to
-//! jump to.
+//! A small assembler of eBPF (RFC 9669): as many instructions as the ports' programs need, by name, and
+//! labels to jump to.
 //!
 //! ```text
 //!   8 bits    4 bits   4 bits       16 bits   32 bits
@@ -11,16 +11,27 @@
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Register {
+    /// The result of calls and of the program.
     R0,
+    /// First argument; at the start, the context.
     R1,
+    /// Second argument.
     R2,
+    /// Third argument.
     R3,
+    /// Fourth argument.
     R4,
+    /// Fifth argument.
     R5,
+    /// Survives calls.
     R6,
+    /// Survives calls.
     R7,
+    /// Survives calls.
     R8,
+    /// Survives calls.
     R9,
+    /// The end of the stack.
     R10,
 }
 
@@ -28,10 +39,13 @@ pub enum Register {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub struct Instruction {
+    /// What it does.
     pub opcode: u8,
     /// Destination in the lower half, source in the upper one: the order on little-endian machines.
     pub registers: u8,
+    /// Of memory, or of a jump's target.
     pub offset: i16,
+    /// A number as operand.
     pub immediate: i32,
 }
 
@@ -43,8 +57,11 @@ pub struct Label(usize);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Width {
+    /// 32 bits.
     Word = 0x00,
+    /// 16 bits.
     Half = 0x08,
+    /// 8 bits.
     Byte = 0x10,
 }
 
@@ -52,11 +69,15 @@ pub enum Width {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum If {
+    /// Equal.
     Equal = 0x10,
+    /// Greater.
     Greater = 0x20,
     /// Any of these bits is set.
     AnyBit = 0x40,
+    /// Not equal.
     Other = 0x50,
+    /// Less.
     Less = 0xa0,
 }
 
@@ -72,13 +93,18 @@ pub struct Assembler {
 
 const LOAD: u8 = 0x61;
 const STORE: u8 = 0x63;
-const LOAD_MAP: u8 = 0x18;
-/// In the source register of [`LOAD_MAP`]: the number is a descriptor of a map.
+/// Loads 64 bits, by an instruction of double length.
+const LOAD_LONG: u8 = 0x18;
+/// In the source register of [`LOAD_LONG`]: the number is a descriptor of a map.
 const IS_MAP: u8 = 1;
 const SET: u8 = 0xb7;
 const ADD: u8 = 0x07;
+const MULTIPLY: u8 = 0x27;
+const EXCLUSIVE_OR: u8 = 0xa7;
 const AND: u8 = 0x57;
 const SHIFT_LEFT: u8 = 0x67;
+const SHIFT_RIGHT: u8 = 0x77;
+const TO_LITTLE_ENDIAN: u8 = 0xd4;
 const TO_BIG_ENDIAN: u8 = 0xdc;
 const JUMP: u8 = 0x05;
 const CALL: u8 = 0x85;
@@ -122,6 +148,36 @@ impl Assembler {
         self.push(SHIFT_LEFT, to, 0, 0, bits);
     }
 
+    /// `to = value`: an instruction of double length.
+    pub fn set_long(&mut self, to: Register, value: u64) {
+        let [a, b, c, d, e, f, g, h] = value.to_ne_bytes();
+        let halves = [[a, b, c, d], [e, f, g, h]].map(i32::from_ne_bytes);
+        let [low, high] = if cfg!(target_endian = "big") { [halves[1], halves[0]] } else { halves };
+        self.push(LOAD_LONG, to, 0, 0, low);
+        self.push(0, Register::R0, 0, 0, high);
+    }
+
+    /// `to *= from`
+    pub fn multiply_register(&mut self, to: Register, from: Register) {
+        self.push(MULTIPLY | OF_REGISTER, to, from as u8, 0, 0);
+    }
+
+    /// `to ^= from`
+    pub fn exclusive_or_register(&mut self, to: Register, from: Register) {
+        self.push(EXCLUSIVE_OR | OF_REGISTER, to, from as u8, 0, 0);
+    }
+
+    /// `to >>= bits`, with zeros from above.
+    pub fn shift_right(&mut self, to: Register, bits: i32) {
+        self.push(SHIFT_RIGHT, to, 0, 0, bits);
+    }
+
+    /// Makes the lower 32 bits, as loaded from a packet, the number whose lowest byte came first, and clears
+    /// the others.
+    pub fn little_endian_32_bits(&mut self, register: Register) {
+        self.push(TO_LITTLE_ENDIAN, register, 0, 0, 32);
+    }
+
     /// Makes the lower 16 bits, as loaded from a packet, a number, and clears the others.
     pub fn number_of_16_bits(&mut self, register: Register) {
         self.push(TO_BIG_ENDIAN, register, 0, 0, 16);
@@ -139,7 +195,7 @@ impl Assembler {
 
     /// `to` becomes the map of this descriptor: an instruction of double length.
     pub fn load_map(&mut self, to: Register, descriptor: i32) {
-        self.push(LOAD_MAP, to, IS_MAP, 0, descriptor);
+        self.push(LOAD_LONG, to, IS_MAP, 0, descriptor);
         self.push(0, Register::R0, 0, 0, 0);
     }
 
@@ -230,6 +286,23 @@ mod tests {
             ]
         );
         assert_eq!(size_of::<Instruction>(), 8);
+    }
+
+    #[test]
+    fn arithmetic_of_64_bits_is_encoded_as_the_rfc_says() {
+        let mut assembler = Assembler::default();
+        assembler.set_long(Register::R7, 0x0123_4567_89AB_CDEF);
+        assembler.multiply_register(Register::R8, Register::R7);
+        assembler.exclusive_or_register(Register::R8, Register::R2);
+        assembler.shift_right(Register::R2, 32);
+        assembler.little_endian_32_bits(Register::R2);
+        let code = assembler.finish();
+        let fields: Vec<_> = code.iter().map(|i| (i.opcode, i.registers, i.immediate)).collect();
+        let [low, high] = [0x89AB_CDEF_u32, 0x0123_4567].map(u32::cast_signed);
+        assert_eq!(
+            fields,
+            [(0x18, 7, low), (0, 0, high), (0x2f, 0x78, 0), (0xaf, 0x28, 0), (0x77, 2, 32), (0xd4, 2, 32)]
+        );
     }
 
     #[test]

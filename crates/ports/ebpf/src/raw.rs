@@ -12,20 +12,23 @@ pub const PROGRAM_TEST_RUN: u32 = 10;
 pub const LINK_CREATE: u32 = 28;
 
 /// Kinds of maps (`enum bpf_map_type`).
+pub const ARRAY: u32 = 2;
 pub const MAP_OF_PREFIXES: u32 = 11;
 pub const MAP_OF_SOCKETS: u32 = 17;
 /// `BPF_F_NO_PREALLOC`: maps of prefixes must say so.
 pub const NO_PREALLOCATION: u32 = 1;
 
-/// `BPF_PROG_TYPE_XDP`.
+/// `BPF_PROG_TYPE_SOCKET_FILTER` and `BPF_PROG_TYPE_XDP`.
+pub const PROGRAM_OF_SOCKETS: u32 = 1;
 pub const PROGRAM_OF_XDP: u32 = 6;
 /// `BPF_XDP`, of `enum bpf_attach_type`.
 pub const ATTACH_XDP: u32 = 37;
 /// `BPF_F_XDP_HAS_FRAGS`: the program may be shown the first of several buffers of a frame.
 pub const HAS_FRAGMENTS: u32 = 1 << 5;
 
-/// `XDP_FLAGS_SKB_MODE` and `XDP_FLAGS_DRV_MODE` (linux/if_link.h).
+/// A program of XDP is to run after the driver: `XDP_FLAGS_SKB_MODE` (linux/if_link.h).
 pub const GENERIC_MODE: u32 = 1 << 1;
+/// A program of XDP is to run in the driver: `XDP_FLAGS_DRV_MODE`.
 pub const NATIVE_MODE: u32 = 1 << 2;
 
 #[repr(C)]
