@@ -2,10 +2,12 @@
 //! crate.
 
 use crate::error::OpenError;
+use crate::link_info::LinkInfo;
 use crate::vnet::VNET_HEADER_BYTES;
 use rustix::fs::{Mode, OFlags};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use testudo_ebpf::objects::Program;
 
 const NODE: &str = "/dev/net/tun";
 /// `IFNAMSIZ` without the terminating zero.
@@ -59,10 +61,18 @@ impl Device {
         }
         let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = rustix::fs::open(NODE, flags, Mode::empty()).map_err(|e| node_error(e.into()))?;
-        attach(file.as_fd(), name, multi_queue).map_err(|e| attach_error(name, e))?;
+        attach(file.as_fd(), name, multi_queue).map_err(|e| attach_error(name, multi_queue, e))?;
         let offloads = negotiate(file.as_fd())
             .map_err(|source| OpenError::Io { action: format!("set up the offloads of {name}"), source })?;
         Ok(Self { file, offloads })
+    }
+
+    /// From now on `program` chooses the queue of each packet of the interface, for all its queues.
+    pub(crate) fn steer(&self, program: &Program) -> io::Result<()> {
+        let program = program.as_fd().as_raw_fd();
+        // SAFETY: no safe wrapper exists. The descriptor is open, and TUNSETSTEERINGEBPF reads one int, which
+        // `program` is, alive during the call. The kernel keeps the program itself, not its number.
+        checked(unsafe { libc::ioctl(self.file.as_raw_fd(), libc::TUNSETSTEERINGEBPF, &raw const program) })
     }
 }
 
@@ -98,10 +108,15 @@ fn node_error(source: io::Error) -> OpenError {
     }
 }
 
-fn attach_error(name: &str, source: io::Error) -> OpenError {
+fn attach_error(name: &str, multi_queue: bool, source: io::Error) -> OpenError {
+    let owned = || name.to_owned();
     match source.raw_os_error() {
-        Some(libc::EBUSY) => OpenError::Busy { name: name.to_owned() },
-        Some(libc::EINVAL | libc::EEXIST) => OpenError::OtherKind { name: name.to_owned() },
+        Some(libc::EBUSY) => OpenError::Busy { name: owned() },
+        Some(libc::EINVAL | libc::EEXIST) => match LinkInfo::of(name) {
+            Some(info) if multi_queue && !info.multi_queue => OpenError::SingleQueue { name: owned() },
+            Some(info) if !multi_queue && info.multi_queue => OpenError::SeveralQueues { name: owned() },
+            _ => OpenError::OtherKind { name: owned() },
+        },
         Some(libc::EACCES | libc::EPERM) => {
             OpenError::NotPermitted { action: format!("create the interface {name}"), source }
         }
@@ -176,9 +191,9 @@ mod tests {
         let error = |code| io::Error::from_raw_os_error(code);
         assert!(node_error(error(libc::ENOENT)).to_string().contains("modprobe tun"));
         assert!(node_error(error(libc::EACCES)).to_string().contains("CAP_NET_ADMIN"));
-        assert!(attach_error("tun7", error(libc::EPERM)).to_string().contains("CAP_NET_ADMIN"));
-        assert!(attach_error("tun7", error(libc::EBUSY)).to_string().contains("tun7 is in use"));
-        assert!(attach_error("eth0", error(libc::EINVAL)).to_string().contains("another kind"));
-        assert!(attach_error("tun7", error(libc::ENFILE)).to_string().contains("cannot create"));
+        assert!(attach_error("tun7", false, error(libc::EPERM)).to_string().contains("CAP_NET_ADMIN"));
+        assert!(attach_error("tun7", false, error(libc::EBUSY)).to_string().contains("tun7 is in use"));
+        assert!(attach_error("eth0", false, error(libc::EINVAL)).to_string().contains("another kind"));
+        assert!(attach_error("tun7", false, error(libc::ENFILE)).to_string().contains("cannot create"));
     }
 }

@@ -46,11 +46,56 @@ pub enum OpenError {
         /// Name of the interface.
         name: String,
     },
+    /// The interface exists, and cannot have several queues.
+    #[error(
+        "the interface {name} exists with a single queue, so that only one worker can serve it: remove it (`ip link delete {name}`) or make it with `ip tuntap add dev {name} mode tun multi_queue vnet_hdr`, or use one worker"
+    )]
+    SingleQueue {
+        /// Name of the interface.
+        name: String,
+    },
+    /// The interface exists with several queues, and one without was wanted.
+    #[error(
+        "the interface {name} exists with several queues: remove it (`ip link delete {name}`), or use several workers"
+    )]
+    SeveralQueues {
+        /// Name of the interface.
+        name: String,
+    },
+    /// A number of queues that no interface can have.
+    #[error("a TUN interface has 1 to 256 queues, not {queues}")]
+    Queues {
+        /// The requested number.
+        queues: u32,
+    },
     /// Anything else that the operating system refused.
     #[error("cannot {action}: {source}")]
     Io {
         /// The action that failed.
         action: String,
+        /// The system's error.
+        source: io::Error,
+    },
+}
+
+/// Why the queues of an interface could not become more or fewer.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AddError {
+    /// There would be none.
+    #[error("the interface {name} has one queue, which stays")]
+    LastQueue {
+        /// Name of the interface.
+        name: String,
+    },
+    /// The new queue could not be opened.
+    #[error(transparent)]
+    Open(OpenError),
+    /// The flows could not be moved.
+    #[error("cannot move flows between queues of {name}: {source}")]
+    Steer {
+        /// Name of the interface.
+        name: String,
         /// The system's error.
         source: io::Error,
     },

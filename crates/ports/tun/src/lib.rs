@@ -21,6 +21,7 @@
 //! | [`coalesce`] | which packets may be joined, and the header of the whole: pure functions on bytes |
 //! | [`vnet`] | the header that says how to cut (virtio 1.2, 5.1.6) |
 //! | [`configure`] | addresses, MTU and routes of the interface, by netlink |
+//! | [`TunQueues`] | several queues of one interface, a port for each worker, and which flows come to which |
 //! | [`LinkWatch`] | whether somebody takes the interface down or up |
 //!
 //! FFI layers: `device` calls ioctl(2) and owns the descriptor; everything else is safe code on top of it.
@@ -34,13 +35,16 @@ pub mod coalesce;
 pub mod configure;
 mod device;
 mod error;
+mod link_info;
 mod netlink;
 mod payload;
 mod port;
+mod queues;
 mod receive;
 mod route;
 mod rules;
 pub mod split;
+mod steering;
 #[cfg(test)]
 mod tests;
 mod transmit;
@@ -48,6 +52,7 @@ pub mod vnet;
 mod watch;
 
 pub use device::{Device, FrameDevice, Offloads};
-pub use error::{ConfigureError, OpenError};
+pub use error::{AddError, ConfigureError, OpenError};
 pub use port::{TunConfig, TunPort};
+pub use queues::TunQueues;
 pub use watch::{LinkChange, LinkWatch};

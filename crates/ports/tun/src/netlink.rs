@@ -103,6 +103,20 @@ impl Netlink {
         Ok(())
     }
 
+    /// Sends the message and returns the kernel's first answer, which is no acknowledgement.
+    pub(crate) fn ask(&mut self, message: Message) -> io::Result<Vec<u8>> {
+        self.send(message)?;
+        loop {
+            let (received, _) = rustix::net::recv(&self.socket, &mut self.answer[..], RecvFlags::empty())?;
+            let answer = &self.answer[..received];
+            match verdict(answer, self.sequence) {
+                Some(verdict) => verdict.and(Err(io::ErrorKind::InvalidData.into()))?,
+                None if is_about(answer, self.sequence) => return Ok(answer.to_vec()),
+                None => {}
+            }
+        }
+    }
+
     /// Sends the message and waits for the kernel's answer, which comes before sendto(2) returns.
     pub(crate) fn request(&mut self, message: Message) -> io::Result<()> {
         self.send(message)?;
@@ -118,6 +132,11 @@ impl Netlink {
 /// The kernel's port number is 0; other processes have others.
 fn is_kernel(from: Option<SocketAddrAny>) -> bool {
     from.and_then(|from| SocketAddrNetlink::try_from(from).ok()).is_some_and(|from| from.pid() == 0)
+}
+
+/// Whether a datagram answers request `sequence`.
+fn is_about(datagram: &[u8], sequence: u32) -> bool {
+    datagram.get(8..12).is_some_and(|about| about == sequence.to_ne_bytes())
 }
 
 /// The answer to request `sequence` in a datagram; `None` if the datagram is about something else.
