@@ -114,6 +114,43 @@ impl Steering {
     }
 }
 
+/// How software spreads the packets of one side of a gateway over queues.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Spread {
+    /// Packets that are not protected yet, by their flows.
+    Flows(FlowBuckets),
+    /// Protected packets, over so many queues: at least one.
+    Protected(Steering, u32),
+}
+
+impl Spread {
+    /// The number of queues.
+    #[must_use]
+    pub fn queues(&self) -> u32 {
+        match self {
+            Spread::Flows(buckets) => buckets.queues(),
+            Spread::Protected(_, queues) => (*queues).max(1),
+        }
+    }
+
+    /// The queue of a whole IP datagram.
+    #[must_use]
+    pub fn queue(&self, datagram: &[u8]) -> u32 {
+        match self {
+            Spread::Flows(buckets) => buckets.queue(datagram),
+            Spread::Protected(steering, queues) => steering.queue_of_datagram(datagram, (*queues).max(1)),
+        }
+    }
+
+    /// The same over another number of queues.
+    pub fn resize(&mut self, wanted: u32) {
+        match self {
+            Spread::Flows(buckets) => buckets.resize(wanted),
+            Spread::Protected(_, queues) => *queues = wanted.max(1),
+        }
+    }
+}
+
 /// Four bytes as a number, the first of them the highest.
 fn word(bytes: &[u8], at: usize) -> Option<u32> {
     bytes.get(at..)?.first_chunk().map(|four| u32::from_be_bytes(*four))
@@ -128,14 +165,14 @@ pub const FLOW_BUCKETS: usize = 256;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FlowBuckets {
     queues: u32,
-    of: [u32; FLOW_BUCKETS],
+    of: Box<[u32; FLOW_BUCKETS]>,
 }
 
 impl FlowBuckets {
     /// Buckets for so many queues: at least one, at most one for each bucket.
     #[must_use]
     pub fn new(queues: u32) -> Self {
-        let mut buckets = Self { queues: 1, of: [0; FLOW_BUCKETS] };
+        let mut buckets = Self { queues: 1, of: Box::new([0; FLOW_BUCKETS]) };
         buckets.resize(queues);
         buckets
     }

@@ -18,19 +18,25 @@
 //! | [`LoopPort`] | a fixed set of packets, ([`Packets`]) again and again, or as many as are asked for | everything, and forgets it |
 //! | [`SinkPort`] | nothing | everything, and keeps a few copies |
 //!
+//! Several workers have a port each: [`MemoryQueues`] spread what is pushed over several [`MemoryPort`]s, and
+//! [`LoopPort::queues`] a set of packets over several [`LoopPort`]s.
+//!
 //! Queues are shared with the test under a lock: they show what happens, not how fast. [`LoopPort`] and
 //! [`SinkPort`] are for measurements.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(test, allow(clippy::cast_possible_truncation, reason = "test data is made of small numbers"))]
 
 mod looping;
 mod packets;
 mod port;
 mod queue;
+mod queues;
 mod sink;
 
 pub use looping::{Demand, LoopPort};
 pub use packets::Packets;
 pub use port::{MemoryHandle, MemoryPort};
 pub use queue::Queue;
+pub use queues::MemoryQueues;
 pub use sink::{SinkHandle, SinkPort};

@@ -27,6 +27,11 @@ impl Packets {
         Self { tail: Arc::new(tail), ..Self::default() }
     }
 
+    /// No packets yet, with the tail of these.
+    pub(crate) fn with_the_same_tail(&self) -> Self {
+        Self { tail: Arc::clone(&self.tail), ..Self::default() }
+    }
+
     /// Appends a packet: `head`, and then `tail_bytes` of the tail, or all of it if it is shorter.
     pub fn push(&mut self, head: &[u8], tail_bytes: usize) {
         let (head_bytes, tail_bytes) = (head.len(), tail_bytes.min(self.tail.len()));
