@@ -1,5 +1,6 @@
 //! What is to be opened, and which frames are the gateway's.
 
+use crate::error::OpenError;
 use std::net::IpAddr;
 
 /// Where the filter is to run.
@@ -104,6 +105,24 @@ pub struct XdpConfig {
     pub complete_checksums: Option<bool>,
 }
 
+impl XdpConfig {
+    /// The queues divided among workers, each of which opens a device of its own at the same
+    /// [filter](crate::Filter), with its own pool as the umem: the first worker has the first queue, the second
+    /// one the second, and so on in turn. The NIC chooses the queue of a frame (RSS), and every worker sends by
+    /// its own first queue.
+    ///
+    /// # Errors
+    /// [`OpenError::TooFewQueues`] if a worker would have none, or there are no workers.
+    pub fn divided(&self, workers: usize) -> Result<Vec<Self>, OpenError> {
+        let queues = self.queues.len();
+        if workers == 0 || queues < workers {
+            return Err(OpenError::TooFewQueues { queues, workers });
+        }
+        let share = |worker| self.queues.iter().skip(worker).step_by(workers).copied().collect();
+        Ok((0..workers).map(|worker| Self { queues: share(worker), ..self.clone() }).collect())
+    }
+}
+
 impl Default for XdpConfig {
     fn default() -> Self {
         Self {
@@ -113,6 +132,22 @@ impl Default for XdpConfig {
             receive_frames: 1024,
             busy_poll: None,
             complete_checksums: None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_queue_has_one_worker_and_each_worker_a_queue() {
+        let config = XdpConfig { queues: vec![0, 1, 2, 5, 7], ..XdpConfig::default() };
+        let queues = |workers| config.divided(workers).unwrap().into_iter().map(|config| config.queues);
+        assert_eq!(queues(2).collect::<Vec<_>>(), [vec![0, 2, 7], vec![1, 5]]);
+        assert_eq!(queues(5).flatten().collect::<Vec<_>>(), config.queues);
+        for workers in [0, 6] {
+            assert!(matches!(config.divided(workers), Err(OpenError::TooFewQueues { .. })));
         }
     }
 }

@@ -36,6 +36,16 @@ pub enum OpenError {
         /// The interface.
         interface: String,
     },
+    /// There are fewer queues than workers.
+    #[error(
+        "{workers} workers need a queue each, and there are {queues}: set more with `ethtool -L`, name more, or use fewer workers"
+    )]
+    TooFewQueues {
+        /// Queues to divide.
+        queues: usize,
+        /// Workers to divide them among.
+        workers: usize,
+    },
     /// A right is missing.
     #[error(
         "not permitted to {action}: AF_XDP needs CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF and CAP_PERFMON, and bpf(2) is refused in every user namespace but the first: run as root outside of containers with user namespaces"
@@ -225,6 +235,7 @@ mod tests {
             (OpenError::of_umem(1 << 30, error(libc::EINVAL)), "cannot share"),
             (OpenError::InterfaceAbsent { name: "eth7".into() }, "ip link"),
             (OpenError::QueueAbsent { interface: "eth0".into(), queue: 4, have: 2 }, "ethtool -L"),
+            (OpenError::TooFewQueues { queues: 1, workers: 2 }, "ethtool -L"),
             (OpenError::QueueBusy { interface: "eth0".into(), queue: 0 }, "ss --xdp"),
             (OpenError::NoZeroCopy { interface: "eth0".into(), source: error(95) }, "zero_copy = \"auto\""),
         ];

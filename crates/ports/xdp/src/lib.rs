@@ -31,7 +31,8 @@
 //! rest is safe code. A test plays the kernel with a [`KernelTwin`] and its own
 //! [`SocketCalls`].
 //!
-//! **Threads.** A device belongs to one worker, as its pool does. A filter may be shared by all.
+//! **Threads.** A device belongs to one worker, as its pool does. A filter may be shared by all: several
+//! workers divide the queues of an interface among them ([`XdpConfig::divided`]).
 //!
 //! Deliberately missing: libbpf, libxdp and clang, none of which is needed; VLAN tags that a NIC has taken
 //! off a frame (`ethtool -K IF rxvlan off` leaves them there); metadata of frames.

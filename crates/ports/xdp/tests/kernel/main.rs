@@ -20,6 +20,7 @@ mod lifetime;
 mod link;
 mod support;
 mod traffic;
+mod workers;
 
 use std::process::ExitCode;
 use testudo_judge::harness::Suite;
@@ -41,6 +42,7 @@ fn main() -> ExitCode {
         })?;
         Ok::<_, String>(support::Sites::new(inside))
     };
-    let suite = link::tests(lifetime::tests(traffic::tests(filter::tests(Suite::new()))));
+    let suite = workers::tests(traffic::tests(filter::tests(Suite::new())));
+    let suite = link::tests(lifetime::tests(suite));
     suite.run(fixture)
 }

@@ -45,7 +45,12 @@ impl Sites {
 
 /// A veth pair with two queues at each end, as native mode needs them.
 fn cable(a: (&Namespace, &str), b: (&Namespace, &str)) {
-    let queues = ["numrxqueues", "2", "numtxqueues", "2"];
+    cable_with_queues(a, b, "2");
+}
+
+/// A veth pair with so many queues at each end.
+pub fn cable_with_queues(a: (&Namespace, &str), b: (&Namespace, &str), count: &str) {
+    let queues = ["numrxqueues", count, "numtxqueues", count];
     let mut words = vec!["ip", "link", "add", a.1];
     words.extend(queues);
     words.extend(["type", "veth", "peer", "name", b.1, "netns", b.0.name()]);
