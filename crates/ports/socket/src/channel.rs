@@ -2,7 +2,7 @@
 
 use crate::error::OpenError;
 use crate::kernel::MessageSocket;
-use crate::open::{self, Endpoint, SocketConfig};
+use crate::open::{self, Endpoint, Role, SocketConfig};
 use crate::raw_receive::RawReceiver;
 use crate::sys::Socket;
 use crate::udp_receive::{Received, UdpReceiver};
@@ -28,8 +28,8 @@ enum Receiver {
 }
 
 impl Channel<Socket> {
-    pub(crate) fn open(endpoint: Endpoint, config: &SocketConfig) -> Result<Self, OpenError> {
-        open::endpoint(endpoint, config).map(|(socket, endpoint)| Self::new(endpoint, socket))
+    pub(crate) fn open(endpoint: Endpoint, config: &SocketConfig, role: Role) -> Result<Self, OpenError> {
+        open::endpoint(endpoint, config, role).map(|(socket, endpoint)| Self::new(endpoint, socket))
     }
 }
 

@@ -45,6 +45,12 @@ pub enum OpenError {
     /// Two endpoints of the same port are the same.
     #[error("the endpoint {0} is given twice")]
     Duplicate(String),
+    /// A number of queues that endpoints cannot have.
+    #[error("sockets can have 1 to 256 queues, not {queues}")]
+    Queues {
+        /// The requested number.
+        queues: u32,
+    },
     /// Anything else that the operating system refused.
     #[error("cannot {action}: {source}")]
     Io {

@@ -45,6 +45,9 @@
 //! 6946), which the kernel's own then replace. It refuses too long datagrams of ESP and AH in any case, and
 //! sends fragments that were made before.
 //!
+//! **Several queues.** The same endpoints can be opened several times, with a port for each worker
+//! ([`SocketQueues`]): programs in the kernel say which datagram comes to which.
+//!
 //! **Path MTU.** Raw sockets of ICMP hear what routers say is too big, and the port passes on what is about
 //! its own datagrams (`icmp_errors`): the gateway decides whether to believe it. Without CAP_NET_RAW there
 //! are none.
@@ -66,6 +69,7 @@ mod icmp_errors;
 mod kernel;
 mod open;
 mod port;
+mod queues;
 mod raw_receive;
 mod sys;
 mod transmit;
@@ -77,5 +81,6 @@ pub use icmp_errors::IcmpErrors;
 pub use kernel::{Incoming, MessageSocket, Outgoing};
 pub use open::{Encapsulation, Endpoint, SocketConfig};
 pub use port::SocketPort;
+pub use queues::SocketQueues;
 pub use sys::Socket;
 pub use transmit::Bypass;

@@ -1,7 +1,7 @@
 //! Opening sockets: which ones, with which options, and how to report what the system refuses.
 
 use crate::error::OpenError;
-use crate::filter;
+use crate::filter::{self, Content, Raw, WHOLE};
 use crate::sys::Socket;
 use rustix::net::{AddressFamily, Protocol, SocketFlags, SocketType, ipproto};
 use std::fmt;
@@ -9,6 +9,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use testudo_wire::ip::Version;
 use testudo_wire::protocol;
+use testudo_wire::steering::Steering;
 
 /// How protected datagrams cross the network at an endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -130,6 +131,17 @@ impl SocketConfig {
     }
 }
 
+/// What a socket is among those of its endpoint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// The only one.
+    Alone,
+    /// The first one of several.
+    First,
+    /// One more, which receives nothing until it is given a share.
+    Further,
+}
+
 /// Opens all endpoints of a configuration with `open`, except optional ones of an IP version that the host
 /// lacks: these are returned apart.
 pub(crate) fn all<T>(
@@ -159,17 +171,36 @@ pub(crate) fn all<T>(
 
 /// Opens and binds the socket of an endpoint, and returns the endpoint as bound (the kernel may have chosen
 /// the port).
-pub(crate) fn endpoint(endpoint: Endpoint, config: &SocketConfig) -> Result<(Socket, Endpoint), OpenError> {
+pub(crate) fn endpoint(
+    endpoint: Endpoint,
+    config: &SocketConfig,
+    role: Role,
+) -> Result<(Socket, Endpoint), OpenError> {
     let opened = match endpoint.encapsulation {
-        Encapsulation::Udp { port } => open_udp(endpoint.local, port, config)?,
-        Encapsulation::UdpBeside { port } => (open_beside(endpoint, port, config)?, endpoint),
-        Encapsulation::RawEsp => (open_raw(endpoint, ipproto::ESP, config)?, endpoint),
-        Encapsulation::RawAh => (open_raw(endpoint, ipproto::AH, config)?, endpoint),
+        Encapsulation::Udp { port } => match role {
+            Role::Alone => open_udp(endpoint.local, port, config, false)?,
+            Role::First => {
+                // To share a port is asked of all of its sockets, and no error tells the first of a second
+                // program that it is not the first: one that shares with nobody does.
+                let (alone, end) = open_udp(endpoint.local, port, config, false)?;
+                drop(alone);
+                open_udp(end.local, end.encapsulation.udp_port().unwrap_or(port), config, true)?
+            }
+            Role::Further => open_udp(endpoint.local, port, config, true)?,
+        },
+        Encapsulation::UdpBeside { port } => (open_beside(endpoint, port, config, role)?, endpoint),
+        Encapsulation::RawEsp => (open_raw(endpoint, ipproto::ESP, config, role)?, endpoint),
+        Encapsulation::RawAh => (open_raw(endpoint, ipproto::AH, config, role)?, endpoint),
     };
     Ok(opened)
 }
 
-fn open_udp(local: IpAddr, port: u16, config: &SocketConfig) -> Result<(Socket, Endpoint), OpenError> {
+fn open_udp(
+    local: IpAddr,
+    port: u16,
+    config: &SocketConfig,
+    shares_port: bool,
+) -> Result<(Socket, Endpoint), OpenError> {
     let socket = new_socket(local, SocketType::DGRAM, ipproto::UDP)?;
     let action = |what: &str| format!("{what} of the UDP socket for {local}");
     prepare(&socket, local, config, &action)?;
@@ -183,6 +214,10 @@ fn open_udp(local: IpAddr, port: u16, config: &SocketConfig) -> Result<(Socket, 
     // Best effort: without it, datagrams arrive one by one.
     let _ = socket.set_option(libc::SOL_UDP, libc::UDP_GRO, 1);
     set_dont_fragment(&socket, local, true).map_err(io_error(action("set the path MTU discovery")))?;
+    if shares_port {
+        let shared = socket.set_option(libc::SOL_SOCKET, libc::SO_REUSEPORT, 1);
+        shared.map_err(io_error(action("share the port")))?;
+    }
     let address = SocketAddr::new(local, port);
     rustix::net::bind(&socket, &address).map_err(|e| bind_error(address, e.into()))?;
     let bound =
@@ -205,7 +240,12 @@ fn set_kernels_header(socket: &Socket, config: &SocketConfig) -> io::Result<()> 
 /// Opens a raw socket that receives the ESP in UDP to a port that another socket has, and sends datagrams of
 /// UDP with their UDP header. The kernel makes the IP header, so that it fragments as it does for UDP
 /// sockets.
-fn open_beside(endpoint: Endpoint, port: u16, config: &SocketConfig) -> Result<Socket, OpenError> {
+fn open_beside(
+    endpoint: Endpoint,
+    port: u16,
+    config: &SocketConfig,
+    role: Role,
+) -> Result<Socket, OpenError> {
     let local = endpoint.local;
     let socket = new_socket(local, SocketType::RAW, ipproto::UDP)?;
     let action = |what: &str| format!("{what} of the raw socket for {endpoint}");
@@ -224,15 +264,26 @@ fn open_beside(endpoint: Endpoint, port: u16, config: &SocketConfig) -> Result<S
     let address = SocketAddr::new(local, 0);
     rustix::net::bind(&socket, &address).map_err(|e| bind_error(address, e.into()))?;
     socket.discard_received();
-    set_filter(&filter::esp_in_udp(Version::of(local), port))?;
+    if role != Role::Further {
+        let raw = Raw { version: Version::of(local), content: Content::EspInUdp(port) };
+        set_filter(&raw.program(Steering::BySpi, &[WHOLE]))?;
+    }
     Ok(socket)
 }
 
 /// Opens a socket that sends and receives whole datagrams of one protocol.
-fn open_raw(endpoint: Endpoint, number: Protocol, config: &SocketConfig) -> Result<Socket, OpenError> {
+fn open_raw(
+    endpoint: Endpoint,
+    number: Protocol,
+    config: &SocketConfig,
+    role: Role,
+) -> Result<Socket, OpenError> {
     let local = endpoint.local;
     let socket = new_socket(local, SocketType::RAW, number)?;
     let action = |what: &str| format!("{what} of the raw socket for {endpoint}");
+    if role == Role::Further {
+        socket.set_filter(&filter::NOTHING).map_err(io_error(action("set the filter")))?;
+    }
     prepare(&socket, local, config, &action)?;
     let (level, header_included, reports) = if local.is_ipv4() {
         (libc::IPPROTO_IP, libc::IP_HDRINCL, &[][..])
@@ -245,6 +296,9 @@ fn open_raw(endpoint: Endpoint, number: Protocol, config: &SocketConfig) -> Resu
     set_dont_fragment(&socket, local, true).map_err(io_error(action("set the path MTU discovery")))?;
     let address = SocketAddr::new(local, 0);
     rustix::net::bind(&socket, &address).map_err(|e| bind_error(address, e.into()))?;
+    if role == Role::Further {
+        socket.discard_received();
+    }
     Ok(socket)
 }
 

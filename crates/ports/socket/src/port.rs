@@ -4,7 +4,7 @@ use crate::channel::{Channel, is_fatal};
 use crate::error::OpenError;
 use crate::icmp_errors::ErrorSocket;
 use crate::kernel::MessageSocket;
-use crate::open::{self, Endpoint, SocketConfig};
+use crate::open::{self, Endpoint, Role, SocketConfig};
 use crate::sys::Socket;
 use crate::transmit::{Bypass, transmit};
 use crate::udp_receive::Received;
@@ -41,10 +41,26 @@ impl SocketPort {
     /// # Errors
     /// [`OpenError`] names the endpoint and what the user can do.
     pub fn open(config: &SocketConfig) -> Result<Self, OpenError> {
-        let (channels, left_out) = open::all(config, |endpoint| Channel::open(endpoint, config))?;
+        Self::open_as(config, Role::Alone)
+    }
+
+    /// Opens a port that is perhaps one of several with the same endpoints. The first of them hears ICMP
+    /// errors for all.
+    pub(crate) fn open_as(config: &SocketConfig, role: Role) -> Result<Self, OpenError> {
+        let (channels, left_out) = open::all(config, |endpoint| Channel::open(endpoint, config, role))?;
         let port = Self::with_channels(channels, open_bypass(config)?, config.mtu);
-        let errors = ErrorSocket::open_all(&port.endpoints().collect::<Vec<_>>(), config)?;
+        let errors = match role {
+            Role::Alone | Role::First => {
+                ErrorSocket::open_all(&port.endpoints().collect::<Vec<_>>(), config)?
+            }
+            Role::Further => Some(Vec::new()),
+        };
         Ok(Self { errors, left_out, ..port })
+    }
+
+    /// The sockets of the endpoints, in their order.
+    pub(crate) fn sockets(&self) -> impl Iterator<Item = &Socket> {
+        self.channels.iter().map(|channel| &channel.socket)
     }
 }
 
@@ -103,7 +119,8 @@ impl<S: MessageSocket> SocketPort<S> {
         self.bypass.v4.is_some()
     }
 
-    /// Whether ICMP errors about the endpoints' datagrams arrive: not without CAP_NET_RAW.
+    /// Whether ICMP errors about the endpoints' datagrams arrive: not without CAP_NET_RAW. Of several
+    /// [queues](crate::SocketQueues) the first one's port gets those of all.
     #[must_use]
     pub fn hears_icmp_errors(&self) -> bool {
         self.errors.is_some()

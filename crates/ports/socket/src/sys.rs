@@ -29,6 +29,11 @@ impl Socket {
         Self(descriptor)
     }
 
+    /// The same socket, by another descriptor.
+    pub(crate) fn try_clone(&self) -> io::Result<Self> {
+        self.0.try_clone().map(Self)
+    }
+
     /// Sets an option whose value is an int.
     pub(crate) fn set_option(&self, level: i32, name: i32, value: i32) -> io::Result<()> {
         self.set_option_bytes(level, name, &value.to_ne_bytes())
@@ -45,9 +50,19 @@ impl Socket {
 
     /// Replaces the filter of what the socket receives. What it has received stays.
     pub(crate) fn set_filter(&self, program: &[libc::sock_filter]) -> io::Result<()> {
+        self.set_program(libc::SO_ATTACH_FILTER, program)
+    }
+
+    /// Has a program of classic BPF choose among the UDP sockets of this one's port: the one that was bound at
+    /// the place that it returns.
+    pub(crate) fn set_chooser(&self, program: &[libc::sock_filter]) -> io::Result<()> {
+        self.set_program(libc::SO_ATTACH_REUSEPORT_CBPF, program)
+    }
+
+    fn set_program(&self, option: i32, program: &[libc::sock_filter]) -> io::Result<()> {
         let len = u16::try_from(program.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
         let program = libc::sock_fprog { len, filter: program.as_ptr().cast_mut() };
-        let (level, option) = (libc::SOL_SOCKET, libc::SO_ATTACH_FILTER);
+        let level = libc::SOL_SOCKET;
         let bytes = libc::socklen_t::try_from(size_of::<libc::sock_fprog>()).unwrap_or(0); // 16
         // SAFETY: the kernel reads a `sock_fprog` and copies the `len` instructions that it points to, which
         // outlive the call. It writes to none of them: the pointer is mutable as C's structure has it.

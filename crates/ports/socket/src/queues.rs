@@ -1,0 +1,213 @@
+//! The same endpoints with several sockets each: a port for each worker.
+
+use crate::error::OpenError;
+use crate::filter::{Content, Raw, Share, udp_queue};
+use crate::open::{Encapsulation, Endpoint, Role, SocketConfig};
+use crate::port::SocketPort;
+use crate::sys::Socket;
+use rustix::thread::{MembarrierCommand, membarrier};
+use std::io;
+use testudo_wire::ip::Version;
+use testudo_wire::steering::Steering;
+
+const MAX_QUEUES: u32 = 256;
+
+/// The queues of a set of endpoints. Each is a [`SocketPort`] of its own with a socket for each endpoint, for a
+/// worker of its own; this says which datagrams come to which, and has queues come and go. Every queue sends
+/// from the same addresses and ports.
+///
+/// | endpoint | how its sockets share |
+/// | --- | --- |
+/// | UDP | one program for the port (`SO_REUSEPORT`): each datagram has one socket, also while queues change |
+/// | raw, and beside IKE | the kernel copies each datagram to each raw socket: a filter lets its share pass |
+///
+/// Both are classic BPF, which needs no privilege, and compute [`Steering::queue`]. IKE's messages, keepalives
+/// and what is too short go to queue 0. Its port also has the ICMP errors about the datagrams of all queues.
+///
+/// **Messages of several datagrams.** Where `UDP_GRO` is on, the kernel joins datagrams of one pair of ports
+/// before it asks for their queue. It is on for one queue, by UDP source, whose datagrams have one queue
+/// anyway, and by sequence number, where any queue will do; by SPI and by window it is off. A sender on this
+/// host or behind a veth can hand over several datagrams at once (`UDP_SEGMENT`): these go where their first
+/// one does, so that a worker has to expect datagrams of others.
+///
+/// **Come and go.** [`add`](Self::add) and [`retire`](Self::retire) change the number of queues. No datagram is
+/// lost. While the filters of raw sockets change, for a grace period of the kernel's (some ten milliseconds), a
+/// datagram that changes its queue may come to its old and to its new one: a replay, which the SA's window
+/// refuses if the two queues share it.
+///
+/// The kernel numbers the sockets of a UDP port in the order in which they were bound, and puts the last one in
+/// the place of one that is closed: so the last queue goes first.
+#[derive(Debug)]
+pub struct SocketQueues {
+    /// With the endpoints as they were bound.
+    config: SocketConfig,
+    ends: Vec<(Endpoint, Steering)>,
+    /// Of each queue, the socket of each endpoint.
+    sockets: Vec<Vec<Socket>>,
+}
+
+impl SocketQueues {
+    /// Opens all endpoints with so many sockets each, 1 to 256. `steering` says how the datagrams of an
+    /// endpoint are spread.
+    ///
+    /// # Errors
+    /// [`OpenError`] as [`SocketPort::open`].
+    pub fn open(
+        config: &SocketConfig,
+        queues: u32,
+        steering: impl Fn(&Endpoint) -> Steering,
+    ) -> Result<(Self, Vec<SocketPort>), OpenError> {
+        if !(1..=MAX_QUEUES).contains(&queues) {
+            return Err(OpenError::Queues { queues });
+        }
+        let first = SocketPort::open_as(config, Role::First)?;
+        let endpoints: Vec<_> = first.endpoints().collect();
+        let ends = endpoints.iter().map(|end| (*end, steering(end))).collect();
+        let config = SocketConfig { endpoints, optional: Vec::new(), ..config.clone() };
+        let mut set = Self { config, ends, sockets: Vec::new() };
+        set.hold(&first)?;
+        // From the first socket on: nobody is to get a datagram by the kernel's own choice.
+        set.share(1, 1)?;
+        let mut ports = vec![first];
+        for _ in 1..queues {
+            let port = SocketPort::open_as(&set.config, Role::Further)?;
+            set.hold(&port)?;
+            ports.push(port);
+        }
+        set.share(1, queues)?;
+        Ok((set, ports))
+    }
+
+    /// Keeps descriptors of a port's sockets, by which their programs are replaced.
+    fn hold(&mut self, port: &SocketPort) -> Result<(), OpenError> {
+        let sockets = port.sockets().map(Socket::try_clone).collect::<io::Result<_>>();
+        self.sockets.push(sockets.map_err(failed("duplicate a socket"))?);
+        Ok(())
+    }
+
+    /// The number of queues that get datagrams.
+    #[must_use]
+    pub fn queues(&self) -> u32 {
+        u32::try_from(self.sockets.len()).unwrap_or(MAX_QUEUES)
+    }
+
+    /// The endpoints as bound, each with the steering of its datagrams.
+    #[must_use]
+    pub fn endpoints(&self) -> &[(Endpoint, Steering)] {
+        &self.ends
+    }
+
+    /// Opens one more queue, and gives it its share.
+    ///
+    /// # Errors
+    /// [`OpenError`] as [`SocketPort::open`]; the number of queues has not changed then.
+    pub fn add(&mut self) -> Result<SocketPort, OpenError> {
+        let queues = self.queues();
+        if queues == MAX_QUEUES {
+            return Err(OpenError::Queues { queues: queues + 1 });
+        }
+        let port = SocketPort::open_as(&self.config, Role::Further)?;
+        self.hold(&port)?;
+        if let Err(error) = self.share(queues, queues + 1) {
+            // What was refused for lack of memory may be refused again: then the closed socket's share is lost.
+            let _ = self.share(queues + 1, queues);
+            self.sockets.pop();
+            return Err(error);
+        }
+        Ok(port)
+    }
+
+    /// Spreads the share of the last queue over the others. When this returns, nothing more comes to it: its
+    /// port is to be emptied, by receiving until nothing is left, and then closed. What is left at that time
+    /// is lost.
+    ///
+    /// # Errors
+    /// [`OpenError`] if it is the only queue, or with the system's error.
+    pub fn retire(&mut self) -> Result<(), OpenError> {
+        let queues = self.queues();
+        if queues == 1 {
+            return Err(OpenError::Queues { queues: 0 });
+        }
+        self.share(queues, queues - 1)?;
+        self.sockets.pop();
+        Ok(())
+    }
+
+    /// Replaces the shares of `before` queues by those of `after`.
+    ///
+    /// Raw sockets have filters of their own, which change one after the other. So each socket first gets its
+    /// old and its new share, and its new one alone only after every socket has both and no datagram is on its
+    /// way past filters of before: at any time somebody takes a datagram.
+    fn share(&self, before: u32, after: u32) -> Result<(), OpenError> {
+        for (place, (end, steering)) in self.ends.iter().enumerate() {
+            if let Encapsulation::Udp { .. } = end.encapsulation {
+                self.share_udp(place, end, *steering, after)
+                    .map_err(failed("set the program of UDP sockets"))?;
+            }
+        }
+        if before != after {
+            self.share_raw(&[before, after])?;
+            wait_for_readers();
+        }
+        self.share_raw(&[after])?;
+        wait_for_readers();
+        Ok(())
+    }
+
+    fn share_udp(&self, place: usize, end: &Endpoint, steering: Steering, queues: u32) -> io::Result<()> {
+        let joins = match steering {
+            Steering::BySpi | Steering::ByWindow { .. } => queues == 1,
+            Steering::BySequence { .. } | Steering::ByUdpSource => true,
+        };
+        let program = udp_queue(Version::of(end.local), steering, queues);
+        for (queue, sockets) in self.sockets.iter().enumerate() {
+            // Best effort: without it, datagrams arrive one by one.
+            let _ = sockets[place].set_option(libc::SOL_UDP, libc::UDP_GRO, joins.into());
+            // The program is the port's, whichever of its sockets it is given to.
+            if queue == 0 {
+                sockets[place].set_chooser(&program)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets each raw socket have its share by each of these numbers of queues.
+    fn share_raw(&self, numbers: &[u32]) -> Result<(), OpenError> {
+        for (queue, sockets) in (0..).zip(&self.sockets) {
+            let shares = numbers.iter().filter(|queues| queue < **queues);
+            let shares: Vec<_> = shares.map(|queues| Share { queue, queues: *queues }).collect();
+            for (socket, (end, steering)) in sockets.iter().zip(&self.ends) {
+                if let Some(raw) = Raw::of(end) {
+                    let set = socket.set_filter(&raw.program(*steering, &shares));
+                    set.map_err(failed("set the filter of a raw socket"))?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Raw {
+    /// The raw socket of an endpoint, if it has one.
+    fn of(end: &Endpoint) -> Option<Self> {
+        let content = match end.encapsulation {
+            Encapsulation::Udp { .. } => return None,
+            Encapsulation::UdpBeside { port } => Content::EspInUdp(port),
+            Encapsulation::RawEsp => Content::Esp,
+            Encapsulation::RawAh => Content::Ah,
+        };
+        Some(Self { version: Version::of(end.local), content })
+    }
+}
+
+/// Waits until every processor is out of the kernel's read-side sections of now, such as that in which a
+/// datagram passes the filters of all raw sockets.
+fn wait_for_readers() {
+    // Missing only where some processors run without ticks: datagrams on their way are then not waited for.
+    let _ = membarrier(MembarrierCommand::Global);
+}
+
+fn failed(action: &str) -> impl FnOnce(io::Error) -> OpenError {
+    let action = action.to_owned();
+    move |source| OpenError::Io { action, source }
+}
