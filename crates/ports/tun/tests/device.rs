@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use testudo_lab::namespaces::{self, Entered, Namespace, veth};
 use testudo_packet::{Batch, Buffer, DropReason, Pool, Port, PortCounters};
 use testudo_port_tun::configure::{self, Prefix, Route, RoutingTable};
-use testudo_port_tun::{ConfigureError, OpenError, TunConfig, TunPort};
+use testudo_port_tun::{ConfigureError, OpenError, TunConfig, TunPort, TunQueues};
 
 const MTU: u32 = 1400;
 const STREAM_BYTES: usize = 400 << 20;
@@ -33,6 +33,7 @@ fn main() {
         panic!("{error}");
     }
     opening_says_what_is_wrong();
+    without_the_right_to_steer_packets_come_all_the_same(inside);
     refused_and_lost_devices_are_told_apart(inside);
     a_route_outlives_its_source_address(inside);
     a_table_beside_the_main_one(inside);
@@ -98,6 +99,35 @@ fn opening_says_what_is_wrong() {
     drop(first);
     let queue = TunConfig { multi_queue: true, ..TunConfig::new("tun7") };
     let _queues = [TunPort::open(&queue).unwrap(), TunPort::open(&queue).unwrap()];
+}
+
+/// bpf(2) is refused in a user namespace: packets then come by queues of the kernel's choice, and the reason is
+/// told. As root without user namespaces there is nothing to refuse.
+fn without_the_right_to_steer_packets_come_all_the_same(inside: Entered) {
+    let host = Namespace::new(inside, "unsteered").unwrap();
+    let (mut queues, mut ports) = host.within(|| TunQueues::open("tun0", 2).unwrap()).unwrap();
+    let is_user_namespace = std::fs::read_to_string("/proc/self/uid_map").unwrap().split_whitespace().last()
+        != Some("4294967295");
+    let refused = queues.steering_refused().map(str::to_owned);
+    assert_eq!(refused.is_some(), is_user_namespace, "{refused:?}");
+    assert!(refused.is_none_or(|said| said.contains("CAP_BPF") && said.contains("user namespaces")));
+    let own = Prefix::new("10.9.0.1".parse().unwrap(), 24);
+    host.within(|| ports[0].configure(&[own], MTU, &[]).unwrap()).unwrap();
+    ports.push(host.within(|| queues.add().unwrap()).unwrap());
+    let sockets: Vec<_> =
+        host.within(|| (0..30).map(|_| UdpSocket::bind("10.9.0.1:0").unwrap()).collect()).unwrap();
+    sockets.iter().for_each(|socket| assert_eq!(socket.send_to(b"datagram", "10.9.0.2:9").unwrap(), 8));
+    let mut pool = Pool::new(64, 2048);
+    let mut count = 0;
+    for port in &mut ports {
+        let mut batch = Batch::new();
+        while port.rx(&mut pool, &mut batch).unwrap() > 0 {}
+        count += batch.iter().filter(|buffer| buffer.bytes().ends_with(b"datagram")).count();
+        pool.recycle_all(&mut batch);
+    }
+    assert_eq!(count, 30);
+    queues.retire().unwrap();
+    assert_eq!(queues.queues(), 2);
 }
 
 /// A host whose outer address is also the inner end of a tunnel, between hosts: `wan` is its interface to the
