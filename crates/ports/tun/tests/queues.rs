@@ -18,7 +18,8 @@
 )]
 
 use std::collections::BTreeMap;
-use std::net::UdpSocket;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, mpsc};
@@ -50,6 +51,7 @@ fn main() -> ExitCode {
         .test("each_flow_comes_by_one_queue_in_its_order", one_queue_in_order)
         .test("a_flow_keeps_its_queue_whichever_its_answers_take", keeps_its_queue)
         .test("left_to_itself_the_kernel_moves_a_flow_to_the_queue_of_its_answers", left_to_itself)
+        .test("super_frames_of_one_connection_come_by_one_queue_and_keep_their_content", super_frames)
         .test("queues_come_and_go_under_load_and_no_packet_is_lost_or_doubled", come_and_go)
         .test("what_is_wrong_with_an_interface_of_several_queues_is_told", what_is_wrong);
     suite.run(fixture)
@@ -64,16 +66,20 @@ struct Host {
 
 impl Host {
     fn new(inside: Entered, name: &str, queues: u32) -> Self {
+        Self::with_number(inside, name, queues, 1)
+    }
+
+    fn with_number(inside: Entered, name: &str, queues: u32, number: u8) -> Self {
         let namespace = Namespace::new(inside, name).unwrap();
         let (queues, ports) = namespace.within(|| TunQueues::open("tun0", queues).unwrap()).unwrap();
         assert_eq!(queues.steering_refused(), None);
-        configure(&namespace, &ports[0]);
+        configure(&namespace, &ports[0], number);
         Self { namespace, queues, ports }
     }
 }
 
-fn configure(namespace: &Namespace, port: &TunPort) {
-    let addresses = [("10.9.0.1", 24), ("fd09::1", 64)];
+fn configure(namespace: &Namespace, port: &TunPort, number: u8) {
+    let addresses = [(format!("10.9.0.{number}"), 24), (format!("fd09::{number}"), 64)];
     let addresses = addresses.map(|(text, bits)| Prefix::new(text.parse().unwrap(), bits));
     namespace.within(|| port.configure(&addresses, 1400, &[]).unwrap()).unwrap();
 }
@@ -229,9 +235,69 @@ fn left_to_itself(inside: &mut Entered) -> TestResult {
     let config = TunConfig { multi_queue: true, ..TunConfig::new("tun0") };
     let open = || (0..3).map(|_| TunPort::open(&config).unwrap()).collect::<Vec<_>>();
     let mut ports = namespace.within(open)?;
-    configure(&namespace, &ports[0]);
+    configure(&namespace, &ports[0], 1);
     let seen = queues_after_answers(&namespace, &mut ports);
     assert!(seen.windows(2).all(|pair| pair[1] == (pair[0] + 1) % 3), "{seen:?}");
+    Ok(())
+}
+
+/// An interface's queues, and their ports.
+type Ends = (TunQueues, Vec<TunPort>);
+
+/// Hands what one host's queues have to the other's queues, each to that of the same number; packets of TCP
+/// come by the queue of their flow. Returns packets and calls.
+fn hand_over(from: &mut Ends, to: &mut Ends, pool: &mut Pool) -> (usize, usize) {
+    let (mut packets, mut calls) = (0, 0);
+    for (queue, (port, other)) in (0..).zip(from.1.iter_mut().zip(&mut to.1)) {
+        let mut batch = Batch::new();
+        while port.rx(pool, &mut batch).unwrap() > 0 {
+            let of_tcp = |packet: &&Buffer| {
+                IpHeader::parse(packet.bytes()).is_ok_and(|header| header.protocol == protocol::TCP)
+            };
+            assert!(batch.iter().filter(of_tcp).all(|p| from.0.buckets().queue(p.bytes()) == queue));
+            (packets, calls) = (packets + batch.len(), calls + 1);
+            while !batch.is_empty() {
+                other.tx(pool, &mut batch).unwrap();
+            }
+        }
+    }
+    (packets, calls)
+}
+
+/// Connections of TCP between two hosts, whose packets the kernel hands over 64 KiB at a time.
+fn super_frames(inside: &mut Entered) -> TestResult {
+    const CONNECTIONS: usize = 6;
+    const BYTES: usize = 4_000_000;
+    let hosts = [("super-left", 1), ("super-right", 2)];
+    let [left, right] = hosts.map(|(name, number)| Host::with_number(*inside, name, 3, number));
+    let listener = right.namespace.within(|| TcpListener::bind("10.9.0.2:5001").unwrap())?;
+    let (here, mut left, mut right) =
+        (left.namespace, (left.queues, left.ports), (right.queues, right.ports));
+    let content: Vec<u8> = (0..BYTES).map(|at| (at % 251) as u8).collect();
+    let done = AtomicUsize::new(0);
+    let (packets, calls) = std::thread::scope(|scope| {
+        let (done, content, listener, here) = (&done, &content, &listener, &here);
+        let send = || TcpStream::connect("10.9.0.2:5001").unwrap().write_all(content).unwrap();
+        for _ in 0..CONNECTIONS {
+            scope.spawn(move || here.within(send).unwrap());
+            scope.spawn(move || {
+                let mut received = Vec::new();
+                listener.accept().unwrap().0.read_to_end(&mut received).unwrap();
+                assert!(received == *content, "{} bytes came", received.len());
+                done.fetch_add(1, Ordering::AcqRel);
+            });
+        }
+        let mut pool = Pool::new(1024, 2048);
+        let (mut packets, mut calls) = (0, 0);
+        while done.load(Ordering::Acquire) < CONNECTIONS {
+            let (more_packets, more_calls) = hand_over(&mut left, &mut right, &mut pool);
+            hand_over(&mut right, &mut left, &mut pool);
+            (packets, calls) = (packets + more_packets, calls + more_calls);
+            std::thread::yield_now();
+        }
+        (packets, calls)
+    });
+    assert!(packets > 5 * calls, "no super-frames: {packets} packets in {calls} calls");
     Ok(())
 }
 
