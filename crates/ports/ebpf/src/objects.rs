@@ -167,8 +167,8 @@ impl Program {
         unsafe { Ok(Self(owned(bpf(raw::PROGRAM_LOAD, &mut attributes)?))) }
     }
 
-    /// What the program decides on `frame`, which begins with an Ethernet header, without a device: for XDP the
-    /// number of an action. A socket filter sees what follows that header.
+    /// What the program decides on `frame`, which begins with an Ethernet header, without a device: for XDP
+    /// the number of an action. A socket filter sees what follows that header.
     ///
     /// # Errors
     /// Those of bpf(2): the frame is shorter than that header, or longer than a page.

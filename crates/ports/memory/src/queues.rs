@@ -58,8 +58,8 @@ impl MemoryQueues {
         (self.spread.queues() == wanted).then(|| self.open())
     }
 
-    /// Gives the share of the last queue to the others, and returns the other ends of its port, which is to be
-    /// emptied; `None` if it is the only one.
+    /// Gives the share of the last queue to the others, and returns the other ends of its port, which is to
+    /// be emptied; `None` if it is the only one.
     pub fn retire(&mut self) -> Option<MemoryHandle> {
         let wanted = self.spread.queues().checked_sub(1).filter(|wanted| *wanted > 0)?;
         self.spread.resize(wanted);
@@ -83,9 +83,9 @@ impl Packets {
 }
 
 impl LoopPort {
-    /// Ports that together give `packets`, each those of its queue, endlessly: a load for several workers. They
-    /// are spread once, when this is called, so that a port costs no more than one alone. The port of a queue
-    /// that has none of the packets is exhausted.
+    /// Ports that together give `packets`, each those of its queue, endlessly: a load for several workers.
+    /// They are spread once, when this is called, so that a port costs no more than one alone. The port of a
+    /// queue that has none of the packets is exhausted.
     #[must_use]
     pub fn queues(name: &str, packets: &Packets, spread: &Spread) -> Vec<Self> {
         let shares = packets.spread(spread).into_iter().enumerate();

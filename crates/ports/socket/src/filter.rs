@@ -2,11 +2,11 @@
 //! several sockets receives each.
 //!
 //! **Raw sockets** each get a copy of everything of their protocol, so that of several each has a filter that
-//! lets its own share pass ([`Raw::program`]). One of UDP would else receive all UDP of the host. A raw socket
-//! of IPv4 shows the filter the IP header, one of IPv6 what follows all headers before its protocol's.
+//! lets its own share pass ([`Raw::program`]). One of UDP would else receive all UDP of the host. A raw
+//! socket of IPv4 shows the filter the IP header, one of IPv6 what follows all headers before its protocol's.
 //!
-//! **UDP sockets** of one port share one program, which names the socket for each datagram ([`udp_queue`]). It
-//! sees what the datagram carries, and reads the headers from where they are.
+//! **UDP sockets** of one port share one program, which names the socket for each datagram ([`udp_queue`]).
+//! It sees what the datagram carries, and reads the headers from where they are.
 //!
 //! Both compute [`Steering::queue`](testudo_wire::steering::Steering::queue).
 
@@ -53,8 +53,8 @@ const RETURN_NUMBER: u32 = libc::BPF_RET | libc::BPF_A;
 /// Lets nothing pass.
 pub(crate) const NOTHING: [sock_filter; 1] = [instruction(RETURN, 0)];
 
-/// Targets of jumps at the end of a program, until [`Program::finish`] knows where that is. No jump of ours is
-/// that long.
+/// Targets of jumps at the end of a program, until [`Program::finish`] knows where that is. No jump of ours
+/// is that long.
 const PASS: u8 = 255;
 const REFUSE: u8 = 254;
 
@@ -111,8 +111,8 @@ impl Raw {
     }
 }
 
-/// The program of a UDP port's sockets: which of `queues` gets a datagram. A byte that is missing ends it, with
-/// queue 0.
+/// The program of a UDP port's sockets: which of `queues` gets a datagram. A byte that is missing ends it,
+/// with queue 0.
 pub(crate) fn udp_queue(version: Version, steering: Steering, queues: u32) -> Vec<sock_filter> {
     let mut program = Program::default();
     program.push(SET_BASE, 0);

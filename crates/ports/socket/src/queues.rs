@@ -12,17 +12,18 @@ use testudo_wire::steering::Steering;
 
 const MAX_QUEUES: u32 = 256;
 
-/// The queues of a set of endpoints. Each is a [`SocketPort`] of its own with a socket for each endpoint, for a
-/// worker of its own; this says which datagrams come to which, and has queues come and go. Every queue sends
-/// from the same addresses and ports.
+/// The queues of a set of endpoints. Each is a [`SocketPort`] of its own with a socket for each endpoint, for
+/// a worker of its own; this says which datagrams come to which, and has queues come and go. Every queue
+/// sends from the same addresses and ports.
 ///
 /// | endpoint | how its sockets share |
 /// | --- | --- |
 /// | UDP | one program for the port (`SO_REUSEPORT`): each datagram has one socket, also while queues change |
 /// | raw, and beside IKE | the kernel copies each datagram to each raw socket: a filter lets its share pass |
 ///
-/// Both are classic BPF, which needs no privilege, and compute [`Steering::queue`]. IKE's messages, keepalives
-/// and what is too short go to queue 0. Its port also has the ICMP errors about the datagrams of all queues.
+/// Both are classic BPF, which needs no privilege, and compute [`Steering::queue`]. IKE's messages,
+/// keepalives and what is too short go to queue 0. Its port also has the ICMP errors about the datagrams of
+/// all queues.
 ///
 /// **Messages of several datagrams.** Where `UDP_GRO` is on, the kernel joins datagrams of one pair of ports
 /// before it asks for their queue. It is on for one queue, by UDP source, whose datagrams have one queue
@@ -30,13 +31,13 @@ const MAX_QUEUES: u32 = 256;
 /// host or behind a veth can hand over several datagrams at once (`UDP_SEGMENT`): these go where their first
 /// one does, so that a worker has to expect datagrams of others.
 ///
-/// **Come and go.** [`add`](Self::add) and [`retire`](Self::retire) change the number of queues. No datagram is
-/// lost. While the filters of raw sockets change, for a grace period of the kernel's (some ten milliseconds), a
-/// datagram that changes its queue may come to its old and to its new one: a replay, which the SA's window
-/// refuses if the two queues share it.
+/// **Come and go.** [`add`](Self::add) and [`retire`](Self::retire) change the number of queues. No datagram
+/// is lost. While the filters of raw sockets change, for a grace period of the kernel's (some ten
+/// milliseconds), a datagram that changes its queue may come to its old and to its new one: a replay, which
+/// the SA's window refuses if the two queues share it.
 ///
-/// The kernel numbers the sockets of a UDP port in the order in which they were bound, and puts the last one in
-/// the place of one that is closed: so the last queue goes first.
+/// The kernel numbers the sockets of a UDP port in the order in which they were bound, and puts the last one
+/// in the place of one that is closed: so the last queue goes first.
 #[derive(Debug)]
 pub struct SocketQueues {
     /// With the endpoints as they were bound.
@@ -109,7 +110,8 @@ impl SocketQueues {
         let port = SocketPort::open_as(&self.config, Role::Further)?;
         self.hold(&port)?;
         if let Err(error) = self.share(queues, queues + 1) {
-            // What was refused for lack of memory may be refused again: then the closed socket's share is lost.
+            // What was refused for lack of memory may be refused again: then the closed socket's share is
+            // lost.
             let _ = self.share(queues + 1, queues);
             self.sockets.pop();
             return Err(error);
@@ -136,8 +138,8 @@ impl SocketQueues {
     /// Replaces the shares of `before` queues by those of `after`.
     ///
     /// Raw sockets have filters of their own, which change one after the other. So each socket first gets its
-    /// old and its new share, and its new one alone only after every socket has both and no datagram is on its
-    /// way past filters of before: at any time somebody takes a datagram.
+    /// old and its new share, and its new one alone only after every socket has both and no datagram is on
+    /// its way past filters of before: at any time somebody takes a datagram.
     fn share(&self, before: u32, after: u32) -> Result<(), OpenError> {
         for (place, (end, steering)) in self.ends.iter().enumerate() {
             if let Encapsulation::Udp { .. } = end.encapsulation {

@@ -53,8 +53,8 @@ impl Socket {
         self.set_program(libc::SO_ATTACH_FILTER, program)
     }
 
-    /// Has a program of classic BPF choose among the UDP sockets of this one's port: the one that was bound at
-    /// the place that it returns.
+    /// Has a program of classic BPF choose among the UDP sockets of this one's port: the one that was bound
+    /// at the place that it returns.
     pub(crate) fn set_chooser(&self, program: &[libc::sock_filter]) -> io::Result<()> {
         self.set_program(libc::SO_ATTACH_REUSEPORT_CBPF, program)
     }

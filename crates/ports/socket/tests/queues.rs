@@ -1,5 +1,5 @@
-//! Several sockets for each endpoint, in private namespaces: which datagram comes to which, judged by the model
-//! ([`Steering::queue_of_datagram`]), and what happens when queues come and go.
+//! Several sockets for each endpoint, in private namespaces: which datagram comes to which, judged by the
+//! model ([`Steering::queue_of_datagram`]), and what happens when queues come and go.
 //!
 //! ```text
 //!   namespace left   eth0 10.8.0.1 ═══ veth ═══ 10.8.0.2 eth0   namespace right
@@ -171,8 +171,8 @@ fn is_ready(ports: &[SocketPort]) -> bool {
 }
 
 /// Sends datagrams, each of which differs in its [`mark`], and compares the queue of each with the model.
-/// veth delivers within sendto(2), but for what softirqs put off: so it is waited for as many as were sent, and
-/// then looked whether there are more.
+/// veth delivers within sendto(2), but for what softirqs put off: so it is waited for as many as were sent,
+/// and then looked whether there are more.
 fn assert_steered(sender: &Socket, ports: &mut [SocketPort], steering: Steering, datagrams: &[Vec<u8>]) {
     let mut expected = BTreeMap::new();
     let mut seen: BTreeMap<u64, Vec<u32>> = BTreeMap::new();

@@ -16,12 +16,13 @@ const ETHERNET_BYTES: usize = 14;
 /// flows come to which, and has queues come and go.
 ///
 /// Packets from the kernel are steered by a [program](crate::TunQueues::steering_refused) of ours: a flow has
-/// one queue, in its order, by the [hash](testudo_wire::flow) of its addresses, protocol and ports. Packets to
-/// the kernel may be sent on any queue.
+/// one queue, in its order, by the [hash](testudo_wire::flow) of its addresses, protocol and ports. Packets
+/// to the kernel may be sent on any queue.
 ///
 /// **Come and go.** [`add`](Self::add) opens one more queue and moves flows there, [`retire`](Self::retire)
-/// moves those of the last queue away: of all flows only as many as the new shares ask for. No packet is lost.
-/// A flow that moves may have its order broken once, since its earlier packets are with the worker that had it.
+/// moves those of the last queue away: of all flows only as many as the new shares ask for. No packet is
+/// lost. A flow that moves may have its order broken once, since its earlier packets are with the worker that
+/// had it.
 ///
 /// The kernel numbers queues in the order in which they were opened, and puts the last one in the place of
 /// one that is closed: so the last one goes first.
@@ -78,8 +79,8 @@ impl TunQueues {
         &self.buckets
     }
 
-    /// Why the program is not in force; meant to be told to the user. The kernel then chooses: a flow comes by
-    /// the queue on which a packet of its other direction was last sent, and if that changes, so does its
+    /// Why the program is not in force; meant to be told to the user. The kernel then chooses: a flow comes
+    /// by the queue on which a packet of its other direction was last sent, and if that changes, so does its
     /// queue, and packets may overtake each other. `None` if it is in force.
     #[must_use]
     pub fn steering_refused(&self) -> Option<&str> {

@@ -101,8 +101,8 @@ fn opening_says_what_is_wrong() {
     let _queues = [TunPort::open(&queue).unwrap(), TunPort::open(&queue).unwrap()];
 }
 
-/// bpf(2) is refused in a user namespace: packets then come by queues of the kernel's choice, and the reason is
-/// told. As root without user namespaces there is nothing to refuse.
+/// bpf(2) is refused in a user namespace: packets then come by queues of the kernel's choice, and the reason
+/// is told. As root without user namespaces there is nothing to refuse.
 fn without_the_right_to_steer_packets_come_all_the_same(inside: Entered) {
     let host = Namespace::new(inside, "unsteered").unwrap();
     let (mut queues, mut ports) = host.within(|| TunQueues::open("tun0", 2).unwrap()).unwrap();

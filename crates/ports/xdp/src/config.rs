@@ -107,9 +107,9 @@ pub struct XdpConfig {
 
 impl XdpConfig {
     /// The queues divided among workers, each of which opens a device of its own at the same
-    /// [filter](crate::Filter), with its own pool as the umem: the first worker has the first queue, the second
-    /// one the second, and so on in turn. The NIC chooses the queue of a frame (RSS), and every worker sends by
-    /// its own first queue.
+    /// [filter](crate::Filter), with its own pool as the umem: the first worker has the first queue, the
+    /// second one the second, and so on in turn. The NIC chooses the queue of a frame (RSS), and every worker
+    /// sends by its own first queue.
     ///
     /// # Errors
     /// [`OpenError::TooFewQueues`] if a worker would have none, or there are no workers.
