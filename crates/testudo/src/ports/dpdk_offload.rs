@@ -96,6 +96,13 @@ impl FrameDevice for Device {
         matches!(self, Self::Inline(_))
     }
 
+    fn end(&mut self, pool: &mut Pool) {
+        match self {
+            Self::Plain(device) => FrameDevice::end(device, pool),
+            Self::Inline(frames) => frames.end(pool),
+        }
+    }
+
     fn counters(&self) -> PortCounters {
         self.dpdk().counters()
     }
