@@ -15,7 +15,7 @@ use testudo_control::service::api::{Shared, converse};
 use testudo_control::service::installed::{InstalledTunnels, Numbers};
 use testudo_control::service::port_details::BothDetails;
 use testudo_control::service::report::Facts;
-use testudo_gateway::SystemClock;
+use testudo_gateway::{AllCounters, SystemClock};
 
 /// The longest request, according to the manual.
 const MAX_REQUEST_BYTES: usize = 4096;
@@ -66,7 +66,7 @@ fn shared() -> Shared {
     let now = gateway.now();
     let failed = installed.note(gateway.worker.update(update, now));
     assert!(failed.is_empty(), "{failed:?}");
-    let counters = gateway.worker.counters();
+    let counters = AllCounters::of([gateway.worker.counters()]);
     let facts = Facts {
         version: "fuzz",
         started: Instant::now(),

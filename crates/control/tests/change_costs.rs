@@ -21,7 +21,7 @@ use testudo_control::service::report::{self, Facts};
 use testudo_control::service::sa_control::SaControl;
 use testudo_control::{LeaseStore, MemoryStore};
 use testudo_crypto::{KeyMaterial, PortableEngine, Suite};
-use testudo_gateway::{Clock, Command, Commander, PortPair, SystemClock, Worker, serve};
+use testudo_gateway::{AllCounters, Clock, Commander, PortPair, SystemClock, Worker, serve};
 use testudo_packet::Pool;
 use testudo_port_memory::MemoryPort;
 use zeroize::Zeroizing;
@@ -181,7 +181,7 @@ impl Gateway {
             clock,
             engines: Vec::new(),
             ports: BothDetails::default(),
-            counters: worker.counters(),
+            counters: AllCounters::of([worker.counters()]),
         };
         let shared = Arc::new(Shared {
             facts,
@@ -206,7 +206,7 @@ impl Gateway {
 
 impl Drop for Gateway {
     fn drop(&mut self) {
-        let _ = self.commander.send(Command::Stop);
+        let _ = self.commander.stop();
         self.worker.take().into_iter().for_each(|worker| worker.join().unwrap());
     }
 }

@@ -10,7 +10,7 @@ use testudo_control::service::api::{Shared, converse};
 use testudo_control::service::installed::InstalledTunnels;
 use testudo_control::service::port_details::BothDetails;
 use testudo_control::service::report::Facts;
-use testudo_gateway::{PortPair, SystemClock, Worker};
+use testudo_gateway::{AllCounters, PortPair, SystemClock, Worker};
 use testudo_packet::Pool;
 use testudo_port_memory::MemoryPort;
 
@@ -22,7 +22,7 @@ fn shared() -> Shared {
     let (protected, unprotected) = MemoryPort::pair(1);
     let ports = PortPair { protected: Box::new(protected), unprotected: Box::new(unprotected) };
     let worker = Worker::new(ports, Pool::new(1, 2048), Vec::new(), Box::default());
-    let counters = worker.counters();
+    let counters = AllCounters::of([worker.counters()]);
     let facts = Facts {
         version: "test",
         started: Instant::now(),

@@ -15,9 +15,7 @@ mod support;
 use std::time::{Duration, Instant};
 use support::load::Load;
 use testudo_crypto::{Direction, PortableEngine};
-use testudo_gateway::{
-    Command, Commander, MAX_SA_CHANGES, SaChange, SystemClock, UseFrom, WorkerCounters, serve,
-};
+use testudo_gateway::{Commander, MAX_SA_CHANGES, SaChange, SystemClock, UseFrom, WorkerCounters, serve};
 use testudo_ipsec::TunnelIndex;
 use testudo_port_memory::LoopPort;
 use testudo_wire::ip::Version;
@@ -111,6 +109,6 @@ fn main() {
             median(changes)
         );
     }
-    changer.commander.send(Command::Stop).expect("the worker takes it");
+    changer.commander.stop().expect("the worker takes it");
     worker.join().expect("it does not panic").expect("ports in memory do not fail");
 }

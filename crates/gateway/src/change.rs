@@ -75,6 +75,11 @@ impl Change {
         false
     }
 
+    /// The windows of SAs that were removed.
+    pub(crate) fn removed_windows(&self) -> impl Iterator<Item = (SaRef, Vec<u8>)> + '_ {
+        self.removed.iter().flat_map(RemovedTunnel::windows).map(|(sa, window)| (sa, window.save()))
+    }
+
     /// What became of each tunnel that was to be installed. All that was removed or replaced is freed.
     #[must_use]
     pub fn into_outcome(self) -> UpdateOutcome {

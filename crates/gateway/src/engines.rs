@@ -69,6 +69,24 @@ pub fn choose_engines(candidates: &[Candidate], order: EngineOrder) -> Result<Ch
     Ok((engines, reports))
 }
 
+/// The same engines for another worker: those in use of the reports, in their order.
+///
+/// # Errors
+/// [`EngineError`] of one that starts no second time.
+pub fn same_engines(
+    candidates: &[Candidate],
+    reports: &[EngineReport],
+) -> Result<Vec<Box<dyn Engine>>, EngineError> {
+    let mut engines: Vec<Box<dyn Engine>> = Vec::new();
+    for report in reports.iter().filter(|report| report.in_use) {
+        if let Some(candidate) = candidates.iter().find(|candidate| report.is_of(candidate.name)) {
+            engines.push(start(candidate)?);
+        }
+    }
+    engines.push(Box::new(PortableEngine::new()));
+    Ok(engines)
+}
+
 impl EngineReport {
     /// Of an engine that is in use.
     fn of(engine: &dyn Engine) -> Self {

@@ -14,16 +14,20 @@
 //! loop around it in a running gateway: it waits for file descriptors and takes [`Command`]s from the control
 //! plane between turns. [`WorkerCounters`] is what other threads may read.
 //!
-//! Threads: one worker, run to completion. Not implemented: several workers, pipelines. Both are meant to
-//! reuse `Worker`.
+//! A gateway has one worker, run to completion, or several that do the same side by side: each with its queues
+//! of the ports, its pool, its tables and its engines. The [`Commander`] gives all of them the same commands in
+//! one order, so that their tables are alike, and makes one answer of theirs. What several workers do for one
+//! SA, they share by what hangs from their tables: the number source and the replay window.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::cast_possible_truncation, reason = "test data is made of small numbers"))]
 
+mod all_counters;
 mod books;
 mod change;
 mod clock;
 mod command;
+mod commander;
 mod counters;
 mod dispatcher;
 mod engines;
@@ -35,27 +39,33 @@ mod lanes;
 mod offload;
 mod outlet;
 mod placement;
+mod replica;
 mod rings;
 mod sa_change;
+mod sa_counts;
 mod serve;
 mod speed;
 mod worker;
 
+pub use all_counters::AllCounters;
 pub use books::Books;
 pub use change::Change;
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use command::{
-    Command, Commander, CommanderError, InboundInstall, Inbox, Installed, MAX_SA_CHANGES, OutboundInstall,
-    TunnelInstall, Update, UpdateError, UpdateOutcome,
+    Command, InboundInstall, Installed, OutboundInstall, TunnelInstall, Update, UpdateError, UpdateOutcome,
 };
+pub use commander::{Commander, CommanderError, Inbox, MAX_SA_CHANGES};
 pub use counters::{PortSnapshot, WorkerCounters};
 pub use dispatcher::Withdrawal;
-pub use engines::{Candidate, Choice, EngineOrder, EngineReport, NoEngine, Opener, choose_engines};
+pub use engines::{
+    Candidate, Choice, EngineOrder, EngineReport, NoEngine, Opener, choose_engines, same_engines,
+};
 pub use formation::Formation;
 pub use interface_counters::InterfaceSnapshot;
 pub use interfaces::Interfaces;
 pub use offload::{OffloadFailure, OffloadMode};
 pub use placement::{KeyPreparers, MAX_ENGINES, PlacedKey, PlacementError};
 pub use sa_change::{SaChange, SaChangeError, SaChanged, SaOutcome, UseFrom};
+pub use sa_counts::{PlacedSa, SaCounts};
 pub use serve::{Notice, ServeError, serve};
 pub use worker::{PortPair, Worker};

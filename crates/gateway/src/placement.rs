@@ -54,16 +54,25 @@ pub struct PlacedKey {
     material: KeyMaterial,
     /// The key as an engine takes it, and that engine's index.
     prepared: Option<(usize, PreparedKey)>,
+    /// The same for that engine of each other worker.
+    others: Vec<PreparedKey>,
 }
 
 /// A key that an engine expands itself.
 impl From<KeyMaterial> for PlacedKey {
     fn from(material: KeyMaterial) -> Self {
-        Self { material, prepared: None }
+        Self { material, prepared: None, others: Vec::new() }
     }
 }
 
 impl PlacedKey {
+    /// The same key for another worker.
+    pub(crate) fn replica(&mut self) -> Self {
+        let engine = self.prepared.as_ref().map(|(engine, _)| *engine);
+        let prepared = engine.and_then(|engine| Some((engine, self.others.pop()?)));
+        Self { material: self.material.clone(), prepared, others: Vec::new() }
+    }
+
     pub(crate) fn suite(&self) -> Suite {
         self.material.suite()
     }
@@ -104,9 +113,17 @@ struct Known {
 pub struct KeyPreparers {
     engines: Vec<Known>,
     withdrawn: Withdrawn,
+    /// Workers beside the first one.
+    others: usize,
 }
 
 impl KeyPreparers {
+    /// The same for so many workers with such engines.
+    #[must_use]
+    pub fn for_workers(self, workers: usize) -> Self {
+        Self { others: workers.saturating_sub(1), ..self }
+    }
+
     /// Expands a key for the engine that will use it: the first in service that does the suite, if it can
     /// have that done. What it refuses, it is asked for again when the key is placed.
     #[must_use]
@@ -115,11 +132,14 @@ impl KeyPreparers {
         let mut in_service =
             self.engines.iter().enumerate().filter(|(engine, _)| !self.withdrawn.get(*engine));
         let first = in_service.find(|(_, known)| known.suites.contains(&suite));
-        let prepared = first.and_then(|(engine, known)| {
-            let key = known.preparer.as_ref()?.prepare(&material, direction).ok()?;
-            Some((engine, key))
-        });
-        PlacedKey { material, prepared }
+        let Some((engine, preparer)) = first.and_then(|(at, known)| Some((at, known.preparer.as_ref()?)))
+        else {
+            return material.into();
+        };
+        let prepared = preparer.prepare(&material, direction).ok().map(|key| (engine, key));
+        let others = (0..self.others).map_while(|_| preparer.prepare(&material, direction).ok());
+        let others = others.collect();
+        PlacedKey { material, prepared, others }
     }
 }
 
@@ -251,12 +271,12 @@ impl Placement {
             suites: Suite::ALL.iter().copied().filter(|suite| engine.capability(*suite).is_some()).collect(),
             preparer: engine.preparer(),
         });
-        KeyPreparers { engines: known.collect(), withdrawn: self.withdrawn.clone() }
+        KeyPreparers { engines: known.collect(), withdrawn: self.withdrawn.clone(), others: 0 }
     }
 
     /// Gives a key to the first engine in service that accepts it.
     pub(crate) fn install(&mut self, key: PlacedKey, direction: Direction) -> Result<SaKey, PlacementError> {
-        let PlacedKey { material, prepared } = key;
+        let PlacedKey { material, prepared, .. } = key;
         let full = PlacementError::Full { limit: self.keys.limit() };
         // Checked before an engine has the key.
         self.keys.check_room(NAME).map_err(|_| full.clone())?;

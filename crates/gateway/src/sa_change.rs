@@ -2,11 +2,12 @@
 //! them.
 
 use crate::command::{InboundInstall, OutboundInstall, UpdateError};
+use crate::sa_counts::PlacedSa;
 use crate::worker::Worker;
 use std::vec::IntoIter;
 use testudo_crypto::Direction;
 use testudo_ipsec::{
-    AddedSa, Endpoints, Lifetime, Moment, RemovedTunnel, ReplayWindow, Spent, TunnelIndex, TunnelParameters,
+    Endpoints, Event, Lifetime, Moment, RemovedTunnel, ReplayWindow, Spent, TunnelIndex, TunnelParameters,
 };
 
 /// When an SA towards the peer is put to use.
@@ -39,6 +40,8 @@ pub enum SaChange {
     Limit(TunnelIndex, Direction, u32, Lifetime, Spent),
     /// Move the numbers of the SA with this SPI, in this direction, on to this last one.
     Advance(TunnelIndex, Direction, u32, u64),
+    /// Follow what another worker has learned.
+    Hear(Event),
     /// Remove the SA from a tunnel's peer that has this SPI.
     RemoveInbound(TunnelIndex, u32),
     /// Remove the SA towards a tunnel's peer that has this SPI.
@@ -54,7 +57,7 @@ pub enum SaChanged {
     /// The tunnel was removed.
     RemovedTunnel(RemovedTunnel),
     /// The SA was added.
-    Added(AddedSa),
+    Added(PlacedSa),
     /// The SA is in use.
     InUse,
     /// The tunnel or the SA has its new settings.
@@ -129,7 +132,7 @@ impl Worker {
                 self.remove(tunnel).map(SaChanged::RemovedTunnel).ok_or(SaChangeError::NoTunnel(tunnel))
             }
             SaChange::AddInbound(tunnel, install) => {
-                Ok(SaChanged::Added(self.add_inbound(tunnel, *install, now)?))
+                Ok(SaChanged::Added(self.add_inbound(tunnel, *install, now)?.into()))
             }
             SaChange::AddOutbound(tunnel, install, from) => self.add_and_use(tunnel, *install, from, now),
             SaChange::UseOutbound(tunnel, spi) => {
@@ -150,6 +153,10 @@ impl Worker {
                 let moved = self.ipsec.advance(tunnel, spi, direction == Direction::Seal, number);
                 let is_ahead = moved.ok_or(SaChangeError::NoSa { spi })?;
                 is_ahead.then_some(SaChanged::Set).ok_or(SaChangeError::FurtherOn { spi })
+            }
+            SaChange::Hear(event) => {
+                self.ipsec.hear(event, now);
+                Ok(SaChanged::Set)
             }
             SaChange::RemoveInbound(tunnel, spi) => {
                 let window = self.remove_inbound(tunnel, spi).ok_or(SaChangeError::NoSa { spi })?;
@@ -184,6 +191,6 @@ impl Worker {
             (_, Some(inbound)) => self.ipsec.use_outbound_with(tunnel, added.sa, inbound),
             (_, None) => true,
         };
-        Ok(SaChanged::Added(added))
+        Ok(SaChanged::Added(added.into()))
     }
 }

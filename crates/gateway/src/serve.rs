@@ -2,7 +2,8 @@
 
 use crate::change::Change;
 use crate::clock::Clock;
-use crate::command::{Command, Inbox};
+use crate::command::Command;
+use crate::commander::Inbox;
 use crate::dispatcher::Withdrawal;
 use crate::offload::OffloadFailure;
 use crate::sa_change::{SaChanges, SaOutcome};

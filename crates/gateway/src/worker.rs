@@ -10,6 +10,7 @@ use crate::formation::Formation;
 use crate::offload::Offloading;
 use crate::outlet::Outlet;
 use crate::placement::{KeyPreparers, PlacedKey, SaKey};
+use crate::replica::merge_updates;
 use std::sync::Arc;
 use testudo_crypto::{Direction, Engine, Job, Suite};
 use testudo_ipsec::{
@@ -55,6 +56,8 @@ pub struct Worker {
     /// Stage times of inbound packets.
     inbound_clock: StageClock,
     draining: bool,
+    /// Whether another worker sends what no packet asks for.
+    is_follower: bool,
     /// Which SAs the NIC of the unprotected port has, if it does cryptography.
     pub(crate) offloading: Option<Box<Offloading>>,
 }
@@ -97,10 +100,16 @@ impl Worker {
             outbound_clock: StageClock::default(),
             inbound_clock: StageClock::default(),
             draining: false,
+            is_follower: false,
             offloading: offloads.then(|| Box::new(Offloading::new())),
         };
         worker.publish();
         worker
+    }
+
+    /// It is one of several, and not the first: keepalives and dummies are sent by that one, for all.
+    pub fn follow(&mut self) {
+        self.is_follower = true;
     }
 
     /// Measures stages in what `source` shows, instead of the processor's ticks: from the next turn on.
@@ -172,6 +181,22 @@ impl Worker {
         }
     }
 
+    /// Changes tunnels and policies of all workers of a gateway that does not run yet, as
+    /// [`Commander::update`](crate::Commander::update) does in one that runs.
+    pub fn update_all(workers: &mut [Self], mut update: Update, now: Moment) -> UpdateOutcome {
+        let mut others = update.replicas(workers.len());
+        let mut own = Some(update);
+        let outcomes = workers.iter_mut().map(|worker| {
+            let update = own.take().or_else(|| others.pop());
+            worker.update(update.unwrap_or_default(), now)
+        });
+        let (outcome, torn) = merge_updates(outcomes.collect::<Vec<_>>().into_iter());
+        for worker in workers {
+            torn.iter().for_each(|index| drop(worker.remove(*index)));
+        }
+        outcome
+    }
+
     /// Changes policies one by one. All changes are in force for the next packet.
     pub fn change_policies(&mut self, changes: Vec<PolicyChange>) -> Vec<Result<PolicyId, SpdError>> {
         changes.into_iter().map(|change| self.ipsec.spd_mut().change(change)).collect()
@@ -209,7 +234,7 @@ impl Worker {
         let inbound = self.add_inbound(index, inbound, now)?;
         let outbound = self.add_outbound(index, outbound, now)?;
         self.ipsec.use_outbound(index, outbound.sa);
-        Ok(Installed { outbound, inbound })
+        Ok(Installed { outbound: outbound.into(), inbound: inbound.into() })
     }
 
     /// Adds an SA towards the peer, which carries nothing yet.
@@ -555,7 +580,9 @@ impl Worker {
         let mut due = Vec::new();
         self.ipsec.age(now);
         self.ipsec.expire_waits(now, &mut self.pool);
-        self.ipsec.keepalives(now, &mut self.pool, &mut due);
+        if !self.is_follower {
+            self.ipsec.keepalives(now, &mut self.pool, &mut due);
+        }
         due.into_iter().for_each(|packet| self.unprotected.push(packet, &mut self.pool));
         if self.can_originate() {
             self.ipsec.probe_paths(now, &mut self.pool, &mut self.prepared);
@@ -571,7 +598,7 @@ impl Worker {
     /// the port has taken what waits for it.
     #[must_use]
     pub fn next_dummy(&self) -> Option<Moment> {
-        if self.can_originate() { self.ipsec.next_dummy() } else { None }
+        if self.can_originate() && !self.is_follower { self.ipsec.next_dummy() } else { None }
     }
 
     /// Whether packets of our own may be made for the unprotected side: as in a turn, none are made for a
@@ -582,7 +609,7 @@ impl Worker {
 
     /// Sends the dummy packets that are due (RFC 4303 2.6), unless other packets wait for the port.
     pub fn send_dummies(&mut self, now: Moment) {
-        if !self.can_originate() {
+        if !self.can_originate() || self.is_follower {
             return;
         }
         self.ipsec.dummies(now, &mut self.pool, &mut self.prepared.jobs);

@@ -81,14 +81,19 @@ pub struct AddedSa {
 #[derive(Debug)]
 pub struct RemovedTunnel {
     tunnel: Box<Tunnel>,
-    /// Of its SAs from the peer.
-    _windows: Vec<ReplayWindow>,
+    /// Of its SAs from the peer, in their order.
+    windows: Vec<ReplayWindow>,
 }
 
 impl RemovedTunnel {
     /// The SAs towards the peer that it had.
     pub fn outbound(&self) -> impl Iterator<Item = SaRef> + '_ {
         self.tunnel.outbound.iter().map(|member| member.sa)
+    }
+
+    /// The SAs from the peer that it had, with their windows.
+    pub fn windows(&self) -> impl Iterator<Item = (SaRef, &ReplayWindow)> {
+        self.inbound().zip(&self.windows)
     }
 
     /// The SAs from the peer that it had.
@@ -167,7 +172,7 @@ impl Ipsec {
         if let Some(covered) = tunnel.parameters.covers {
             self.settle_way(covered);
         }
-        Some(RemovedTunnel { tunnel, _windows: windows })
+        Some(RemovedTunnel { tunnel, windows })
     }
 
     /// Adds an SA from the peer, with empty counters and an empty replay window. Packets of the tunnel are

@@ -37,6 +37,7 @@ mod encap;
 mod event;
 pub mod fragments;
 mod gradual_map;
+mod hearsay;
 mod held;
 mod inbound;
 mod keepalive;

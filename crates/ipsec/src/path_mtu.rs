@@ -185,6 +185,16 @@ impl PathMtu {
         self.learned = Some(learned).filter(|learned| learned.mtu < self.configured);
     }
 
+    /// Takes what another worker has learned, or that it has forgotten it; whether that is new.
+    pub(crate) fn hear(&mut self, learned: Option<LearnedMtu>) -> bool {
+        let mtu = |learned: Option<LearnedMtu>| learned.map(|learned| (learned.mtu, learned.from));
+        let is_new = mtu(learned) != mtu(self.learned);
+        if is_new {
+            self.learned = learned;
+        }
+        is_new
+    }
+
     /// Whether it was learned long ago.
     fn is_old(&self, now: Moment) -> bool {
         self.learned.is_some_and(|learned| now.since(learned.at) >= LASTS)
@@ -385,6 +395,13 @@ impl Ipsec {
         let learned_from = tunnel.path_mtu.learned.map(|learned| learned.from);
         let kind = EventKind::PathMtu { mtu, learned_from };
         self.events.push(Event { tunnel: index, kind });
+        self.put_path_mtu(index);
+    }
+
+    /// The same without an event.
+    pub(crate) fn put_path_mtu(&mut self, index: TunnelIndex) {
+        let Some(tunnel) = self.tunnels.get_mut(index.0 as usize).and_then(Option::as_mut) else { return };
+        let mtu = tunnel.path_mtu.current();
         for sa in tunnel.outbound.iter().filter_map(|member| self.outbound.get(member.sa)) {
             sa.counters.set_learned_mtu(tunnel.path_mtu.learned);
         }

@@ -224,7 +224,7 @@ fn summary(worker: &Worker, installed: &InstalledTunnels, engines: &[EngineRepor
         "ports": { "protected": side(counters.protected()), "unprotected": side(counters.unprotected()) },
         "created": counters.created(),
         "merged": counters.merged(),
-        "drops": report::drops(&counters),
+        "drops": report::drops(&counters.drops()),
         // Packets of a file have no present: what was learned of a path is 0 seconds old.
         "sas": report::security_associations(installed, &report::Peers::new(), &in_service, Moment::default()),
     })

@@ -2,16 +2,18 @@
 
 use crate::cli::ConfigArgs;
 use crate::exit::{Failure, Kind, failure};
+use crate::ports::Opened;
 use crate::{engines, ports};
 use std::io::IsTerminal;
 use std::sync::Arc;
 use testudo_control::config::{Configuration, KnownAnswers, LogLevel};
 use testudo_control::service::daemon::{self, DaemonError, EarlyReloads, Parts};
 use testudo_control::service::system_calls::Needs;
+use testudo_control::service::worker_threads::WorkerParts;
 use testudo_control::service::{negotiation, privileges, system_calls};
 use testudo_control::{Store, StoreError};
 use testudo_crypto::Engine;
-use testudo_gateway::choose_engines;
+use testudo_gateway::{Candidate, EngineReport, choose_engines, same_engines};
 use tracing::level_filters::LevelFilter;
 
 /// Runs a gateway until it is stopped.
@@ -25,17 +27,13 @@ pub fn run(args: &ConfigArgs) -> Result<(), Failure> {
     let store = Store::open(&configuration.gateway.state).map_err(|e| explain_store(&e, args))?;
     let candidates = engines::candidates(&configuration.gateway.engines, configuration);
     let order = engines::order(&configuration.gateway);
-    let (mut engines, engine_reports) = choose_engines(&candidates, order).map_err(failure(Kind::Engine))?;
+    let (engines, engine_reports) = choose_engines(&candidates, order).map_err(failure(Kind::Engine))?;
     for report in &engine_reports {
         let use_ = if report.in_use { "in use" } else { "not used" };
         tracing::info!("engine {} {use_}: {}", report.name, report.detail);
     }
     let mut opened = ports::open(configuration)?;
-    if let Some(nic) = &opened.nic {
-        let engine = nic.engine();
-        tracing::info!("engine {} in use: {}", engine.name(), engine.description());
-        engines.insert(0, Box::new(engine));
-    }
+    let workers = workers(&mut opened, engines, &candidates, &engine_reports)?;
     let changers = opened.changers(configuration)?;
     // Before privileges are given up: the socket may be another user's.
     let xfrm = configuration.ike.as_ref().map(negotiation::bind).transpose().map_err(failure(Kind::Port))?;
@@ -48,11 +46,9 @@ pub fn run(args: &ConfigArgs) -> Result<(), Failure> {
         early_reloads,
         version: env!("CARGO_PKG_VERSION"),
         path: args.config.clone(),
-        pool: opened.pool,
         store: Arc::new(store),
-        ports: opened.pair,
+        workers,
         port_details: opened.details,
-        engines,
         engine_reports,
         change_routes: changers.change_routes,
         edit_routes: changers.edit_routes,
@@ -63,6 +59,30 @@ pub fn run(args: &ConfigArgs) -> Result<(), Failure> {
     let result = daemon::run(parts).map_err(|e| Failure::new(kind_of(&e), e));
     changers.table.into_iter().for_each(|table| table.close());
     result
+}
+
+/// What each worker is made of. The first has `engines`, and that of the NIC before them.
+fn workers(
+    opened: &mut Opened,
+    engines: Vec<Box<dyn Engine>>,
+    candidates: &[Candidate],
+    reports: &[EngineReport],
+) -> Result<Vec<WorkerParts>, Failure> {
+    let mut first = Some(engines);
+    let make = |(ports, pool)| {
+        let engines = match first.take() {
+            Some(engines) => engines,
+            None => same_engines(candidates, reports).map_err(failure(Kind::Engine))?,
+        };
+        Ok(WorkerParts { ports, pool, engines })
+    };
+    let mut workers = opened.queues.drain(..).map(make).collect::<Result<Vec<_>, Failure>>()?;
+    if let (Some(nic), Some(first)) = (&opened.nic, workers.first_mut()) {
+        let engine = nic.engine();
+        tracing::info!("engine {} in use: {}", engine.name(), engine.description());
+        first.engines.insert(0, Box::new(engine));
+    }
+    Ok(workers)
 }
 
 /// A second line of defence; where the kernel does not allow it, the gateway runs without.

@@ -1,4 +1,4 @@
-//! A running gateway: starts the worker, keeps it supplied, reloads, and ends it cleanly.
+//! A running gateway: starts the workers, keeps them supplied, reloads, and ends it cleanly.
 
 use super::api::{BindError, ControlSocket, Shared};
 use super::audit_log::AuditLog;
@@ -25,6 +25,7 @@ use super::saver::Saver;
 use super::supplier::{SUPPLIER_THREAD, Supplier};
 use super::usages;
 use super::watchdog::Watchdog;
+use super::worker_threads::{WorkerParts, WorkerThreads};
 use super::xfrm::XfrmSocket;
 use crate::config::{AuditTarget, Configuration, Ike, KnownAnswers, Loaded};
 use crate::firewall::RouteChange;
@@ -33,24 +34,20 @@ use sd_notify::NotifyState;
 use serde_json::{Value, json};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
+use std::borrow::Cow;
 use std::collections::HashSet;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, OnceLock};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-use testudo_crypto::Engine;
 use testudo_gateway::{
-    Clock, Command, Commander, CommanderError, EngineReport, Inbox, KeyPreparers, Notice, PortPair,
-    ServeError, SystemClock, Withdrawal, Worker, serve,
+    AllCounters, Clock, Commander, CommanderError, EngineReport, KeyPreparers, Notice, ServeError,
+    SystemClock, Withdrawal, Worker,
 };
 use testudo_ipsec::{Event, EventKind, Moment};
-use testudo_packet::Pool;
 
-/// Name of the worker's thread.
-pub(super) const WORKER_THREAD: &str = "worker-0";
 /// How often the control thread checks whether anything must be saved, and whether the other threads are
 /// alive.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
@@ -83,7 +80,7 @@ pub enum DaemonError {
     Worker(#[from] CommanderError),
     /// This thread panicked, which is a bug.
     #[error("the thread {0} ended in a panic; this is a bug, please report it with the log")]
-    Panicked(&'static str),
+    Panicked(Cow<'static, str>),
 }
 
 /// Changes the host's routes into the tunnels for a new configuration; returns failures as text.
@@ -124,14 +121,10 @@ pub struct Parts {
     pub loaded: Loaded,
     /// The store of sequence numbers and replay windows.
     pub store: Arc<dyn LeaseStore>,
-    /// The two ports.
-    pub ports: PortPair,
-    /// What their devices tell.
+    /// The workers, at least one, each with its ports.
+    pub workers: Vec<WorkerParts>,
+    /// What the ports' devices tell.
     pub port_details: BothDetails,
-    /// The buffer pool.
-    pub pool: Pool,
-    /// Engines in the order of placement.
-    pub engines: Vec<Box<dyn Engine>>,
     /// The start-up report of each engine.
     pub engine_reports: Vec<EngineReport>,
     /// Where key exchange daemons connect, as `[ike]` says, and routes to what they negotiate.
@@ -161,12 +154,10 @@ pub fn run(parts: Parts) -> Result<(), DaemonError> {
     watch_signals(parts.early_reloads, sender.clone())?;
     let (leases, clock) = (Arc::new(Leases::default()), SystemClock::default());
     let configuration = parts.loaded.configuration.clone();
-    let mut worker = Worker::new(parts.ports, parts.pool, parts.engines, Box::default());
-    worker.seed_identifications(random_seed()?);
-    worker.set_offload_mode(offload::mode(&configuration));
+    let mut workers = make_workers(parts.workers, &configuration)?;
     let audit = AuditLog::open(&configuration.gateway.audit)?;
-    worker.set_audit(configuration.gateway.audit != AuditTarget::Off);
-    let (counters, engines, ports) = (worker.counters(), parts.engine_reports, parts.port_details);
+    let counters = AllCounters::of(workers.iter().map(Worker::counters));
+    let (engines, ports) = (parts.engine_reports, parts.port_details);
     let (version, started) = (parts.version, Instant::now());
     let facts = Facts { version, started, clock, engines, ports, counters };
     let empty = InstalledTunnels::empty(configuration.clone());
@@ -183,17 +174,18 @@ pub fn run(parts: Parts) -> Result<(), DaemonError> {
         serve_metrics(address, &shared)?;
     }
     let supplier = Supplier::start(Arc::clone(&leases), Arc::clone(&parts.store))?;
-    let (commander, inbox) = Commander::channel()?;
+    let (commander, inboxes) = Commander::channels(workers.len())?;
     let kept = parts.loaded.fingerprints();
     // Sequence numbers come last: a start that fails again and again must not use them up.
-    if let Err(e) = install(&mut worker, &shared, parts.loaded, &leases, parts.store.as_ref(), clock.now()) {
-        drop(worker);
+    if let Err(e) = install(&mut workers, &shared, parts.loaded, &leases, parts.store.as_ref(), clock.now()) {
+        drop(workers);
         leases.give_back(parts.store.as_ref())?;
         return Err(e);
     }
-    let preparers = worker.preparers();
+    let preparers = preparers(&workers);
     let lost = LostNotices::default();
-    let thread = start_worker(worker, inbox, clock, sender, &lost)?;
+    let workers = workers.into_iter().zip(inboxes).collect();
+    let threads = WorkerThreads::start(workers, clock, &sender, &lost)?;
     let (leased, store) = (Arc::clone(&leases), Arc::clone(&parts.store));
     let sas = SaControl::new(commander.clone(), leased, store, preparers.clone(), &shared.installed());
     let _ = shared.sas.set(sas); // Nobody else sets it.
@@ -222,9 +214,31 @@ pub fn run(parts: Parts) -> Result<(), DaemonError> {
         lost,
         shared,
         commander,
-        thread,
+        threads,
     };
     daemon.run(&news)
+}
+
+/// The workers, without tunnels.
+fn make_workers(parts: Vec<WorkerParts>, configuration: &Configuration) -> io::Result<Vec<Worker>> {
+    let make = |(number, parts): (usize, WorkerParts)| {
+        let WorkerParts { ports, pool, engines } = parts;
+        let mut worker = Worker::new(ports, pool, engines, Box::default());
+        worker.seed_identifications(random_seed()?);
+        worker.set_offload_mode(offload::mode(configuration));
+        worker.set_audit(configuration.gateway.audit != AuditTarget::Off);
+        if number > 0 {
+            worker.follow();
+        }
+        Ok(worker)
+    };
+    parts.into_iter().enumerate().map(make).collect()
+}
+
+/// What expands keys for all workers, whose engines are the same.
+fn preparers(workers: &[Worker]) -> KeyPreparers {
+    let first = workers.first().map(Worker::preparers);
+    first.unwrap_or_default().for_workers(workers.len())
 }
 
 /// Serves key exchange daemons, where the configuration has them.
@@ -247,17 +261,17 @@ fn changer(main: SyncSender<News>) -> Changer {
 /// Installs the tunnels of `loaded`. The keys are erased on return: kept for the gateway's lifetime, they
 /// would survive their replacement and removal.
 fn install(
-    worker: &mut Worker,
+    workers: &mut [Worker],
     shared: &Shared,
     loaded: Loaded,
     leases: &Leases,
     store: &dyn LeaseStore,
     now: Moment,
 ) -> Result<(), DaemonError> {
-    let preparers = &worker.preparers();
+    let preparers = &preparers(workers);
     let numbers = Numbers::Leased { store, leases, unix_s: unix_s(), preparers };
     let (update, mut installed, _) = shared.installed().plan(&loaded, &numbers)?;
-    let failed = installed.note(worker.update(update, now));
+    let failed = installed.note(Worker::update_all(workers, update, now));
     shared.replace_installed(installed);
     if failed.is_empty() { Ok(()) } else { Err(DaemonError::Tunnels(failed)) }
 }
@@ -291,24 +305,6 @@ fn watch_signals(EarlyReloads(mut signals): EarlyReloads, sender: SyncSender<New
     Ok(())
 }
 
-/// The worker returns from its thread in its final state, so that its replay windows can be saved.
-type WorkerThread = JoinHandle<(Worker, Result<(), ServeError>)>;
-
-fn start_worker(
-    mut worker: Worker,
-    inbox: Inbox,
-    clock: SystemClock,
-    news: SyncSender<News>,
-    lost: &LostNotices,
-) -> io::Result<WorkerThread> {
-    let mut tell = lost.teller(news.clone());
-    std::thread::Builder::new().name(WORKER_THREAD.into()).spawn(move || {
-        let result = serve(&mut worker, &inbox, &clock, &mut tell);
-        let _ = news.try_send(News::WorkerEnded);
-        (worker, result)
-    })
-}
-
 fn tell_systemd(states: &[NotifyState<'_>]) {
     // Without systemd there is no one to notify.
     let _ = sd_notify::notify(states);
@@ -317,7 +313,7 @@ fn tell_systemd(states: &[NotifyState<'_>]) {
 struct Daemon {
     path: PathBuf,
     store: Arc<dyn LeaseStore>,
-    /// Expands keys for the worker's engines.
+    /// Expands keys for the workers' engines.
     preparers: KeyPreparers,
     change_routes: RouteChanger,
     edit_routes: RouteEditor,
@@ -340,7 +336,7 @@ struct Daemon {
     lost: LostNotices,
     shared: Arc<Shared>,
     commander: Commander,
-    thread: WorkerThread,
+    threads: WorkerThreads,
 }
 
 /// Seconds since 1970 by the host's clock, which may be wrong; 0 if it is before 1970.
@@ -371,7 +367,7 @@ impl Daemon {
                 Ok(News::WorkerEnded) | Err(RecvTimeoutError::Disconnected) => return self.stop(),
                 Err(RecvTimeoutError::Timeout) => {}
             }
-            if self.thread.is_finished() || self.supplier.is_finished() {
+            if self.threads.has_ended() || self.supplier.is_finished() {
                 return self.stop();
             }
             (self.keep_interface)(&self.shared.installed().configuration);
@@ -547,20 +543,17 @@ impl Daemon {
         if let (Some(sas), Some(state)) = (shared.sas.get(), &mut no_changes) {
             sas.save_rest(state);
         }
-        match self.commander.send(Command::Stop) {
-            Ok(()) | Err(CommanderError::Ended) => {}
-            Err(e) => return Err(e.into()),
-        }
-        let (worker, result) = self.thread.join().map_err(|_| DaemonError::Panicked(WORKER_THREAD))?;
+        self.commander.stop()?;
+        let workers = self.threads.join()?;
         // While the worker finished what was in flight, it may have needed numbers.
-        let supplied = self.supplier.end().map_err(|_| DaemonError::Panicked(SUPPLIER_THREAD));
+        let supplied = self.supplier.end().map_err(|_| DaemonError::Panicked(SUPPLIER_THREAD.into()));
         let all = self.saver.last(&self.shared.installed());
-        let windows = all.sas().into_iter().filter_map(|sa| Some((sa, worker.save_window(sa)?)));
+        let windows = all.sas().into_iter().filter_map(|sa| Some((sa, workers.save_window(sa)?)));
         let windows: Vec<_> = windows.collect();
         self.saver.save(self.store.as_ref(), &all, &windows)?;
         // No numbers are taken any more: the next start continues with the first unused one.
-        tracing::info!("packets: {}", worker.books());
-        drop(worker);
+        workers.tell_books();
+        let result = workers.end();
         self.leases.give_back(self.store.as_ref())?;
         result?;
         supplied?;
@@ -570,6 +563,9 @@ impl Daemon {
 
     /// Records an event, and writes its log line, if any.
     fn log(&mut self, event: Event) {
+        if let Err(e) = self.commander.spread(event) {
+            tracing::warn!("the workers do not know of each other what one has learned: {e}");
+        }
         if let EventKind::PeerMoved { address, port, .. } = event.kind {
             self.shared.peers().insert(event.tunnel, SocketAddr::new(address, port));
         }

@@ -5,12 +5,12 @@
 
 use super::api::Shared;
 use super::clients::{self, Admission, Limits};
-use super::daemon::WORKER_THREAD;
 use super::http::{self, Refusal};
 use super::installed::{InstalledTunnels, Running};
 use super::port_details::PortDetail;
 use super::sas::RunningSa;
 use super::timed::{Stream, Timed};
+use super::worker_threads::thread_name;
 use super::worker_time::worker_time;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, text};
@@ -23,8 +23,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 use testudo_crypto::OffloadReport;
-use testudo_gateway::{InterfaceSnapshot, PortSnapshot};
-use testudo_ipsec::SaCounters;
+use testudo_gateway::{InterfaceSnapshot, PortSnapshot, SaCounts, WorkerCounters};
 use testudo_packet::{DropReason, MEASURED_OF, PortCounters, Stage, StageTimes, ticks};
 
 /// Clients that are served, and that are refused, at the same time at most.
@@ -180,13 +179,13 @@ fn render(shared: &Arc<Shared>, expected_bytes: usize) -> Result<String, fmt::Er
 struct Gateway(Arc<Shared>);
 
 /// One metric over all SAs: name, help text, value.
-type SaMetric = (&'static str, &'static str, fn(&SaCounters) -> u64);
+type SaMetric = (&'static str, &'static str, fn(&SaCounts) -> u64);
 
 const SA_METRICS: [SaMetric; 4] = [
-    ("sa_packets", "Packets that passed an SA", SaCounters::packets),
-    ("sa_bytes", "Inner bytes that passed an SA", SaCounters::bytes),
-    ("sa_dummies", "Dummy packets that an outbound SA sent (RFC 4303 2.6)", SaCounters::dummies),
-    ("sa_sequence", "Outbound: sequence number last used; inbound: highest received", SaCounters::sequence),
+    ("sa_packets", "Packets that passed an SA", SaCounts::packets),
+    ("sa_bytes", "Inner bytes that passed an SA", SaCounts::bytes),
+    ("sa_dummies", "Dummy packets that an outbound SA sent (RFC 4303 2.6)", SaCounts::dummies),
+    ("sa_sequence", "Outbound: sequence number last used; inbound: highest received", SaCounts::sequence),
 ];
 
 /// One metric over both ports: name, help text, value.
@@ -273,6 +272,7 @@ impl Collector for Gateway {
         encode_interfaces(&mut encoder, &shared.facts.counters.interfaces())?;
         encode_offload(&mut encoder, shared.facts.counters.offload())?;
         encode_stages(&mut encoder, shared)?;
+        encode_workers(&mut encoder, shared)?;
         encode_associations(&mut encoder, &installed.tunnels)
     }
 }
@@ -405,11 +405,48 @@ fn encode_stages(encoder: &mut DescriptorEncoder<'_>, shared: &Shared) -> fmt::R
     let help = "Of so many batches one has its stages measured";
     gauge(encoder, "stage_measured_of", help, MEASURED_OF.into())?;
     let help = "The processor's clock that stages are measured with: its rate is ticks in a second";
-    counter(encoder, "ticks", help, ticks())?;
-    let Some(time) = worker_time(WORKER_THREAD) else { return Ok(()) };
-    counter(encoder, "worker_ran_ns", "Nanoseconds that the worker was on a processor", time.ran_ns)?;
-    let help = "Nanoseconds that the worker was ready to run and had no processor";
-    counter(encoder, "worker_queued_ns", help, time.queued_ns)
+    counter(encoder, "ticks", help, ticks())
+}
+
+/// One metric of each worker: name, help text, value.
+type WorkerMetric = (&'static str, &'static str, fn(&WorkerCounters) -> u64);
+
+const WORKER_METRICS: [WorkerMetric; 5] = [
+    ("worker_outbound_packets", "Packets that a worker took from the protected side", |counters| {
+        counters.protected().counters.rx_packets
+    }),
+    ("worker_inbound_packets", "Packets that a worker took from the unprotected side", |counters| {
+        counters.unprotected().counters.rx_packets
+    }),
+    ("worker_outbound_ticks", "Ticks of the measured outbound batches of a worker", |counters| {
+        counters.outbound_stages().total()
+    }),
+    ("worker_inbound_ticks", "Ticks of the measured inbound batches of a worker", |counters| {
+        counters.inbound_stages().total()
+    }),
+    ("worker_dropped", "Packets that a worker dropped", |counters| {
+        counters.drops().iter().map(|(_, count)| count).sum()
+    }),
+];
+
+fn encode_workers(encoder: &mut DescriptorEncoder<'_>, shared: &Shared) -> fmt::Result {
+    let label = |number: usize| vec![("worker", number.to_string())];
+    let all = &shared.facts.counters;
+    gauge(encoder, "workers", "Workers", all.each().len() as u64)?;
+    for (name, help, get) in WORKER_METRICS {
+        let values = all.each().enumerate().map(|(number, counters)| (label(number), get(counters)));
+        family(encoder, name, help, values)?;
+    }
+    let times = (0..all.each().len()).map(|number| Some((number, worker_time(&thread_name(number))?)));
+    let times: Vec<_> = times.flatten().collect();
+    if times.is_empty() {
+        return Ok(());
+    }
+    let help = "Nanoseconds that a worker was on a processor";
+    family(encoder, "worker_ran_ns", help, times.iter().map(|(number, time)| (label(*number), time.ran_ns)))?;
+    let help = "Nanoseconds that a worker was ready to run and had no processor";
+    let queued = times.iter().map(|(number, time)| (label(*number), time.queued_ns));
+    family(encoder, "worker_queued_ns", help, queued)
 }
 
 fn encode_associations(encoder: &mut DescriptorEncoder<'_>, tunnels: &[Running]) -> fmt::Result {
@@ -435,7 +472,7 @@ fn legacy_sas(installed: &InstalledTunnels) -> u64 {
     installed.all().map(|t| t.sas.lock().iter().filter(is_legacy).count() as u64).sum()
 }
 
-fn associations(tunnels: &[Running]) -> Vec<(Labels, Arc<SaCounters>)> {
+fn associations(tunnels: &[Running]) -> Vec<(Labels, SaCounts)> {
     let mut all = Vec::with_capacity(2 * tunnels.len());
     for tunnel in tunnels {
         all.extend(tunnel.sas.lock().iter().filter_map(|sa| {
@@ -444,7 +481,7 @@ fn associations(tunnels: &[Running]) -> Vec<(Labels, Arc<SaCounters>)> {
                 ("direction", if sa.is_outbound() { "outbound" } else { "inbound" }.to_owned()),
                 ("spi", format!("{:#x}", sa.spi)),
             ];
-            Some((labels, Arc::clone(&sa.added.as_ref()?.counters)))
+            Some((labels, sa.added.as_ref()?.counters.clone()))
         }));
     }
     all

@@ -60,5 +60,6 @@ mod wanted;
 mod watchdog;
 mod windows;
 mod wiped_json;
+pub mod worker_threads;
 mod worker_time;
 pub mod xfrm;

@@ -8,10 +8,9 @@
 use super::installed::Running;
 use super::sas::RunningSa;
 use std::collections::HashSet;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 use testudo_crypto::Direction;
-use testudo_ipsec::SaCounters;
+use testudo_gateway::SaCounts;
 
 /// How often overlaps are looked at: there may be one for each SA.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
@@ -21,13 +20,13 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 pub(super) struct Leaving {
     pub(super) direction: Direction,
     pub(super) spi: u32,
-    counters: Arc<SaCounters>,
+    counters: SaCounts,
 }
 
 impl Leaving {
     /// An SA, if it is installed.
     pub(super) fn of(sa: &RunningSa) -> Option<Self> {
-        let counters = Arc::clone(&sa.added.as_ref()?.counters);
+        let counters = sa.added.as_ref()?.counters.clone();
         Some(Self { direction: sa.direction, spi: sa.spi, counters })
     }
 
@@ -43,7 +42,7 @@ pub(super) struct Overlap {
     pub(super) running: Running,
     pub(super) leaving: Vec<Leaving>,
     /// The SA towards the peer that must be in use first.
-    successor: Option<Arc<SaCounters>>,
+    successor: Option<SaCounts>,
     lasts: Duration,
     ends: Option<Instant>,
 }
@@ -56,14 +55,14 @@ impl Overlap {
         successor: Option<&RunningSa>,
         lasts: Duration,
     ) -> Self {
-        let successor = successor.and_then(|sa| Some(Arc::clone(&sa.added.as_ref()?.counters)));
+        let successor = successor.and_then(|sa| Some(sa.added.as_ref()?.counters.clone()));
         Self { running: running.clone(), leaving, successor, lasts, ends: None }
     }
 
     /// Whether there still is a successor, and anything to leave for it.
     fn is_wanted(&self) -> bool {
         let sas = self.running.sas.lock();
-        let has = |counters: &Arc<SaCounters>| sas.iter().any(|sa| sa.counts_in(counters));
+        let has = |counters: &SaCounts| sas.iter().any(|sa| sa.counts_in(counters));
         self.successor.as_ref().is_none_or(has) && self.leaving.iter().any(|sa| has(&sa.counters))
     }
 

@@ -1,6 +1,5 @@
 //! What a running gateway reports about itself, as JSON: the source of every table, and of `--json`.
 
-use super::daemon::WORKER_THREAD;
 use super::installed::{InstalledTunnels, Running};
 use super::instance::instance;
 use super::interfaces::interfaces;
@@ -11,7 +10,8 @@ use super::populated::{MAX_POPULATED, MAX_POPULATED_PIECES};
 use super::port_details::{BothDetails, PortDetail, PortDetails};
 use super::sas::RunningSa;
 use super::wanted::{self, named};
-use super::worker_time::worker_time;
+use super::worker_threads::thread_name;
+use super::worker_time::{WorkerTime, worker_time};
 use crate::config::{self, Configuration, Network, Remote};
 use crate::firewall::Firewall;
 use serde_json::{Map, Value, json};
@@ -20,11 +20,13 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use testudo_crypto::Suite;
-use testudo_gateway::{Clock, EngineReport, PortSnapshot, SystemClock, WorkerCounters};
-use testudo_ipsec::{
-    Action, Encapsulation, IpsecProtocol, Mode, Moment, Protocol, SaCounters, SaState, Selector, TunnelIndex,
+use testudo_gateway::{
+    AllCounters, Clock, EngineReport, PortSnapshot, SaCounts, SystemClock, WorkerCounters,
 };
-use testudo_packet::{DropReason, MEASURED_OF, Stage, StageTimes, ticks};
+use testudo_ipsec::{
+    Action, Encapsulation, IpsecProtocol, Mode, Moment, Protocol, SaState, Selector, TunnelIndex,
+};
+use testudo_packet::{DropCounters, DropReason, MEASURED_OF, Stage, StageTimes, ticks};
 
 /// What does not change while a gateway runs.
 #[derive(Debug)]
@@ -33,14 +35,14 @@ pub struct Facts {
     pub version: &'static str,
     /// When it started.
     pub started: Instant,
-    /// The worker's clock.
+    /// The workers' clock.
     pub clock: SystemClock,
     /// The start-up report of each engine.
     pub engines: Vec<EngineReport>,
     /// What the ports' devices tell.
     pub ports: BothDetails,
-    /// The worker's counters.
-    pub counters: Arc<WorkerCounters>,
+    /// The workers' counters.
+    pub counters: AllCounters,
 }
 
 /// The engines in service, in the order in which they get jobs.
@@ -69,9 +71,8 @@ impl<'a> EnginesInService<'a> {
 
 /// Drops by reason, for all reasons.
 #[must_use]
-pub fn drops(counters: &WorkerCounters) -> Value {
+pub fn drops(counters: &DropCounters) -> Value {
     counters
-        .drops()
         .iter()
         .map(|(reason, count)| (reason.name().to_owned(), json!(count)))
         .collect::<Map<_, _>>()
@@ -131,6 +132,44 @@ fn stages(facts: &Facts) -> Value {
     })
 }
 
+fn in_ns(time: WorkerTime) -> Value {
+    json!({ "ran_ns": time.ran_ns, "queued_ns": time.queued_ns })
+}
+
+/// The time of all workers together, if the kernel reports it.
+fn time_of_all(facts: &Facts) -> Option<WorkerTime> {
+    let times = (0..facts.counters.each().len()).map(|number| worker_time(&thread_name(number)));
+    let sum = |a: WorkerTime, b: WorkerTime| WorkerTime {
+        ran_ns: a.ran_ns + b.ran_ns,
+        queued_ns: a.queued_ns + b.queued_ns,
+    };
+    times.collect::<Option<Vec<_>>>()?.into_iter().reduce(sum)
+}
+
+/// What one worker has done.
+fn worker((number, counters): (usize, &WorkerCounters)) -> Value {
+    let queue = |snapshot: PortSnapshot| {
+        let c = snapshot.counters;
+        json!({
+            "name": snapshot.name, "rx_packets": c.rx_packets, "rx_bytes": c.rx_bytes,
+            "tx_packets": c.tx_packets, "tx_bytes": c.tx_bytes,
+        })
+    };
+    let time = worker_time(&thread_name(number));
+    json!({
+        "worker": number,
+        "thread": thread_name(number),
+        "ran_ns": time.map(|time| time.ran_ns),
+        "queued_ns": time.map(|time| time.queued_ns),
+        "protected": queue(counters.protected()),
+        "unprotected": queue(counters.unprotected()),
+        "outbound_ticks": counters.outbound_stages().total(),
+        "inbound_ticks": counters.inbound_stages().total(),
+        "dropped": counters.drops().iter().map(|(_, count)| count).sum::<u64>(),
+        "free_buffers": counters.free_buffers(),
+    })
+}
+
 /// The current state of an engine: one that was in use at first may have been taken out of service since.
 fn engine(report: &EngineReport, is_withdrawn: bool) -> Value {
     let detail = if is_withdrawn {
@@ -161,8 +200,9 @@ pub fn status(facts: &Facts, installed: &InstalledTunnels) -> Value {
         "offload": offload::status(facts.counters.offload()),
         "interfaces": interfaces(installed, &facts.counters.interfaces()),
         "stages": stages(facts),
-        "worker": worker_time(WORKER_THREAD).map(|t| json!({ "ran_ns": t.ran_ns, "queued_ns": t.queued_ns })),
-        "drops": drops(&facts.counters),
+        "worker": time_of_all(facts).map(in_ns),
+        "workers": facts.counters.each().enumerate().map(worker).collect::<Vec<_>>(),
+        "drops": drops(&facts.counters.drops()),
         "created": facts.counters.created(),
         "merged": facts.counters.merged(),
         "free_buffers": facts.counters.free_buffers(),
@@ -287,8 +327,8 @@ fn owner(installed: &InstalledTunnels, index: TunnelIndex) -> &'static str {
 pub type Peers = HashMap<TunnelIndex, SocketAddr>;
 
 /// The reported state of an SA: it may have stopped although its tunnel is installed.
-fn state(counters: Option<&SaCounters>) -> &'static str {
-    match counters.map(SaCounters::state) {
+fn state(counters: Option<&SaCounts>) -> &'static str {
+    match counters.map(SaCounts::state) {
         None => "down",
         Some(SaState::Installed) => "installed",
         Some(SaState::Expired) => "expired",
@@ -299,8 +339,8 @@ fn state(counters: Option<&SaCounters>) -> &'static str {
 pub(super) fn sa(running: &Running, sa: &RunningSa, peers: &Peers) -> Value {
     let tunnel = &running.tunnel;
     let outbound = sa.is_outbound();
-    let counters = sa.added.as_ref().map(|added| &*added.counters);
-    let count = |get: fn(&SaCounters) -> u64| counters.map_or(0, get);
+    let counters = sa.added.as_ref().map(|added| &added.counters);
+    let count = |get: fn(&SaCounts) -> u64| counters.map_or(0, get);
     let drops: Map<_, _> = DropReason::ALL
         .iter()
         .map(|&reason| (reason.name().to_owned(), counters.map_or(0, |c| c.drops(reason))))
@@ -334,10 +374,10 @@ pub(super) fn sa(running: &Running, sa: &RunningSa, peers: &Peers) -> Value {
         "ephemeral": !sa.is_durable(),
         "peer": peers.get(&running.index),
         "error": running.error,
-        "packets": count(SaCounters::packets),
-        "bytes": count(SaCounters::bytes),
-        "dummies": count(SaCounters::dummies),
-        "sequence": count(SaCounters::sequence),
+        "packets": count(SaCounts::packets),
+        "bytes": count(SaCounts::bytes),
+        "dummies": count(SaCounts::dummies),
+        "sequence": count(SaCounts::sequence),
         "drops": drops,
     })
 }

@@ -7,7 +7,8 @@
 use crate::{Fingerprint, KeyDigests, Usage};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use testudo_crypto::{Direction, KeyMaterial, Suite};
-use testudo_ipsec::{AddedSa, Lifetime, SaCounters, SaState};
+use testudo_gateway::{PlacedSa, SaCounts};
+use testudo_ipsec::{Lifetime, SaState};
 
 /// Whether what is known of a key outlives the gateway.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,7 +47,7 @@ pub struct RunningSa {
     /// Its key itself, where the configuration allows that somebody reads it. Zeroed with the last copy.
     pub kept_key: Option<Arc<KeyMaterial>>,
     /// Its handle, state and counters; `None` if it could not be installed.
-    pub added: Option<AddedSa>,
+    pub added: Option<PlacedSa>,
 }
 
 impl RunningSa {
@@ -70,8 +71,8 @@ impl RunningSa {
 
     /// Whether these are its counters. A later SA may have its SPI, but not them.
     #[must_use]
-    pub fn counts_in(&self, counters: &Arc<SaCounters>) -> bool {
-        self.added.as_ref().is_some_and(|added| Arc::ptr_eq(&added.counters, counters))
+    pub fn counts_in(&self, counters: &SaCounts) -> bool {
+        self.added.as_ref().is_some_and(|added| added.counters.is_of(counters))
     }
 
     /// Whether it carries nothing any more: it is at its hard lifetime, or has used its last number.

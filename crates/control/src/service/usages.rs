@@ -8,7 +8,8 @@ use super::sas::RunningSa;
 use crate::{Fingerprint, Usage};
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
-use testudo_ipsec::{SaCounters, Spent};
+use testudo_gateway::SaCounts;
+use testudo_ipsec::Spent;
 
 /// Usages per transaction: a lease may have to wait for one transaction, not for all tunnels.
 const TRANSACTION_USAGES: usize = 2048;
@@ -20,7 +21,7 @@ pub(crate) fn spent(usage: Usage, unix_s: u64) -> Spent {
     Spent { bytes: usage.bytes, packets: usage.packets, time }
 }
 
-fn total(before: Usage, counters: &SaCounters) -> Usage {
+fn total(before: Usage, counters: &SaCounts) -> Usage {
     Usage {
         bytes: before.bytes.saturating_add(counters.used_bytes()),
         packets: before.packets.saturating_add(counters.used_packets()),

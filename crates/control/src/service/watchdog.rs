@@ -2,7 +2,7 @@
 //! the worker, which it queries first.
 //!
 //! A worker that waits for packets is as alive as a busy one, so counting its loop iterations would not do.
-//! Instead it is sent a command that does nothing, and its answer counts. A control thread that hangs neither
+//! Instead each is sent a command that does nothing, and the answers of all count. A control thread that hangs neither
 //! queries nor notifies.
 
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
@@ -21,7 +21,14 @@ pub(crate) struct Watchdog {
     /// `None` if there is no watchdog.
     interval: Option<Duration>,
     next: Instant,
-    awaited: Option<Receiver<Answer>>,
+    awaited: Option<Awaited>,
+}
+
+/// Answers that are to come.
+#[derive(Debug)]
+struct Awaited {
+    answers: Receiver<Answer>,
+    missing: usize,
 }
 
 impl Watchdog {
@@ -35,24 +42,46 @@ impl Watchdog {
         Self { interval, next: Instant::now(), awaited: None }
     }
 
-    /// Queries the worker if it is time. Returns true once per answer: then systemd is to be notified.
+    /// Queries the workers if it is time. Returns true once all have answered: then systemd is to be notified.
     pub(crate) fn is_alive(&mut self, commander: &Commander, now: Instant) -> bool {
-        self.has_answered(now, |reply| commander.send(Command::SaveWindows(Vec::new(), reply)).is_ok())
+        let ask = |reply: SyncSender<Answer>| {
+            commander.post(|_| Command::SaveWindows(Vec::new(), reply.clone())).is_ok()
+        };
+        self.have_answered(commander.workers(), now, ask)
     }
 
-    fn has_answered(&mut self, now: Instant, ask: impl FnOnce(SyncSender<Answer>) -> bool) -> bool {
+    fn have_answered(
+        &mut self,
+        workers: usize,
+        now: Instant,
+        ask: impl FnOnce(SyncSender<Answer>) -> bool,
+    ) -> bool {
         let Some(interval) = self.interval else { return false };
-        let answer = self.awaited.as_ref().map(Receiver::try_recv);
-        if answer != Some(Err(TryRecvError::Empty)) {
-            self.awaited = None;
-        }
+        let have_answered = self.take_answers();
         if self.awaited.is_none() && now >= self.next {
             self.next = now + interval;
-            let (reply, awaited) = sync_channel(1);
-            // A worker that accepts no command is queried again later.
-            self.awaited = ask(reply).then_some(awaited);
+            let (reply, answers) = sync_channel(workers);
+            // Workers that accept no command are queried again later.
+            self.awaited = ask(reply).then_some(Awaited { answers, missing: workers });
         }
-        matches!(answer, Some(Ok(_)))
+        have_answered
+    }
+
+    /// Takes the answers that are there; whether the last of them is.
+    fn take_answers(&mut self) -> bool {
+        let Some(awaited) = &mut self.awaited else { return false };
+        while awaited.missing > 0 {
+            match awaited.answers.try_recv() {
+                Ok(_) => awaited.missing -= 1,
+                Err(TryRecvError::Empty) => return false,
+                Err(TryRecvError::Disconnected) => {
+                    self.awaited = None;
+                    return false;
+                }
+            }
+        }
+        self.awaited = None;
+        true
     }
 }
 
@@ -68,7 +97,7 @@ mod tests {
 
     impl Asked {
         fn look(&mut self, watchdog: &mut Watchdog, now: Instant) -> bool {
-            watchdog.has_answered(now, |reply| {
+            watchdog.have_answered(1, now, |reply| {
                 self.0.push(reply);
                 true
             })
@@ -104,11 +133,27 @@ mod tests {
     fn a_worker_that_drops_or_refuses_the_query_is_queried_again() {
         let mut watchdog = Watchdog::new(Some(4 * SECOND));
         let start = watchdog.next;
-        assert!(!watchdog.has_answered(start, |_| true) && !watchdog.has_answered(start, |_| true));
+        assert!(!watchdog.have_answered(1, start, |_| true) && !watchdog.have_answered(1, start, |_| true));
         let mut asked = Asked::default();
-        assert!(!watchdog.has_answered(start + SECOND, |_| false));
+        assert!(!watchdog.have_answered(1, start + SECOND, |_| false));
         assert!(!asked.look(&mut watchdog, start + 2 * SECOND));
         assert_eq!(asked.0.len(), 1);
+    }
+
+    #[test]
+    fn one_of_two_workers_that_does_not_answer_is_enough_to_be_dead() {
+        let (mut watchdog, mut replies) = (Watchdog::new(Some(4 * SECOND)), None);
+        let start = watchdog.next;
+        let ask = |reply: SyncSender<Answer>| {
+            replies = Some(reply);
+            true
+        };
+        assert!(!watchdog.have_answered(2, start, ask));
+        let replies = replies.unwrap();
+        replies.send(Vec::new()).unwrap();
+        assert!(!watchdog.have_answered(2, start, |_| false), "the other has not answered");
+        replies.send(Vec::new()).unwrap();
+        assert!(watchdog.have_answered(2, start, |_| false));
     }
 
     #[test]

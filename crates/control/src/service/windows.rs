@@ -20,10 +20,10 @@ use crate::fingerprint::under_other_icvs;
 use crate::{Fingerprint, LeaseStore, StoreError, fingerprint};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 use testudo_crypto::KeyMaterial;
-use testudo_ipsec::{AddedSa, ReplayWindow, SaCounters, SaRef};
+use testudo_gateway::{PlacedSa, SaCounts};
+use testudo_ipsec::{ReplayWindow, SaRef};
 
 /// Packets of the smallest window.
 const LEAST_WINDOW: u32 = 32;
@@ -79,7 +79,7 @@ struct Inbound {
     sa: SaRef,
     key: Fingerprint,
     esn: bool,
-    counters: Arc<SaCounters>,
+    counters: SaCounts,
 }
 
 fn inbound(installed: &InstalledTunnels) -> Vec<Inbound> {
@@ -88,7 +88,7 @@ fn inbound(installed: &InstalledTunnels) -> Vec<Inbound> {
         let sas = running.sas.lock();
         let kept = sas.iter().filter(|sa| !sa.is_outbound() && sa.is_durable());
         all.extend(kept.filter_map(|sa| {
-            let AddedSa { sa: handle, counters } = sa.added.clone()?;
+            let PlacedSa { sa: handle, counters } = sa.added.clone()?;
             Some(Inbound { sa: handle, key: sa.key, esn: sa.esn, counters })
         }));
     }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use testudo_crypto::{Capability, EngineError, PortableEngine};
 use testudo_crypto::{Direction, Engine, Job, JobStatus, KeyId, KeyMaterial, Suite};
 use testudo_engine_late::LateConfig;
-use testudo_gateway::{Clock, Command, Commander, Notice, Update, Withdrawal, serve};
+use testudo_gateway::{Clock, Commander, Notice, Update, Withdrawal, serve};
 use testudo_ipsec::Moment;
 use testudo_packet::DropReason;
 
@@ -165,7 +165,7 @@ fn the_serve_loop_reports_a_withdrawal_and_ends_without_jobs_that_were_given_up(
     let mut notices = Vec::new();
     let mut tell = |notice| {
         notices.push(notice);
-        commander.send(Command::Stop).expect("the loop takes commands");
+        commander.stop().expect("the loop takes commands");
     };
     serve(&mut ends.a.worker, &inbox, &SteppingClock::default(), &mut tell).expect("ports do not fail");
     assert_eq!(notices, [Notice::Engine(Withdrawal { engine: "late", packets: 10 })]);

@@ -6,8 +6,8 @@ use crate::support::gateway::{PoolSize, portable};
 use crate::support::{Gateway, Handmade, Inner, LeaseTwin, Sealer, Side, TunnelSpec};
 use std::time::Duration;
 use testudo_crypto::{Direction, Suite};
-use testudo_gateway::{Clock, SaChange, Update};
-use testudo_ipsec::{Event, EventKind, IpsecProtocol, Lifetime, Limits, Moment, SaCounters, SaState, Spent};
+use testudo_gateway::{Clock, SaChange, SaCounts, Update};
+use testudo_ipsec::{Event, EventKind, IpsecProtocol, Lifetime, Limits, Moment, SaState, Spent};
 use testudo_packet::DropReason;
 use testudo_wire::ah::ah_bytes;
 
@@ -305,7 +305,7 @@ fn an_sa_shows_when_it_was_first_and_last_used() {
         });
         let [(a, sealing), (b, opening)] = &mut ends;
         let (sealing, opening) = (&sealing.outbound.counters, &opening.inbound.counters);
-        let used = |counters: &SaCounters| (counters.first_used(), counters.last_used());
+        let used = |counters: &SaCounts| (counters.first_used(), counters.last_used());
         let look = |end: &mut Gateway| {
             let now = end.now();
             end.worker.tick(now);

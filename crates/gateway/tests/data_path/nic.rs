@@ -7,12 +7,11 @@ use crate::support::packet::{number, numbered};
 use crate::support::{Gateway, LeaseTwin, PortHandle, Side, TunnelSpec};
 use crate::with_nic::fit;
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::time::Duration;
 use testudo_crypto::{OffloadState, Suite};
 use testudo_engine_inline::{Checks, Nic};
-use testudo_gateway::{OffloadMode, PortPair, Worker};
-use testudo_ipsec::{Action, Fragmentation, IpsecProtocol, Mode, Policy, SaCounters, Spd};
+use testudo_gateway::{OffloadMode, PortPair, SaCounts, Worker};
+use testudo_ipsec::{Action, Fragmentation, IpsecProtocol, Mode, Policy, Spd};
 use testudo_packet::{Batch, DropReason, Mark, Pool, Port, PortCounters, PortError};
 use testudo_port_twin82599::{Faults, Twin82599, Work};
 use testudo_wire::ip::Version;
@@ -76,7 +75,7 @@ struct Ends {
     twin: Twin82599,
     nic: Nic,
     /// Of A's SAs, by tunnel: towards B, and from B.
-    counters: Vec<[Arc<SaCounters>; 2]>,
+    counters: Vec<[SaCounts; 2]>,
     specs: Vec<TunnelSpec>,
     next: HashMap<(u8, bool), u32>,
 }

@@ -108,7 +108,7 @@ impl Clock for Watch {
         assert!(count <= 1, "{count} commands between two batches");
         self.answered.set(self.answered.get() + count);
         if count == 1 && self.answered.get() == self.answers.len() {
-            self.commander.send(Command::Stop).expect("the loop takes commands");
+            self.commander.stop().expect("the loop takes commands");
         }
         Moment::default()
     }
@@ -123,7 +123,7 @@ fn a_turn_takes_one_command_however_many_wait() {
     let ask = |_| {
         let (reply, answer) = sync_channel(1);
         let changes = vec![PolicyChange::Insert(Position::First, policy.clone())];
-        commander.send(Command::ChangePolicies(changes, reply)).expect("there is room");
+        commander.post(|_| Command::ChangePolicies(changes.clone(), reply.clone())).expect("there is room");
         answer
     };
     let answers: Vec<_> = (0..16).map(ask).collect();
@@ -142,7 +142,7 @@ fn a_running_gateway_makes_the_changes_of_a_command_and_answers() {
     std::thread::scope(|scope| {
         let asking = scope.spawn(|| {
             let answer = commander.change_policies(vec![insert(); 64]).expect("the worker answers");
-            commander.send(Command::Stop).expect("the loop takes commands");
+            commander.stop().expect("the loop takes commands");
             answer
         });
         serve(&mut a.worker, &inbox, &ManualClock::default(), &mut |_| {}).expect("ports do not fail");

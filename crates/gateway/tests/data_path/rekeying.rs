@@ -10,10 +10,10 @@ use testudo_crypto::{
     PreparedKey, Suite,
 };
 use testudo_gateway::{
-    InboundInstall, SaChange, SaChangeError, SaChanged, TunnelInstall, UpdateError, UseFrom,
+    InboundInstall, PlacedSa, SaChange, SaChangeError, SaChanged, TunnelInstall, UpdateError, UseFrom,
 };
 use testudo_ipsec::{
-    AddedSa, Event, EventKind, InstallError, Lifetime, Limits, MAX_TUNNEL_SAS, NumberSource, TunnelParameters,
+    Event, EventKind, InstallError, Lifetime, Limits, MAX_TUNNEL_SAS, NumberSource, TunnelParameters,
 };
 use testudo_packet::DropReason;
 
@@ -54,7 +54,7 @@ fn add_outbound(key: u8, side: Side, from: UseFrom) -> SaChange {
     SaChange::AddOutbound(under(0).index(), Box::new(under(key).outbound(side, &mut store)), from)
 }
 
-fn added(changed: SaChanged) -> AddedSa {
+fn added(changed: SaChanged) -> PlacedSa {
     match changed {
         SaChanged::Added(added) => added,
         other => panic!("{other:?}"),

@@ -124,7 +124,7 @@ fn the_cost_of_outbound_packets_is_booked_to_the_stage_that_caused_it() {
     });
     assert_all_in(Stage::Receive, received, PACKETS);
     let numbered = outbound(|s| {
-        let counters = Arc::clone(&s.installed.outbound.counters);
+        let counters = s.installed.outbound.counters.clone();
         Box::new(move || counters.packets())
     });
     assert_all_in(Stage::Framing, numbered, PACKETS);
@@ -145,7 +145,7 @@ fn the_cost_of_inbound_packets_is_booked_to_the_stage_that_caused_it() {
     assert_all_in(Stage::Receive, received, PACKETS);
     assert_all_in(Stage::Cryptography, inbound(sealed(), engine_progress), PACKETS);
     let decapsulated = inbound(sealed(), |s| {
-        let counters = Arc::clone(&s.installed.inbound.counters);
+        let counters = s.installed.inbound.counters.clone();
         Box::new(move || counters.packets())
     });
     assert_all_in(Stage::Policy, decapsulated, PACKETS);
@@ -161,7 +161,7 @@ fn the_cost_of_inbound_packets_is_booked_to_the_stage_that_caused_it() {
 fn the_replay_check_is_framing_and_a_verdict_is_finish() {
     let drops = |reason| {
         move |s: &Subject| -> Progress {
-            let counters = Arc::clone(&s.installed.inbound.counters);
+            let counters = s.installed.inbound.counters.clone();
             Box::new(move || counters.drops(reason))
         }
     };

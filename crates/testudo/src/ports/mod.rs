@@ -36,9 +36,8 @@ pub type Background = Box<dyn FnOnce() + Send>;
 
 /// What [`open`] has opened.
 pub struct Opened {
-    pub pair: PortPair,
-    /// The buffers that all ports use.
-    pub pool: Pool,
+    /// For each worker, its queues of both ports and the buffers that they use.
+    pub queues: Vec<(PortPair, Pool)>,
     /// Whether packets to peers pass by the routes of `[ike]`: by a mark, or because they never meet them.
     is_marked: bool,
     /// What the ports' devices tell.
@@ -122,7 +121,8 @@ pub fn open(configuration: &Configuration) -> Result<Opened, Failure> {
     let pair = PortPair { protected: as_one(protected.ports)?, unprotected: as_one(unprotected.ports)? };
     let details = BothDetails { protected: protected.details, unprotected: unprotected.details };
     let background = protected.background.into_iter().chain(unprotected.background).collect();
-    Ok(Opened { pair, pool, is_marked, details, nic, leading, followed, background })
+    let queues = vec![(pair, pool)];
+    Ok(Opened { queues, is_marked, details, nic, leading, followed, background })
 }
 
 impl Side {

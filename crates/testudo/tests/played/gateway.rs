@@ -18,7 +18,7 @@ use testudo_control::service::sa_control::SaControl;
 use testudo_control::service::xfrm::{Client, Now, Xfrm};
 use testudo_control::{LeaseStore, MemoryStore};
 use testudo_crypto::{Engine, KeyMaterial, Suite};
-use testudo_gateway::{Clock, Command, Commander, PortPair, SystemClock, Worker, serve};
+use testudo_gateway::{AllCounters, Clock, Commander, PortPair, SystemClock, Worker, serve};
 use testudo_packet::{DropReason, Pool};
 use testudo_wire::netlink::ack::Answer;
 use testudo_wire::netlink::datagram::Datagram;
@@ -142,7 +142,7 @@ impl Gateway {
         assert!(installed.note(worker.update(update, clock.now())).is_empty());
         let (commander, inbox) = Commander::channel().unwrap();
         let sas = SaControl::new(commander.clone(), leases, store, preparers, &installed);
-        let counters = worker.counters();
+        let counters = AllCounters::of([worker.counters()]);
         let facts = Facts {
             version: "test",
             started: Instant::now(),
@@ -234,7 +234,7 @@ impl Gateway {
 
 impl Drop for Gateway {
     fn drop(&mut self) {
-        let _ = self.commander.send(Command::Stop);
+        let _ = self.commander.stop();
         self.is_over.store(true, Ordering::Release);
         for thread in self.threads.drain(..) {
             thread.thread().unpark();

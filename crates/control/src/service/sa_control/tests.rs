@@ -15,7 +15,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::sync::{OnceLock, Weak};
 use std::thread::JoinHandle;
 use testudo_crypto::PortableEngine;
-use testudo_gateway::{Command, Notice, PortPair, SystemClock, Worker, serve};
+use testudo_gateway::{AllCounters, Notice, PortPair, SystemClock, Worker, serve};
 use testudo_ipsec::ReplayWindow;
 use testudo_packet::Pool;
 use testudo_port_memory::{MemoryHandle, MemoryPort};
@@ -98,7 +98,7 @@ impl Gateway {
             clock,
             engines: Vec::new(),
             ports: BothDetails::default(),
-            counters: worker.counters(),
+            counters: AllCounters::of([worker.counters()]),
         };
         let shared = Arc::new(Shared {
             facts,
@@ -187,7 +187,7 @@ impl Gateway {
 
 impl Drop for Gateway {
     fn drop(&mut self) {
-        let _ = self.commander.send(Command::Stop);
+        let _ = self.commander.stop();
         let ended = self.worker.take().map(JoinHandle::join);
         assert!(ended.is_none_or(|ended| ended.is_ok()) || std::thread::panicking());
     }

@@ -1,0 +1,124 @@
+//! The workers' threads: their names, the processors that they are bound to, their start and their end.
+
+use super::daemon::DaemonError;
+use super::news::{LostNotices, News};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use std::io;
+use std::sync::mpsc::SyncSender;
+use std::thread::JoinHandle;
+use testudo_crypto::Engine;
+use testudo_gateway::{Inbox, PortPair, ServeError, SystemClock, Worker, serve};
+use testudo_ipsec::SaRef;
+use testudo_packet::Pool;
+
+/// What one worker is made of.
+pub struct WorkerParts {
+    /// Its queues of the two ports.
+    pub ports: PortPair,
+    /// Its buffers.
+    pub pool: Pool,
+    /// Its engines in the order of placement.
+    pub engines: Vec<Box<dyn Engine>>,
+}
+
+/// The name of a worker's thread.
+#[must_use]
+pub fn thread_name(worker: usize) -> String {
+    format!("worker-{worker}")
+}
+
+/// A worker returns from its thread in its final state, so that its replay windows can be saved.
+type Ended = (Worker, Result<(), ServeError>);
+
+/// All workers, running.
+pub(super) struct WorkerThreads(Vec<JoinHandle<Ended>>);
+
+impl WorkerThreads {
+    /// Starts each worker on a thread of its own. Where there are several, each has a processor of its own, as
+    /// far as there are enough of those that this process may use.
+    ///
+    /// # Errors
+    /// The system has no thread left.
+    pub(super) fn start(
+        workers: Vec<(Worker, Inbox)>,
+        clock: SystemClock,
+        news: &SyncSender<News>,
+        lost: &LostNotices,
+    ) -> io::Result<Self> {
+        let processors = if workers.len() > 1 { processors() } else { Vec::new() };
+        let start = |(number, (mut worker, inbox)): (usize, (Worker, Inbox))| {
+            let (mut tell, news) = (lost.teller(news.clone()), news.clone());
+            let processor = processors.get(number).copied();
+            std::thread::Builder::new().name(thread_name(number)).spawn(move || {
+                processor.into_iter().for_each(bind);
+                let result = serve(&mut worker, &inbox, &clock, &mut tell);
+                let _ = news.try_send(News::WorkerEnded);
+                (worker, result)
+            })
+        };
+        workers.into_iter().enumerate().map(start).collect::<io::Result<_>>().map(Self)
+    }
+
+    /// Whether a worker has ended: then the gateway does.
+    pub(super) fn has_ended(&self) -> bool {
+        self.0.iter().any(JoinHandle::is_finished)
+    }
+
+    /// Waits until all have ended.
+    ///
+    /// # Errors
+    /// [`DaemonError::Panicked`]
+    pub(super) fn join(self) -> Result<EndedWorkers, DaemonError> {
+        let join = |(number, thread): (usize, JoinHandle<Ended>)| {
+            thread.join().map_err(|_| DaemonError::Panicked(thread_name(number).into()))
+        };
+        // All of them first: one that panicked must not leave others that run.
+        let ended: Vec<_> = self.0.into_iter().enumerate().map(join).collect();
+        ended.into_iter().collect::<Result<_, _>>().map(EndedWorkers)
+    }
+}
+
+/// Workers that have ended.
+pub(super) struct EndedWorkers(Vec<Ended>);
+
+impl EndedWorkers {
+    /// The window of an SA from a peer, which the workers shared.
+    pub(super) fn save_window(&self, inbound: SaRef) -> Option<Vec<u8>> {
+        self.0.first()?.0.save_window(inbound)
+    }
+
+    /// Says in the log what became of all packets: with several workers, of each one's.
+    pub(super) fn tell_books(&self) {
+        for (number, (worker, _)) in self.0.iter().enumerate() {
+            let books = worker.books();
+            match self.0.len() {
+                1 => tracing::info!("packets: {books}"),
+                _ => tracing::info!("packets of {}: {books}", thread_name(number)),
+            }
+        }
+    }
+
+    /// Frees the workers. Their SAs use no number any more.
+    ///
+    /// # Errors
+    /// Why the first of those that failed did.
+    pub(super) fn end(self) -> Result<(), ServeError> {
+        let results: Vec<_> = self.0.into_iter().map(|(worker, result)| (drop(worker), result).1).collect();
+        results.into_iter().collect()
+    }
+}
+
+/// The processors that this process may use, lowest first.
+fn processors() -> Vec<usize> {
+    let Ok(allowed) = sched_getaffinity(None) else { return Vec::new() };
+    (0..CpuSet::MAX_CPU).filter(|number| allowed.is_set(*number)).collect()
+}
+
+/// Binds this thread to a processor.
+fn bind(processor: usize) {
+    let mut only = CpuSet::new();
+    only.set(processor);
+    if let Err(error) = sched_setaffinity(None, &only) {
+        tracing::warn!("a worker is not bound to processor {processor}: {error}");
+    }
+}

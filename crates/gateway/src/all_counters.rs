@@ -1,0 +1,138 @@
+//! What all workers of a gateway have done.
+
+use crate::counters::{PortSnapshot, WorkerCounters};
+use crate::interface_counters::InterfaceSnapshot;
+use std::sync::Arc;
+use testudo_crypto::OffloadReport;
+use testudo_packet::{DropCounters, PortCounters, Stage, StageTimes};
+
+/// The counters of all workers, and their sums.
+#[derive(Debug, Clone)]
+pub struct AllCounters(Arc<[Arc<WorkerCounters>]>);
+
+impl AllCounters {
+    /// Those of these workers, in their order.
+    #[must_use]
+    pub fn of(workers: impl IntoIterator<Item = Arc<WorkerCounters>>) -> Self {
+        Self(workers.into_iter().collect())
+    }
+
+    /// Those of each worker, in their order.
+    pub fn each(&self) -> impl ExactSizeIterator<Item = &WorkerCounters> {
+        self.0.iter().map(|counters| &**counters)
+    }
+
+    fn sum(&self, get: fn(&WorkerCounters) -> u64) -> u64 {
+        self.each().map(get).sum()
+    }
+
+    fn port(&self, get: fn(&WorkerCounters) -> PortSnapshot) -> PortSnapshot {
+        let none = PortSnapshot { name: String::new(), counters: PortCounters::default(), waited_ticks: 0 };
+        let sum = |mut all: PortSnapshot, next: PortSnapshot| {
+            add_port(&mut all.counters, &next.counters);
+            all.waited_ticks += next.waited_ticks;
+            all
+        };
+        self.each().map(get).reduce(sum).unwrap_or(none)
+    }
+
+    /// The port to the protected side: all its queues, under the name of the first.
+    #[must_use]
+    pub fn protected(&self) -> PortSnapshot {
+        self.port(WorkerCounters::protected)
+    }
+
+    /// The port to the unprotected side, likewise.
+    #[must_use]
+    pub fn unprotected(&self) -> PortSnapshot {
+        self.port(WorkerCounters::unprotected)
+    }
+
+    /// The interfaces of the protected side, by their numbers, where there are several.
+    #[must_use]
+    pub fn interfaces(&self) -> Vec<InterfaceSnapshot> {
+        let sum = |mut all: Vec<InterfaceSnapshot>, next: Vec<InterfaceSnapshot>| {
+            for (one, other) in all.iter_mut().zip(next) {
+                add_port(&mut one.counters, &other.counters);
+                add_drops(&mut one.drops, &other.drops);
+            }
+            all
+        };
+        self.each().map(WorkerCounters::interfaces).reduce(sum).unwrap_or_default()
+    }
+
+    /// Names of the engines that a worker took out of service, each once.
+    pub fn withdrawn_engines(&self) -> impl Iterator<Item = &'static str> {
+        let mut names: Vec<_> = self.each().flat_map(WorkerCounters::withdrawn_engines).collect();
+        names.sort_unstable();
+        names.dedup();
+        names.into_iter()
+    }
+
+    /// What the NIC of the unprotected port does, if it does cryptography.
+    #[must_use]
+    pub fn offload(&self) -> Option<OffloadReport> {
+        self.each().find_map(WorkerCounters::offload)
+    }
+
+    /// Stage times of outbound packets.
+    #[must_use]
+    pub fn outbound_stages(&self) -> StageTimes {
+        self.stages(WorkerCounters::outbound_stages)
+    }
+
+    /// Stage times of inbound packets.
+    #[must_use]
+    pub fn inbound_stages(&self) -> StageTimes {
+        self.stages(WorkerCounters::inbound_stages)
+    }
+
+    fn stages(&self, get: fn(&WorkerCounters) -> StageTimes) -> StageTimes {
+        let mut all = StageTimes { ticks: [0; Stage::ALL.len()], packets: 0, batches: 0 };
+        for times in self.each().map(get) {
+            all.ticks.iter_mut().zip(times.ticks).for_each(|(sum, ticks)| *sum += ticks);
+            all.packets += times.packets;
+            all.batches += times.batches;
+        }
+        all
+    }
+
+    /// Packets that the gateway made itself: fragments, replies, keepalives.
+    #[must_use]
+    pub fn created(&self) -> u64 {
+        self.sum(WorkerCounters::created)
+    }
+
+    /// Fragments that became a part of a datagram, which is what is counted from then on.
+    #[must_use]
+    pub fn merged(&self) -> u64 {
+        self.sum(WorkerCounters::merged)
+    }
+
+    /// Buffers that were free after the last turns.
+    #[must_use]
+    pub fn free_buffers(&self) -> u64 {
+        self.sum(WorkerCounters::free_buffers)
+    }
+
+    /// Drops by reason.
+    #[must_use]
+    pub fn drops(&self) -> DropCounters {
+        let mut all = DropCounters::default();
+        self.each().for_each(|counters| add_drops(&mut all, &counters.drops()));
+        all
+    }
+}
+
+fn add_port(sum: &mut PortCounters, more: &PortCounters) {
+    sum.rx_packets += more.rx_packets;
+    sum.rx_bytes += more.rx_bytes;
+    sum.tx_packets += more.tx_packets;
+    sum.tx_bytes += more.tx_bytes;
+    sum.rx_calls += more.rx_calls;
+    sum.tx_calls += more.tx_calls;
+}
+
+fn add_drops(sum: &mut DropCounters, more: &DropCounters) {
+    more.iter().for_each(|(reason, count)| sum.add(reason, count));
+}

@@ -1,0 +1,136 @@
+//! The same change for every worker, and one answer from all of theirs.
+
+use crate::command::{InboundInstall, OutboundInstall, TunnelInstall, Update, UpdateOutcome};
+use crate::sa_change::{SaChange, SaChanged, SaOutcome};
+use testudo_ipsec::TunnelIndex;
+
+impl Update {
+    /// The same for each of the workers but the first.
+    pub(crate) fn replicas(&mut self, workers: usize) -> Vec<Self> {
+        (1..workers).map(|_| self.replica()).collect()
+    }
+
+    fn replica(&mut self) -> Self {
+        Self {
+            remove: self.remove.clone(),
+            install: self.install.iter_mut().map(TunnelInstall::replica).collect(),
+            selectors: self.selectors.clone(),
+            policies: self.policies.clone(),
+        }
+    }
+}
+
+impl TunnelInstall {
+    fn replica(&mut self) -> Self {
+        Self {
+            index: self.index,
+            parameters: self.parameters.clone(),
+            outbound: self.outbound.replica(),
+            inbound: self.inbound.replica(),
+        }
+    }
+}
+
+impl OutboundInstall {
+    fn replica(&mut self) -> Self {
+        Self { parameters: self.parameters.clone(), key: self.key.replica() }
+    }
+}
+
+impl InboundInstall {
+    fn replica(&mut self) -> Self {
+        Self {
+            parameters: self.parameters.clone(),
+            key: self.key.replica(),
+            window: self.window.clone(),
+            inherits: self.inherits,
+        }
+    }
+}
+
+impl SaChange {
+    /// The same for another worker.
+    pub(crate) fn replica(&mut self) -> Self {
+        match self {
+            Self::AddTunnel(tunnel, parameters) => Self::AddTunnel(*tunnel, parameters.clone()),
+            Self::RemoveTunnel(tunnel) => Self::RemoveTunnel(*tunnel),
+            Self::AddInbound(tunnel, install) => Self::AddInbound(*tunnel, Box::new(install.replica())),
+            Self::AddOutbound(tunnel, install, from) => {
+                Self::AddOutbound(*tunnel, Box::new(install.replica()), *from)
+            }
+            Self::UseOutbound(tunnel, spi) => Self::UseOutbound(*tunnel, *spi),
+            Self::Redirect(tunnel, ends, learns) => Self::Redirect(*tunnel, *ends, *learns),
+            Self::Limit(tunnel, direction, spi, lifetime, spent) => {
+                Self::Limit(*tunnel, *direction, *spi, *lifetime, *spent)
+            }
+            Self::Advance(tunnel, direction, spi, number) => {
+                Self::Advance(*tunnel, *direction, *spi, *number)
+            }
+            Self::Hear(event) => Self::Hear(*event),
+            Self::RemoveInbound(tunnel, spi) => Self::RemoveInbound(*tunnel, *spi),
+            Self::RemoveOutbound(tunnel, spi) => Self::RemoveOutbound(*tunnel, *spi),
+        }
+    }
+}
+
+/// What takes a change back where it was made: `None` if nothing has to be.
+pub(crate) fn undo(change: &SaChange) -> Option<SaChange> {
+    match change {
+        SaChange::AddTunnel(tunnel, _) => Some(SaChange::RemoveTunnel(*tunnel)),
+        SaChange::AddInbound(tunnel, install) => {
+            Some(SaChange::RemoveInbound(*tunnel, install.parameters.sa.spi))
+        }
+        SaChange::AddOutbound(tunnel, install, _) => {
+            Some(SaChange::RemoveOutbound(*tunnel, install.parameters.sa.spi))
+        }
+        _ => None,
+    }
+}
+
+/// What became of the tunnels of an update, at all workers, and those that some have and others do not.
+pub(crate) fn merge_updates(
+    outcomes: impl Iterator<Item = UpdateOutcome>,
+) -> (UpdateOutcome, Vec<TunnelIndex>) {
+    let mut torn = Vec::new();
+    let merge = |mut all: UpdateOutcome, next: UpdateOutcome| {
+        for ((index, one), (_, other)) in all.iter_mut().zip(next) {
+            match (&mut *one, other) {
+                (Ok(one), Ok(other)) => {
+                    one.outbound.counters.absorb(other.outbound.counters);
+                    one.inbound.counters.absorb(other.inbound.counters);
+                }
+                (Ok(_), Err(error)) => {
+                    *one = Err(error);
+                    torn.push(*index);
+                }
+                (Err(_), Ok(_)) => torn.push(*index),
+                (Err(_), Err(_)) => {}
+            }
+        }
+        all
+    };
+    (outcomes.reduce(merge).unwrap_or_default(), torn)
+}
+
+/// What became of changes of SAs, at all workers, and the places of those that some have made and others have
+/// not.
+pub(crate) fn merge_changes(outcomes: impl Iterator<Item = SaOutcome>) -> (SaOutcome, Vec<usize>) {
+    let mut torn = Vec::new();
+    let merge = |mut all: SaOutcome, next: SaOutcome| {
+        for (at, (one, other)) in all.iter_mut().zip(next).enumerate() {
+            match (&mut *one, other) {
+                (Ok(SaChanged::Added(one)), Ok(SaChanged::Added(other))) => {
+                    one.counters.absorb(other.counters);
+                }
+                (Ok(_), Err(error)) => {
+                    *one = Err(error);
+                    torn.push(at);
+                }
+                (Err(_), Ok(_)) => torn.push(at),
+                _ => {}
+            }
+        }
+        all
+    };
+    (outcomes.reduce(merge).unwrap_or_default(), torn)
+}

@@ -1,0 +1,158 @@
+//! The counters of one SA at all workers, read as one.
+
+use std::sync::Arc;
+use testudo_crypto::OffloadState;
+use testudo_ipsec::{AddedSa, LearnedMtu, Moment, SaCounters, SaRef, SaState};
+use testudo_packet::DropReason;
+
+/// An SA that every worker has, under the same handle.
+#[derive(Debug, Clone)]
+pub struct PlacedSa {
+    /// The handle.
+    pub sa: SaRef,
+    /// Its state and counters.
+    pub counters: SaCounts,
+}
+
+impl From<AddedSa> for PlacedSa {
+    fn from(added: AddedSa) -> Self {
+        Self { sa: added.sa, counters: added.counters.into() }
+    }
+}
+
+/// State and counters of one SA. Each worker counts what it has done for the SA; this is their sum.
+#[derive(Debug, Clone)]
+pub struct SaCounts {
+    /// Of the first worker, by which the SA is known.
+    first: Arc<SaCounters>,
+    /// Of the others, in their order; nothing where there is one worker.
+    others: Option<Box<[Arc<SaCounters>]>>,
+}
+
+impl From<Arc<SaCounters>> for SaCounts {
+    fn from(first: Arc<SaCounters>) -> Self {
+        Self { first, others: None }
+    }
+}
+
+impl SaCounts {
+    /// Adds what another worker counts.
+    pub(crate) fn absorb(&mut self, other: Self) {
+        let others = self.others.take().into_iter().flatten();
+        let more = other.others.into_iter().flatten();
+        self.others = Some(others.chain([other.first]).chain(more).collect());
+    }
+
+    /// Those of each worker, in their order.
+    pub fn each(&self) -> impl Iterator<Item = &SaCounters> {
+        [&self.first].into_iter().chain(self.others.iter().flatten()).map(|counters| &**counters)
+    }
+
+    /// Whether these are the counters of the same SA.
+    #[must_use]
+    pub fn is_of(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.first, &other.first)
+    }
+
+    fn sum(&self, get: impl Fn(&SaCounters) -> u64) -> u64 {
+        self.each().map(get).fold(0, u64::wrapping_add)
+    }
+
+    /// Packets that passed.
+    #[must_use]
+    pub fn packets(&self) -> u64 {
+        self.sum(SaCounters::packets)
+    }
+
+    /// Their inner bytes.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.sum(SaCounters::bytes)
+    }
+
+    /// Dummy packets that were sent (RFC 4303 2.6).
+    #[must_use]
+    pub fn dummies(&self) -> u64 {
+        self.sum(SaCounters::dummies)
+    }
+
+    /// Packets that count towards the key's lifetime ([`SaCounters::used_packets`]).
+    #[must_use]
+    pub fn used_packets(&self) -> u64 {
+        self.sum(SaCounters::used_packets)
+    }
+
+    /// Bytes that count towards the key's lifetime, likewise.
+    #[must_use]
+    pub fn used_bytes(&self) -> u64 {
+        self.sum(SaCounters::used_bytes)
+    }
+
+    /// Packets of this SA that were dropped for `reason`.
+    #[must_use]
+    pub fn drops(&self, reason: DropReason) -> u64 {
+        self.sum(|counters| counters.drops(reason))
+    }
+
+    /// Outbound: the highest number that a worker used. Inbound: the highest received.
+    #[must_use]
+    pub fn sequence(&self) -> u64 {
+        self.each().map(SaCounters::sequence).max().unwrap_or(0)
+    }
+
+    /// Whether the SA can pass packets: at all workers, or why one of them has stopped.
+    #[must_use]
+    pub fn state(&self) -> SaState {
+        let stopped = self.each().map(SaCounters::state).find(|state| *state != SaState::Installed);
+        stopped.unwrap_or(SaState::Installed)
+    }
+
+    /// Whether the packets of its tunnel go out through this SA, at any worker: they change one after
+    /// another. Of an SA from the peer: always `false`.
+    #[must_use]
+    pub fn is_in_use(&self) -> bool {
+        self.each().any(SaCounters::is_in_use)
+    }
+
+    /// Whether a NIC does its cryptography, or why not. A NIC belongs to the first worker.
+    #[must_use]
+    pub fn offload(&self) -> OffloadState {
+        self.first.offload()
+    }
+
+    /// Outbound: the MTU of the path, where it is not the configured one: the smallest that a worker knows.
+    #[must_use]
+    pub fn learned_mtu(&self) -> Option<LearnedMtu> {
+        self.each().filter_map(SaCounters::learned_mtu).min_by_key(|learned| learned.mtu)
+    }
+
+    /// When the SA was first used ([`SaCounters::first_used`]).
+    #[must_use]
+    pub fn first_used(&self) -> Option<Moment> {
+        self.each().filter_map(SaCounters::first_used).min()
+    }
+
+    /// When the SA was last used ([`SaCounters::last_used`]).
+    #[must_use]
+    pub fn last_used(&self) -> Option<Moment> {
+        self.each().filter_map(SaCounters::last_used).max()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_of_workers_are_those_of_one_sa() {
+        let mut counts = SaCounts::from(Arc::new(SaCounters::default()));
+        let [second, third] = [(); 2].map(|()| SaCounts::from(Arc::new(SaCounters::default())));
+        let other = second.clone();
+        counts.absorb(second);
+        counts.absorb(third);
+        assert_eq!(counts.each().count(), 3);
+        assert!(counts.is_of(&counts.clone()) && !counts.is_of(&other));
+        assert_eq!(counts.state(), SaState::Installed);
+        assert_eq!((counts.first_used(), counts.learned_mtu(), counts.packets()), (None, None, 0));
+    }
+}

@@ -1,0 +1,58 @@
+//! What another worker has learned of a tunnel from a packet: each has tables of its own, and a packet comes
+//! to one of them.
+
+use crate::Ipsec;
+use crate::event::{Event, EventKind};
+use crate::lifetime::Moment;
+use crate::path_mtu::LearnedMtu;
+use crate::tunnel::{Encapsulation, Endpoints};
+use std::net::IpAddr;
+
+impl EventKind {
+    /// Whether the other workers are to [hear](Ipsec::hear) of it.
+    #[must_use]
+    pub fn concerns_all(&self) -> bool {
+        matches!(self, Self::TookOver { .. } | Self::PeerMoved { .. } | Self::PathMtu { .. })
+    }
+}
+
+impl Ipsec {
+    /// Follows what has happened at another worker. It is no event here, and nothing changes at the worker
+    /// that it came from.
+    pub fn hear(&mut self, event: Event, now: Moment) {
+        let index = event.tunnel;
+        match event.kind {
+            EventKind::TookOver { spi } => {
+                // If nothing waits for the peer any more, another SA was put to use since.
+                let takeover = self.tunnel(index).and_then(|tunnel| tunnel.takeover);
+                let sa = self.outbound_sa(index, spi);
+                if let Some(sa) = sa.filter(|sa| takeover.is_some_and(|waits| waits.outbound == *sa)) {
+                    self.use_outbound(index, sa);
+                }
+            }
+            EventKind::PeerMoved { address, port, .. } => self.hear_of_move(event, address, port, now),
+            EventKind::PathMtu { mtu, learned_from } => {
+                let Some(tunnel) = self.tunnels.get_mut(index.0 as usize).and_then(Option::as_mut) else {
+                    return;
+                };
+                let learned = learned_from.map(|from| LearnedMtu { mtu, at: now, from });
+                if tunnel.path_mtu.hear(learned) {
+                    self.put_path_mtu(index);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn hear_of_move(&mut self, event: Event, address: IpAddr, port: u16, now: Moment) {
+        let Some(tunnel) = self.tunnel(event.tunnel) else { return };
+        let (ends, learns) = (tunnel.parameters.endpoints, tunnel.parameters.learn_remote);
+        // It may have been put between other ends since.
+        let Encapsulation::EspInUdp { local_port, .. } = ends.encapsulation else { return };
+        if learns {
+            let encapsulation = Encapsulation::EspInUdp { local_port, remote_port: port };
+            let there = Endpoints { remote: Some(address), encapsulation, ..ends };
+            self.redirect(event.tunnel, there, learns, now);
+        }
+    }
+}
