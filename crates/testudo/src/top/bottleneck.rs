@@ -31,8 +31,10 @@ pub enum Bottleneck {
     NoPackets,
     /// Other processes have the processors that the worker needs.
     Processors { queued: f64 },
-    /// A stage of the worker.
+    /// A stage of the workers.
     Stage(Heaviest),
+    /// One worker, while others have time left.
+    OneWorker { number: usize, busy: f64 },
     /// A port accepts no more.
     Port { side: &'static str, waiting: f64 },
     /// The pool has no buffers for more packets in flight.
@@ -66,6 +68,13 @@ fn is_worker_full(change: &Change) -> bool {
     change.busy() >= BUSY || (is_awake && change.busy() >= HALF)
 }
 
+/// The busiest of several workers, if it has no time left.
+fn full_one_of_several(change: &Change) -> Option<(usize, f64)> {
+    let workers = change.workers.iter().enumerate().filter(|_| change.workers.len() > 1);
+    let busiest = workers.max_by(|a, b| a.1.busy.total_cmp(&b.1.busy))?;
+    (busiest.1.busy >= BUSY).then_some((busiest.0, busiest.1.busy))
+}
+
 /// Names the bottleneck. A worker without a processor comes first, because all of its stages seem slow; a
 /// busy one comes next, because everything else waits for it.
 pub fn bottleneck(change: &Change) -> Bottleneck {
@@ -81,6 +90,9 @@ pub fn bottleneck(change: &Change) -> Bottleneck {
     let heaviest = heaviest(change);
     if let Some(heaviest) = heaviest.clone().filter(|_| is_worker_full(change)) {
         return Bottleneck::Stage(heaviest);
+    }
+    if let Some((number, busy)) = full_one_of_several(change) {
+        return Bottleneck::OneWorker { number, busy };
     }
     let [protected, unprotected] = change.ports();
     let (side, port) = if unprotected.1.waiting > protected.1.waiting { unprotected } else { protected };
@@ -110,7 +122,7 @@ impl Bottleneck {
         match self {
             Bottleneck::NoPackets => "none",
             Bottleneck::Processors { .. } => "processors",
-            Bottleneck::Stage(_) => "worker",
+            Bottleneck::Stage(_) | Bottleneck::OneWorker { .. } => "worker",
             Bottleneck::Port { .. } => "port",
             Bottleneck::Buffers => "buffers",
             Bottleneck::Elsewhere { .. } => "elsewhere",
@@ -122,6 +134,10 @@ impl Bottleneck {
         let busy = change.busy() * 100.0;
         match self {
             Bottleneck::NoPackets => "no packets arrived: there is no bottleneck".to_owned(),
+            Bottleneck::OneWorker { number, busy: one } => format!(
+                "bottleneck: worker {number}, {:.0} % busy, while all together are {busy:.0} % busy: its flows are more than its share",
+                one * 100.0
+            ),
             Bottleneck::Processors { queued } => format!(
                 "bottleneck: processor time: the worker waited for a processor {:.0} % of the time, while others ran there; worker {busy:.0} % busy",
                 queued * 100.0

@@ -1,6 +1,6 @@
 //! What happened between two readings: rates, shares, cycles. Computed here, shown elsewhere.
 
-use super::reading::{Port, Reading};
+use super::reading::{Port, Reading, Worker};
 use testudo_packet::{Stage, StageTimes};
 
 /// What happened between two readings of one gateway.
@@ -15,9 +15,11 @@ pub struct Change {
     pub unprotected: PortRates,
     /// Packets a second, for each reason that occurred.
     pub drops: Vec<(String, f64)>,
-    /// Shares of the time, 0 to 1, in which the worker was on a processor and in which it waited for one, if
-    /// the kernel reports them.
+    /// Shares of the time, 0 to 1, in which a worker was on a processor and in which it waited for one, if the
+    /// kernel reports them: the mean of all workers.
     pub worker: Option<(f64, f64)>,
+    /// Each worker.
+    pub workers: Vec<WorkerRates>,
     /// Whether the pool was empty at either end.
     pub is_out_of_buffers: bool,
 }
@@ -30,10 +32,20 @@ pub struct Direction {
     pub gbit_s: f64,
     /// Packets per system call or device operation; `None` if none came.
     pub packets_per_call: Option<f64>,
-    /// Share of the time that the worker spent on it, 0 to 1.
+    /// Share of the workers' time that they spent on it, 0 to 1.
     pub busy: f64,
     /// Of the measured batches.
     pub times: StageTimes,
+}
+
+/// One worker.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct WorkerRates {
+    pub outbound_per_second: f64,
+    pub inbound_per_second: f64,
+    pub dropped_per_second: f64,
+    /// Share of the time that it spent on packets, 0 to 1.
+    pub busy: f64,
 }
 
 /// One port.
@@ -47,6 +59,11 @@ pub struct PortRates {
     /// Share of the time in which packets waited for it, 0 to 1.
     pub waiting: f64,
 }
+
+/// How many times as busy as the idlest worker the busiest one may be before that is told.
+const UNBALANCED: f64 = 1.5;
+/// From this share of its time on a worker is busy enough for a comparison.
+const UNBALANCED_FROM: f64 = 0.1;
 
 /// `part` of `whole`; `None` if `whole` is zero.
 fn ratio(part: u64, whole: u64) -> Option<f64> {
@@ -98,6 +115,7 @@ struct Interval {
     seconds: f64,
     ticks: u64,
     measured_of: u64,
+    workers: u64,
 }
 
 impl Interval {
@@ -131,8 +149,22 @@ impl Interval {
             packets_per_second: self.rate(packets),
             gbit_s: self.gbit_s(inner_bytes),
             packets_per_call: ratio(packets, now.rx_calls - then.rx_calls),
-            busy: share(times.total().saturating_mul(self.measured_of), self.ticks),
+            busy: share(
+                times.total().saturating_mul(self.measured_of),
+                self.ticks.saturating_mul(self.workers),
+            ),
             times,
+        }
+    }
+
+    fn worker(&self, then: &Worker, now: &Worker) -> WorkerRates {
+        let rate = |then: u64, now: u64| self.rate(now.saturating_sub(then));
+        let ticks = now.ticks.saturating_sub(then.ticks);
+        WorkerRates {
+            outbound_per_second: rate(then.packets[0], now.packets[0]),
+            inbound_per_second: rate(then.packets[1], now.packets[1]),
+            dropped_per_second: rate(then.dropped, now.dropped),
+            busy: share(ticks.saturating_mul(self.measured_of), self.ticks),
         }
     }
 }
@@ -147,6 +179,7 @@ impl Change {
             seconds: (later.elapsed_ns - earlier.elapsed_ns) as f64 * 1e-9,
             ticks: later.clock_ticks - earlier.clock_ticks,
             measured_of: later.measured_of,
+            workers: u64::try_from(later.workers.len()).unwrap_or(1).max(1),
         };
         let protected = (&earlier.protected, &later.protected);
         let unprotected = (&earlier.unprotected, &later.unprotected);
@@ -172,14 +205,29 @@ impl Change {
             unprotected: interval.port(unprotected.0, unprotected.1),
             drops: moved.collect(),
             worker: earlier.worker.zip(later.worker).map(|(then, now)| {
-                let elapsed = later.elapsed_ns - earlier.elapsed_ns;
+                let elapsed = (later.elapsed_ns - earlier.elapsed_ns).saturating_mul(interval.workers);
                 (share(now.0.saturating_sub(then.0), elapsed), share(now.1.saturating_sub(then.1), elapsed))
             }),
+            workers: earlier
+                .workers
+                .iter()
+                .zip(&later.workers)
+                .map(|(then, now)| interval.worker(then, now))
+                .collect(),
             is_out_of_buffers: earlier.free_buffers == 0 || later.free_buffers == 0,
         })
     }
 
-    /// Share of the time in which the worker was busy with packets, 0 to 1.
+    /// How the packets are spread, where there are several workers and something to do: the share of the busiest
+    /// one's time, and of the idlest one's, if the first has half as much again to do or more.
+    pub fn imbalance(&self) -> Option<(f64, f64)> {
+        let busy = || self.workers.iter().map(|worker| worker.busy);
+        let (most, least) = (busy().reduce(f64::max)?, busy().reduce(f64::min)?);
+        (self.workers.len() > 1 && most >= UNBALANCED_FROM && most >= UNBALANCED * least)
+            .then_some((most, least))
+    }
+
+    /// Share of the time in which the workers were busy with packets, 0 to 1.
     pub fn busy(&self) -> f64 {
         (self.outbound.busy + self.inbound.busy).min(1.0)
     }

@@ -20,9 +20,11 @@ pub struct Reading {
     pub clock_ticks: u64,
     /// The same moment in the gateway's own time.
     pub elapsed_ns: u64,
-    /// Nanoseconds that the worker was on a processor, and that it waited for one, if the kernel reports
+    /// Nanoseconds that the workers were on processors, and that they waited for one, if the kernel reports
     /// them.
     pub worker: Option<(u64, u64)>,
+    /// Each worker.
+    pub workers: Vec<Worker>,
     /// One batch in this many is measured.
     pub measured_of: u64,
     pub outbound: StageTimes,
@@ -32,6 +34,17 @@ pub struct Reading {
     /// Every reason with its count.
     pub drops: Vec<(String, u64)>,
     pub free_buffers: u64,
+}
+
+/// One worker at one moment.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Worker {
+    /// Packets from the protected side, and from the unprotected one.
+    pub packets: [u64; 2],
+    /// Ticks of measured batches, of both directions.
+    pub ticks: u64,
+    /// Packets that it dropped.
+    pub dropped: u64,
 }
 
 /// One port at one moment.
@@ -77,7 +90,8 @@ impl Reading {
             missed_engine,
             clock_ticks: number(&stages["clock"], "ticks")?,
             elapsed_ns: number(&stages["clock"], "elapsed_ns")?,
-            worker: worker(&status["worker"])?,
+            worker: time(&status["worker"])?,
+            workers: workers(&status["workers"])?,
             measured_of: number(stages, "measured_of")?,
             outbound: times(&stages["outbound"])?,
             inbound: times(&stages["inbound"])?,
@@ -117,7 +131,18 @@ fn engines(status: &Value) -> Result<(String, Option<(String, String)>), Missing
     Ok((text(&engines[first], "name")?, missed))
 }
 
-fn worker(object: &Value) -> Result<Option<(u64, u64)>, Missing> {
+/// Gateways before there were several do not list them.
+fn workers(list: &Value) -> Result<Vec<Worker>, Missing> {
+    let worker = |object: &Value| {
+        let packets = |side: &str| number(&object[side], "rx_packets");
+        let ticks = number(object, "outbound_ticks")?.saturating_add(number(object, "inbound_ticks")?);
+        let packets = [packets("protected")?, packets("unprotected")?];
+        Ok(Worker { packets, ticks, dropped: number(object, "dropped")? })
+    };
+    list.as_array().into_iter().flatten().map(worker).collect()
+}
+
+fn time(object: &Value) -> Result<Option<(u64, u64)>, Missing> {
     if object.is_null() {
         return Ok(None);
     }

@@ -1,7 +1,7 @@
 //! A snapshot for people, in 80 columns, and for programs.
 
 use super::bottleneck::{Bottleneck, Heaviest, bottleneck};
-use super::change::{Change, Direction, PortRates};
+use super::change::{Change, Direction, PortRates, WorkerRates};
 use super::reading::Reading;
 use serde_json::{Map, Value, json};
 use testudo_lab::table::grouped_figure;
@@ -85,7 +85,38 @@ fn worker(change: &Change) -> String {
         let (ran, queued) = (ran * 100.0, queued * 100.0);
         format!(", {ran:.0} % on a processor, {queued:.0} % waiting for one")
     });
-    format!("worker {:.0} % busy with packets{time}", change.busy() * 100.0)
+    let who = match change.workers.len() {
+        0 | 1 => "worker".to_owned(),
+        workers => format!("{workers} workers"),
+    };
+    format!("{who} {:.0} % busy with packets{time}", change.busy() * 100.0)
+}
+
+/// A row for each of several workers, and the imbalance, if there is one.
+fn workers(change: &Change) -> Vec<String> {
+    if change.workers.len() < 2 {
+        return Vec::new();
+    }
+    let row = |[a, b, c, d, e]: [String; 5]| format!("{a:<14}{b:>18}{c:>18}{d:>14}{e:>8}");
+    let heads = ["per second", "outbound", "inbound", "dropped", "busy"].map(str::to_owned);
+    let mut lines = vec![row(heads)];
+    lines.extend(change.workers.iter().enumerate().map(|(number, worker)| {
+        row([
+            format!("worker {number}"),
+            grouped_figure(worker.outbound_per_second),
+            grouped_figure(worker.inbound_per_second),
+            fine(Some(worker.dropped_per_second)),
+            percent(Some(worker.busy)),
+        ])
+    }));
+    lines.extend(change.imbalance().map(|(most, least)| {
+        format!(
+            "unbalanced: the busiest worker is {} busy, the idlest {}",
+            percent(Some(most)),
+            percent(Some(least))
+        )
+    }));
+    lines
 }
 
 /// With more digits if two would show nothing.
@@ -194,13 +225,14 @@ impl Picture {
     pub fn of(change: &Change, reading: &Reading) -> Self {
         let blocks = [
             vec![cut(&head(reading), COLUMNS), worker(change)],
+            workers(change),
             rates(change),
             stages(change),
             ports(change),
             drops(change),
         ];
         let mut figures: Vec<String> = Vec::new();
-        for block in blocks {
+        for block in blocks.into_iter().filter(|block| !block.is_empty()) {
             figures.extend(block.iter().map(|line| line.trim_end().to_owned()));
             figures.push(String::new());
         }
@@ -265,6 +297,15 @@ fn port_json(port: &PortRates) -> Value {
     })
 }
 
+fn worker_json(worker: &WorkerRates) -> Value {
+    json!({
+        "outbound_per_second": worker.outbound_per_second,
+        "inbound_per_second": worker.inbound_per_second,
+        "dropped_per_second": worker.dropped_per_second,
+        "busy": worker.busy,
+    })
+}
+
 fn bottleneck_json(change: &Change, reading: &Reading) -> Value {
     let found = bottleneck(change);
     let words = found.tell(change, reading);
@@ -286,6 +327,7 @@ pub fn json(change: &Change, reading: &Reading) -> Value {
         "busy": change.busy(),
         "on_processor": change.worker.map(|(ran, _)| ran),
         "waiting_for_processor": change.worker.map(|(_, queued)| queued),
+        "workers": change.workers.iter().map(worker_json).collect::<Vec<_>>(),
         "outbound": direction_json(&change.outbound),
         "inbound": direction_json(&change.inbound),
         "ports": { "protected": port_json(&change.protected), "unprotected": port_json(&change.unprotected) },
@@ -356,6 +398,27 @@ mod tests {
         let shown = picture.fitted(80, 24);
         let full = picture.lines().into_iter().filter(|line| !line.is_empty()).count();
         assert_eq!(shown.iter().filter(|line| !line.is_empty()).count(), full);
+    }
+
+    #[test]
+    fn several_workers_have_a_row_each_and_the_imbalance_is_named() {
+        let (mut change, reading) = crowded();
+        let worker = |busy| WorkerRates {
+            outbound_per_second: 1_234_567.0,
+            inbound_per_second: 7.0,
+            dropped_per_second: 0.5,
+            busy,
+        };
+        change.workers = vec![worker(0.4), worker(0.35)];
+        let text = Picture::of(&change, &reading).lines().join("\n");
+        assert!(text.contains("2 workers"), "{text}");
+        assert!(text.contains("worker 1") && text.contains("35 %") && !text.contains("unbalanced"), "{text}");
+        change.workers = vec![worker(0.4), worker(0.1)];
+        let lines = Picture::of(&change, &reading).lines();
+        let text = "unbalanced: the busiest worker is 40 % busy, the idlest 10 %";
+        assert!(lines.iter().any(|line| line == text), "{lines:#?}");
+        assert!(lines.iter().all(|line| line.chars().count() <= COLUMNS), "{lines:#?}");
+        assert_eq!(json(&change, &reading)["workers"][1]["busy"], 0.1);
     }
 
     #[test]
