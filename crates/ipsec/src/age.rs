@@ -3,7 +3,7 @@
 
 use crate::Ipsec;
 use crate::lifetime::{Lifetime, LifetimeState, Moment, Spent};
-use crate::replay::ReplayWindow;
+use crate::numbers::ReplayWindow;
 use crate::spd::TunnelIndex;
 
 impl Ipsec {

@@ -72,7 +72,7 @@ fn in_horizon(block: u64, time: Duration) -> u64 {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::sequence::{Lease, SequenceNumbers};
+    use crate::numbers::{Lease, SequenceNumbers};
     use std::sync::Arc;
 
     fn at(millis: u64) -> Moment {

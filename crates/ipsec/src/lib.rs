@@ -44,6 +44,7 @@ mod keepalive;
 mod lifetime;
 mod mss_clamp;
 mod mtu_probe;
+mod numbers;
 mod offload;
 mod opened;
 mod outbound;
@@ -51,13 +52,11 @@ mod outcome;
 mod packet_rules;
 mod parsed;
 mod path_mtu;
-mod replay;
 mod reply_budget;
 mod resync;
 mod roaming;
 mod runs;
 mod sa;
-mod sequence;
 mod slots;
 mod slow_path;
 mod spd;
@@ -78,12 +77,14 @@ pub use event::{Event, EventKind};
 pub use held::{HOLD, MAX_HELD};
 pub use lifetime::{Lifetime, LifetimeState, LifetimeUse, Limits, Moment, Spent};
 pub use mtu_probe::MtuProbe;
+pub use numbers::{
+    Lease, MAX_WINDOW, MIN_WINDOW, NumberSource, ReplayError, ReplayWindow, SequenceError, SequenceNumbers,
+    WINDOW_STEP, Waker,
+};
 pub use outcome::{Bypassed, Cleared, Forward, Originated, Prepared, Protected, Sealed, Unprotected};
 pub use packet_rules::{Df, FlowLabel, MssClamp, PacketRules};
 pub use path_mtu::{LearnedFrom, LearnedMtu};
-pub use replay::{MAX_WINDOW, MIN_WINDOW, ReplayError, ReplayWindow, WINDOW_STEP};
 pub use sa::MAX_TUNNEL_SAS;
-pub use sequence::{Lease, NumberSource, SequenceError, SequenceNumbers, Waker};
 pub use slots::SaRef;
 pub use spd::{
     Action, AddressRange, BadPrefix, BadRange, Direction, Directions, Flow, LookupCost, MAX_FLOW_PIECES,

@@ -16,8 +16,8 @@
 use crate::encap::template::Dscp;
 use crate::encap::{IpsecProtocol, Mode, Shape};
 use crate::lifetime::{Lifetime, Spent};
+use crate::numbers::NumberSource;
 use crate::packet_rules::PacketRules;
-use crate::sequence::NumberSource;
 use crate::spd::{InboundSelectors, SaSelectors, Selector, TunnelIndex};
 use crate::tables::{longest_datagram, longest_fragmented};
 use std::net::IpAddr;
