@@ -1,124 +1,7 @@
-//! Sequence numbers of an outbound SA, and the lease they come from (the nonce contract).
-//!
-//! ```text
-//!   control thread                          worker
-//!   store: numbers up to N are taken ──►    Lease (granted up to N) ──► SequenceNumbers::reserve
-//!          (durable before granted)  ◄──    "wanted" with the first packet, then when half of a block is used
-//!   store: numbers from M on are free ◄──   Lease (used up to M): the SA is gone
-//! ```
-//!
-//! A number reaches a packet only after the durable store has recorded it as taken. After a crash that record
-//! remains, so that the next start continues above it: numbers are skipped, never used twice. Numbers that an
-//! SA has not used when it ends may be given back, because they can no longer be reserved.
-//!
-//! Only keys that may outlive the process need that. The numbers of a key that dies with it are *ephemeral*:
-//! they begin at 1 and come from memory alone ([`NumberSource`]).
+//! The next sequence numbers of an outbound SA, as the worker has them that reserves them.
 
-use crate::sync::{AtomicBool, AtomicU64, Ordering};
-use std::fmt;
+use super::lease::{Lease, NumberSource};
 use std::sync::Arc;
-
-/// Wakes the thread that grants numbers. Called by the worker, so it must not block.
-pub type Waker = Arc<dyn Fn() + Send + Sync>;
-
-/// Numbers that the durable store has set aside for one SA, shared by the control thread, which grants, and
-/// the worker, which reserves.
-pub struct Lease {
-    /// First number that may not be used yet.
-    end: AtomicU64,
-    /// The worker wants more.
-    wanted: AtomicBool,
-    /// No more will be granted.
-    is_last: AtomicBool,
-    /// First number that was not used when the SA ended; 0 while it lasts.
-    unused: AtomicU64,
-    waker: Option<Waker>,
-}
-
-impl Lease {
-    /// A lease of the numbers below `end`.
-    #[must_use]
-    pub fn until(end: u64) -> Self {
-        Self::new(end, None)
-    }
-
-    /// A lease of the numbers below `end`, with something to call when the worker wants more.
-    #[must_use]
-    pub fn with_waker(end: u64, waker: Waker) -> Self {
-        Self::new(end, Some(waker))
-    }
-
-    fn new(end: u64, waker: Option<Waker>) -> Self {
-        Self {
-            end: AtomicU64::new(end),
-            wanted: AtomicBool::new(false),
-            is_last: AtomicBool::new(false),
-            unused: AtomicU64::new(0),
-            waker,
-        }
-    }
-
-    /// First number that may not be used yet.
-    #[must_use]
-    pub fn end(&self) -> u64 {
-        self.end.load(Ordering::Acquire)
-    }
-
-    /// Grants the numbers below `end`, which must already be recorded durably as taken. A lease never
-    /// shrinks.
-    pub fn grant(&self, end: u64) {
-        self.end.fetch_max(end, Ordering::Release);
-    }
-
-    /// Says that no more will be granted: the key has no numbers left.
-    pub fn finish(&self) {
-        self.is_last.store(true, Ordering::Release);
-    }
-
-    /// Whether the worker has requested more since the last call.
-    pub fn take_request(&self) -> bool {
-        self.wanted.swap(false, Ordering::AcqRel)
-    }
-
-    /// First number that no packet has or ever will have, once the SA has ended; `None` while it lasts, or if
-    /// there was no SA.
-    #[must_use]
-    pub fn unused(&self) -> Option<u64> {
-        Some(self.unused.load(Ordering::Acquire)).filter(|&number| number > 0)
-    }
-
-    fn request(&self) {
-        if !self.wanted.load(Ordering::Relaxed) {
-            // A swap, not a store, so that it is ordered among the swaps of `take_request`: loom does not
-            // order a plain store against a concurrent swap, and then finds a lost request.
-            self.wanted.swap(true, Ordering::AcqRel);
-            if let Some(wake) = &self.waker {
-                wake();
-            }
-        }
-    }
-}
-
-impl fmt::Debug for Lease {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Lease").field("end", &self.end).field("wanted", &self.wanted).finish_non_exhaustive()
-    }
-}
-
-/// Where the numbers of an outbound SA come from.
-#[derive(Debug, Clone)]
-pub enum NumberSource {
-    /// From the durable store, which grants them in blocks: for a key that may be used again after a restart,
-    /// as one that was typed in.
-    Leased {
-        /// First number to send.
-        first: u64,
-        /// The lease of the numbers from there on.
-        lease: Arc<Lease>,
-    },
-    /// From 1 on (RFC 4303 2.2), from memory alone: for a key that no other process has or ever will have.
-    Ephemeral,
-}
 
 /// Why there is no next number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -239,8 +122,8 @@ impl SequenceNumbers {
         if self.next > self.last {
             return Err(SequenceError::Exhausted);
         }
-        // Read before the lease's end, so that all that was granted before the last-grant mark is seen.
-        let is_last = self.lease.as_ref().is_some_and(|lease| lease.is_last.load(Ordering::Acquire));
+        // Read before the lease's end.
+        let is_last = self.lease.as_ref().is_some_and(|lease| lease.is_last());
         if self.next >= self.leased {
             self.look();
         }
@@ -282,7 +165,7 @@ impl SequenceNumbers {
 impl Drop for SequenceNumbers {
     fn drop(&mut self) {
         if let Some(lease) = &self.lease {
-            lease.unused.store(self.next, Ordering::Release);
+            lease.give_back_from(self.next);
         }
     }
 }
@@ -295,6 +178,8 @@ fn last_number(esn: bool) -> u64 {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::numbers::lease::Waker;
+    use std::sync::atomic::Ordering;
 
     #[test]
     fn numbers_come_in_order_and_end_with_the_lease() {
@@ -434,13 +319,6 @@ mod tests {
         let mut numbers = SequenceNumbers::new(u64::from(u32::MAX) - 9, false, Arc::clone(&lease));
         while numbers.reserve().is_ok() {}
         assert!(!lease.take_request());
-    }
-
-    #[test]
-    fn a_lease_never_shrinks() {
-        let lease = Lease::until(10);
-        lease.grant(5);
-        assert_eq!(lease.end(), 10);
     }
 }
 
