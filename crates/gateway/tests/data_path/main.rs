@@ -55,3 +55,4 @@ mod suites;
 mod traffic_flow;
 mod transport;
 mod two_passes;
+mod workers;
