@@ -175,8 +175,27 @@ impl Bottleneck {
 
 #[cfg(test)]
 mod tests {
-    use super::super::change::reading;
+    use super::super::change::{WorkerRates, reading};
     use super::*;
+
+    #[test]
+    fn one_full_worker_of_several_is_the_bottleneck() {
+        let mut change = Change::between(&reading(1), &reading(2)).unwrap();
+        change.outbound.packets_per_second = 1.0;
+        let worker = |busy| WorkerRates {
+            outbound_per_second: 1.0,
+            inbound_per_second: 0.0,
+            dropped_per_second: 0.0,
+            busy,
+        };
+        change.workers = vec![worker(0.1), worker(0.9)];
+        let found = bottleneck(&change);
+        assert_eq!(found, Bottleneck::OneWorker { number: 1, busy: 0.9 });
+        let words = found.tell(&change, &Reading::default());
+        assert!(words.starts_with("bottleneck: worker 1, 90 % busy"), "{words}");
+        change.workers = vec![worker(0.9)];
+        assert_ne!(bottleneck(&change), Bottleneck::OneWorker { number: 0, busy: 0.9 }, "there is no other");
+    }
 
     /// A second in which the worker was busy for so many thousandths, with cryptography most of all.
     fn load(outbound: u64, inbound: u64) -> (Reading, Reading) {
