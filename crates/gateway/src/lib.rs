@@ -14,10 +14,11 @@
 //! loop around it in a running gateway: it waits for file descriptors and takes [`Command`]s from the control
 //! plane between turns. [`WorkerCounters`] is what other threads may read.
 //!
-//! A gateway has one worker, run to completion, or several that do the same side by side: each with its queues
-//! of the ports, its pool, its tables and its engines. The [`Commander`] gives all of them the same commands in
-//! one order, so that their tables are alike, and makes one answer of theirs. What several workers do for one
-//! SA, they share by what hangs from their tables: the number source and the replay window.
+//! A gateway has one worker, run to completion, or several that do the same side by side: each with its
+//! queues of the ports, its pool, its tables and its engines. The [`Commander`] gives all of them the same
+//! commands in one order, so that their tables are alike, and makes one answer of theirs. What several
+//! workers do for one SA, they share by what hangs from their tables: the number source and the replay
+//! window.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::cast_possible_truncation, reason = "test data is made of small numbers"))]

@@ -2,7 +2,8 @@
 
 use crate::command::{InboundInstall, OutboundInstall, TunnelInstall, Update, UpdateOutcome};
 use crate::sa_change::{SaChange, SaChanged, SaOutcome};
-use testudo_ipsec::TunnelIndex;
+use crate::worker::Worker;
+use testudo_ipsec::{Moment, TunnelIndex};
 
 impl Update {
     /// The same for each of the workers but the first.
@@ -70,6 +71,24 @@ impl SaChange {
             Self::RemoveInbound(tunnel, spi) => Self::RemoveInbound(*tunnel, *spi),
             Self::RemoveOutbound(tunnel, spi) => Self::RemoveOutbound(*tunnel, *spi),
         }
+    }
+}
+
+impl Worker {
+    /// Changes tunnels and policies of all workers of a gateway that does not run yet, as
+    /// [`Commander::update`](crate::Commander::update) does in one that runs.
+    pub fn update_all(workers: &mut [Self], mut update: Update, now: Moment) -> UpdateOutcome {
+        let mut others = update.replicas(workers.len());
+        let mut own = Some(update);
+        let outcomes = workers.iter_mut().map(|worker| {
+            let update = own.take().or_else(|| others.pop());
+            worker.update(update.unwrap_or_default(), now)
+        });
+        let (outcome, torn) = merge_updates(outcomes.collect::<Vec<_>>().into_iter());
+        for worker in workers {
+            torn.iter().for_each(|index| drop(worker.remove(*index)));
+        }
+        outcome
     }
 }
 

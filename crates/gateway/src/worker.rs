@@ -10,7 +10,6 @@ use crate::formation::Formation;
 use crate::offload::Offloading;
 use crate::outlet::Outlet;
 use crate::placement::{KeyPreparers, PlacedKey, SaKey};
-use crate::replica::merge_updates;
 use std::sync::Arc;
 use testudo_crypto::{Direction, Engine, Job, Suite};
 use testudo_ipsec::{
@@ -179,22 +178,6 @@ impl Worker {
         if let Some(policies) = policies {
             self.ipsec.swap_policies(policies);
         }
-    }
-
-    /// Changes tunnels and policies of all workers of a gateway that does not run yet, as
-    /// [`Commander::update`](crate::Commander::update) does in one that runs.
-    pub fn update_all(workers: &mut [Self], mut update: Update, now: Moment) -> UpdateOutcome {
-        let mut others = update.replicas(workers.len());
-        let mut own = Some(update);
-        let outcomes = workers.iter_mut().map(|worker| {
-            let update = own.take().or_else(|| others.pop());
-            worker.update(update.unwrap_or_default(), now)
-        });
-        let (outcome, torn) = merge_updates(outcomes.collect::<Vec<_>>().into_iter());
-        for worker in workers {
-            torn.iter().for_each(|index| drop(worker.remove(*index)));
-        }
-        outcome
     }
 
     /// Changes policies one by one. All changes are in force for the next packet.

@@ -2,8 +2,8 @@
 //! the worker, which it queries first.
 //!
 //! A worker that waits for packets is as alive as a busy one, so counting its loop iterations would not do.
-//! Instead each is sent a command that does nothing, and the answers of all count. A control thread that hangs neither
-//! queries nor notifies.
+//! Instead each is sent a command that does nothing, and the answers of all count. A control thread that
+//! hangs neither queries nor notifies.
 
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::time::{Duration, Instant};
@@ -42,7 +42,8 @@ impl Watchdog {
         Self { interval, next: Instant::now(), awaited: None }
     }
 
-    /// Queries the workers if it is time. Returns true once all have answered: then systemd is to be notified.
+    /// Queries the workers if it is time. Returns true once all have answered: then systemd is to be
+    /// notified.
     pub(crate) fn is_alive(&mut self, commander: &Commander, now: Instant) -> bool {
         let ask = |reply: SyncSender<Answer>| {
             commander.post(|_| Command::SaveWindows(Vec::new(), reply.clone())).is_ok()

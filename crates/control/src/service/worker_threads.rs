@@ -34,8 +34,8 @@ type Ended = (Worker, Result<(), ServeError>);
 pub(super) struct WorkerThreads(Vec<JoinHandle<Ended>>);
 
 impl WorkerThreads {
-    /// Starts each worker on a thread of its own. Where there are several, each has a processor of its own, as
-    /// far as there are enough of those that this process may use.
+    /// Starts each worker on a thread of its own. Where there are several, each has a processor of its own,
+    /// as far as there are enough of those that this process may use.
     ///
     /// # Errors
     /// The system has no thread left.

@@ -15,8 +15,8 @@ pub struct Change {
     pub unprotected: PortRates,
     /// Packets a second, for each reason that occurred.
     pub drops: Vec<(String, f64)>,
-    /// Shares of the time, 0 to 1, in which a worker was on a processor and in which it waited for one, if the
-    /// kernel reports them: the mean of all workers.
+    /// Shares of the time, 0 to 1, in which a worker was on a processor and in which it waited for one, if
+    /// the kernel reports them: the mean of all workers.
     pub worker: Option<(f64, f64)>,
     /// Each worker.
     pub workers: Vec<WorkerRates>,
@@ -218,8 +218,8 @@ impl Change {
         })
     }
 
-    /// How the packets are spread, where there are several workers and something to do: the share of the busiest
-    /// one's time, and of the idlest one's, if the first has half as much again to do or more.
+    /// How the packets are spread, where there are several workers and something to do: the share of the
+    /// busiest one's time, and of the idlest one's, if the first has half as much again to do or more.
     pub fn imbalance(&self) -> Option<(f64, f64)> {
         let busy = || self.workers.iter().map(|worker| worker.busy);
         let (most, least) = (busy().reduce(f64::max)?, busy().reduce(f64::min)?);

@@ -53,7 +53,7 @@ pub(crate) struct Sessions {
     pub failed_ends: u64,
 }
 
-// SAFETY: sessions are handles of the plugin's, which one thread at a time uses: whoever has this.
+// SAFETY: sessions are handles of the plugin's, which one thread at a time uses: that which has this.
 unsafe impl Send for Sessions {}
 
 impl Sessions {
