@@ -25,9 +25,13 @@ impl From<AddedSa> for PlacedSa {
 pub struct SaCounts {
     /// Of the first worker, by which the SA is known.
     first: Arc<SaCounters>,
-    /// Of the others, in their order; nothing where there is one worker.
-    others: Option<Box<[Arc<SaCounters>]>>,
+    /// Of the others; nothing where there is one worker.
+    others: Option<Arc<Others>>,
 }
+
+/// The counters of the workers after the first one, in their order. Behind one pointer: there are many SAs.
+#[derive(Debug, Clone)]
+struct Others(Vec<Arc<SaCounters>>);
 
 impl From<Arc<SaCounters>> for SaCounts {
     fn from(first: Arc<SaCounters>) -> Self {
@@ -38,14 +42,15 @@ impl From<Arc<SaCounters>> for SaCounts {
 impl SaCounts {
     /// Adds what another worker counts.
     pub(crate) fn absorb(&mut self, other: Self) {
-        let others = self.others.take().into_iter().flatten();
-        let more = other.others.into_iter().flatten();
-        self.others = Some(others.chain([other.first]).chain(more).collect());
+        let others = self.others.take().map_or_else(Vec::new, |others| others.0.clone());
+        let more = other.others.map_or_else(Vec::new, |others| others.0.clone());
+        self.others = Some(Arc::new(Others(others.into_iter().chain([other.first]).chain(more).collect())));
     }
 
     /// Those of each worker, in their order.
     pub fn each(&self) -> impl Iterator<Item = &SaCounters> {
-        [&self.first].into_iter().chain(self.others.iter().flatten()).map(|counters| &**counters)
+        let others = self.others.iter().flat_map(|others| &others.0);
+        [&self.first].into_iter().chain(others).map(|counters| &**counters)
     }
 
     /// Whether these are the counters of the same SA.
