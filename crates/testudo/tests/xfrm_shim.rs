@@ -1,11 +1,11 @@
 //! `libtestudo-xfrm.so`, as programs see it that speak netlink: Python's sockets and iproute2
-//! (`tests/xfrm/shim.py`), also after a restart of the gateway (`tests/xfrm/restart.py`), and where it is
-//! installed.
+//! (`tests/xfrm/shim.py`), also after a restart of the gateway (`tests/xfrm/restart.py`), and what
+//! `make install` installs beside it.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 #[test]
@@ -36,9 +36,33 @@ fn passes(script: &str) {
 
 #[test]
 fn a_package_has_the_library() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let folder = tempfile::tempdir().unwrap();
-    let (build, package) = (folder.path().join("build"), folder.path().join("package"));
+    let package = package(folder.path());
+    let library = package.join("usr/lib/testudo/libtestudo-xfrm.so");
+    // A program that nobody leads elsewhere runs as ever.
+    let run = Command::new("/bin/true").env("LD_PRELOAD", &library).output().unwrap();
+    assert!(library.is_file() && run.status.success() && run.stderr.is_empty(), "{run:?}");
+}
+
+#[test]
+fn a_package_has_the_drop_in_for_af_xdp_where_the_documentation_says() {
+    let folder = tempfile::tempdir().unwrap();
+    let package = package(folder.path());
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let installed = std::fs::read(package.join("usr/share/testudo/testudo-xdp.conf")).unwrap();
+    assert_eq!(installed, std::fs::read(root.join("contrib/testudo-xdp.conf")).unwrap());
+    let documented = std::fs::read_to_string(root.join("docs/XDP.md")).unwrap();
+    assert!(documented.contains("/usr/local/share/testudo/testudo-xdp.conf"), "the default PREFIX");
+    // No gateway gets it by itself.
+    let units = package.join("usr/lib/systemd/system");
+    let is_drop_in = |entry: std::io::Result<std::fs::DirEntry>| entry.unwrap().path().is_dir();
+    assert!(!std::fs::read_dir(units).unwrap().any(is_drop_in));
+}
+
+/// What `make install` with PREFIX and DESTDIR leaves in a folder.
+fn package(folder: &Path) -> PathBuf {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let (build, package) = (folder.join("build"), folder.join("package"));
     std::fs::create_dir_all(build.join("release")).unwrap();
     std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_testudo"), build.join("release/testudo")).unwrap();
     let output = Command::new(root.join("scripts/install.sh"))
@@ -48,8 +72,5 @@ fn a_package_has_the_library() {
         .output()
         .unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let library = package.join("usr/lib/testudo/libtestudo-xfrm.so");
-    // A program that nobody leads elsewhere runs as ever.
-    let run = Command::new("/bin/true").env("LD_PRELOAD", &library).output().unwrap();
-    assert!(library.is_file() && run.status.success() && run.stderr.is_empty(), "{run:?}");
+    package
 }
