@@ -185,8 +185,8 @@ fn check_dpdk(
     dpdk::check_locals(walker, &located, tunnels);
     if has_ike {
         let problem = Problem::expected("no [ike] with kind = \"dpdk\" in [port.unprotected]");
-        let help =
-            "an IKE daemon speaks by the kernel's sockets, and no kernel sees this port: use kind = \"xdp\"";
+        let help = "an IKE daemon speaks by the kernel's sockets, and no kernel sees this port: \
+                    use kind = \"xdp\" here, or keys from files without [ike] (docs/DPDK.md)";
         walker.report(&port.span, "port.unprotected.kind", problem.help(help));
     }
 }

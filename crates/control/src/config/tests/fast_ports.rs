@@ -132,7 +132,12 @@ fn what_is_wrong_about_a_device_of_dpdk_is_told_with_what_to_do() {
     let differ = format!("{DPDK_WAN}\neal = [\"--no-huge\"]");
     expect(&ports(&format!("{DPDK_LAN}\neal = [\"--in-memory\"]"), &differ), &["the same `eal`"]);
     let ike = format!("[ike]\nsocket = \"x.sock\"\n{}", ports(TUN, DPDK_WAN));
-    expect(&ike, &["port.unprotected.kind", "an IKE daemon speaks by the kernel's sockets"]);
+    expect(
+        &ike,
+        &["port.unprotected.kind", "an IKE daemon speaks by the kernel's sockets", "use kind = \"xdp\" here"],
+    );
+    // Hosts' packets have no need of a kernel.
+    good(&format!("[ike]\nsocket = \"x.sock\"\n{}", ports(DPDK_LAN, WAN)));
 }
 
 #[test]
