@@ -26,9 +26,11 @@ use support::random::seed;
 use support::{Gateway, LeaseTwin, Side, TunnelSpec};
 use testudo_crypto::Suite;
 use testudo_engine_inline::{Checks, Nic};
+use testudo_ipsec::IpsecProtocol;
 use testudo_port_twin82599::{Faults, Twin82599, Work};
+use testudo_wire::protocol;
 
-const TUNNELS: u8 = 4;
+const TUNNELS: u8 = 5;
 /// Identities of packets come again after so many: far more than are ever under way.
 const IDS: u32 = 1 << 16;
 
@@ -45,7 +47,8 @@ struct Way {
 
 impl Way {
     fn new(from_a: bool) -> Self {
-        Self { from_a, next: [0; 4], expected: Default::default(), last: [0; 4], delivered: 0, lost: 0 }
+        const NONE: [u32; TUNNELS as usize] = [0; TUNNELS as usize];
+        Self { from_a, next: NONE, expected: Default::default(), last: NONE, delivered: 0, lost: 0 }
     }
 
     fn send(&mut self, random: &mut Rng, gateway: &Gateway) {
@@ -58,8 +61,10 @@ impl Way {
 
     /// A datagram is on the wire: its number is above all before it, so that no IV comes twice.
     fn watch(&mut self, specs: &[TunnelSpec], datagram: &[u8]) {
-        let esp = &datagram[if datagram[0] >> 4 == 4 { 20 } else { 40 }..];
-        let [spi, sequence] = [0, 4].map(|at| u32::from_be_bytes(*esp[at..].first_chunk().expect("ESP")));
+        let (protocol_at, header) = if datagram[0] >> 4 == 4 { (9, 20) } else { (6, 40) };
+        let spi_at = header + if datagram[protocol_at] == protocol::AH { 4 } else { 0 };
+        let word = |at| u32::from_be_bytes(*datagram[at..].first_chunk().expect("an SPI and a number"));
+        let [spi, sequence] = [word(spi_at), word(spi_at + 4)];
         let side = if self.from_a { Side::A } else { Side::B };
         let tunnel = specs.iter().position(|spec| spec.spi_from(side) == spi).expect("an SA of ours");
         assert!(sequence > self.last[tunnel], "number {sequence} of {spi:#x} after {}", self.last[tunnel]);
@@ -82,18 +87,24 @@ impl Way {
 
 fn specs() -> Vec<TunnelSpec> {
     let gmac: Suite = "aes128gmac".parse().expect("a suite");
+    use IpsecProtocol::{Ah, Esp};
     // The last is none for the NIC.
-    let suites = [Suite::AES128GCM16, Suite::AES128GCM16, gmac, Suite::AES256GCM16];
-    (0..)
-        .zip(suites)
-        .map(|(number, suite)| TunnelSpec { esn: false, ..TunnelSpec::new(number, suite) })
-        .collect()
+    let of = [
+        (Esp, Suite::AES128GCM16),
+        (Esp, Suite::AES128GCM16),
+        (Esp, gmac),
+        (Ah, gmac),
+        (Esp, Suite::AES256GCM16),
+    ];
+    let spec =
+        |(number, (protocol, suite))| TunnelSpec { protocol, esn: false, ..TunnelSpec::new(number, suite) };
+    (0..).zip(of).map(spec).collect()
 }
 
 fn gateway(side: Side, seed: u64) -> (Gateway, Nic) {
     let specs = specs();
     let policies = specs.iter().flat_map(|spec| spec.policies(side)).collect();
-    // Two sessions for three SAs.
+    // Two sessions each way for four SAs.
     let twin = Twin82599::new(Work::Real).with_sessions(2);
     let mut nic = None;
     let links = (Default::default(), Default::default());

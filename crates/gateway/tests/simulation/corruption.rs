@@ -4,6 +4,7 @@ use crate::support::random_bytes;
 use fastrand::Rng;
 use testudo_wire::checksum;
 use testudo_wire::ip::IPV4_HEADER_BYTES;
+use testudo_wire::protocol;
 
 /// Whether an arriving datagram is, as far as the peer's key can tell, one that the peer sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,6 +41,20 @@ const IPV4: [Field; 10] = [
     field(128, 32, false),
 ];
 
+/// The same where AH follows: also what routers leave alone is authenticated (RFC 4302 3.3.3.1.1).
+const IPV4_OF_AH: [Field; 10] = [
+    field(0, 8, false),
+    field(8, 8, true),
+    field(16, 16, false),
+    field(32, 16, false),
+    field(48, 2, true),
+    field(50, 14, false),
+    field(64, 8, true),
+    field(72, 8, false),
+    field(96, 32, false),
+    field(128, 32, false),
+];
+
 /// Version, class, flow label, length, next header, hop limit, source, destination.
 const IPV6: [Field; 8] = [
     field(0, 4, false),
@@ -49,6 +64,17 @@ const IPV6: [Field; 8] = [
     field(48, 8, false),
     field(56, 8, true),
     field(64, 128, true),
+    field(192, 128, false),
+];
+
+const IPV6_OF_AH: [Field; 8] = [
+    field(0, 4, false),
+    field(4, 8, true),
+    field(12, 20, true),
+    field(32, 16, false),
+    field(48, 8, false),
+    field(56, 8, true),
+    field(64, 128, false),
     field(192, 128, false),
 ];
 
@@ -67,22 +93,41 @@ fn esp(bytes: usize) -> [Field; 5] {
     ]
 }
 
+/// Next header, length and reserved field of AH, SPI, sequence number, the rest: all authenticated.
+fn ah(bytes: usize) -> [Field; 5] {
+    [
+        field(0, 16, false),
+        field(16, 16, false),
+        field(32, 32, false),
+        field(64, 32, false),
+        field(96, bytes * 8 - 96, false),
+    ]
+}
+
 /// Flips one bit of a field, each field with the same probability; sometimes corrects the IPv4 checksum, as
 /// an attacker would.
 pub fn flip_a_bit(random: &mut Rng, datagram: &[u8], sequence: u64) -> (Vec<u8>, Truth) {
     let mut bytes = datagram.to_vec();
     let is_v4 = bytes[0] >> 4 == 4;
-    let ip = if is_v4 { &IPV4[..] } else { &IPV6[..] };
+    let carried = bytes[if is_v4 { 9 } else { 6 }];
+    let is_ah = carried == protocol::AH;
+    let ip = match (is_v4, is_ah) {
+        (true, false) => &IPV4[..],
+        (true, true) => &IPV4_OF_AH,
+        (false, false) => &IPV6,
+        (false, true) => &IPV6_OF_AH,
+    };
     let ip_bits = if is_v4 { 160 } else { 320 };
-    let is_udp = bytes[if is_v4 { 9 } else { 6 }] == 17;
+    let is_udp = carried == protocol::UDP;
     let udp = if is_udp { &UDP[..] } else { &[] };
     let udp_bits = if is_udp { 64 } else { 0 };
-    let esp = esp(bytes.len() - (ip_bits + udp_bits) / 8);
+    let payload = bytes.len() - (ip_bits + udp_bits) / 8;
+    let ipsec = if is_ah { ah(payload) } else { esp(payload) };
     let fields: Vec<(usize, &Field)> = ip
         .iter()
         .map(|f| (0, f))
         .chain(udp.iter().map(|f| (ip_bits, f)))
-        .chain(esp.iter().map(|f| (ip_bits + udp_bits, f)))
+        .chain(ipsec.iter().map(|f| (ip_bits + udp_bits, f)))
         .collect();
     let (base, field) = fields[random.usize(..fields.len())];
     let bit = base + field.first_bit + random.usize(..field.bits);
@@ -113,14 +158,14 @@ pub fn rubbish(random: &mut Rng, like: &[u8]) -> Vec<u8> {
 }
 
 /// A packet with valid headers and SPI and a future sequence number, made without the key.
-pub fn forge(random: &mut Rng, like: &[u8], esp_at: usize) -> Vec<u8> {
+pub fn forge(random: &mut Rng, like: &[u8], spi_at: usize) -> Vec<u8> {
     let mut bytes = like.to_vec();
     let sequence =
-        u32::from_be_bytes([bytes[esp_at + 4], bytes[esp_at + 5], bytes[esp_at + 6], bytes[esp_at + 7]]);
+        u32::from_be_bytes([bytes[spi_at + 4], bytes[spi_at + 5], bytes[spi_at + 6], bytes[spi_at + 7]]);
     let ahead = 1 + (random.u64(..) >> (33 + random.usize(..30))) as u32;
-    bytes[esp_at + 4..esp_at + 8].copy_from_slice(&sequence.wrapping_add(ahead).to_be_bytes());
+    bytes[spi_at + 4..spi_at + 8].copy_from_slice(&sequence.wrapping_add(ahead).to_be_bytes());
     if random.usize(..2) == 0 {
-        random.fill(&mut bytes[esp_at + 8..]);
+        random.fill(&mut bytes[spi_at + 8..]);
     }
     bytes
 }

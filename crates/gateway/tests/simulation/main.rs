@@ -33,6 +33,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use support::TunnelSpec;
 use support::random::seed;
 use testudo_crypto::Suite;
+use testudo_ipsec::IpsecProtocol;
 use testudo_packet::DropReason;
 use testudo_wire::ip::Version;
 
@@ -85,7 +86,11 @@ fn first_sequence(spec: &TunnelSpec, packets: u32) -> u64 {
 }
 
 fn name(s: &Scenario) -> String {
-    let esp = if s.spec.udp { "UDP" } else { "ESP" };
+    let esp = match (s.spec.protocol, s.spec.udp) {
+        (IpsecProtocol::Ah, _) => "AH",
+        (IpsecProtocol::Esp, true) => "UDP",
+        (IpsecProtocol::Esp, false) => "ESP",
+    };
     let numbers = if s.spec.esn { "ESN" } else { "32-bit" };
     format!(
         "{} {esp} over {:?}, {numbers} from {:#x}, window {}",

@@ -6,6 +6,7 @@ use crate::support::fragments::{Part, fragment_with, fragmentable, fragments, he
 use fastrand::Rng;
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BinaryHeap, VecDeque};
+use testudo_wire::protocol;
 
 /// A datagram that reaches the other side.
 pub struct Arrival {
@@ -52,7 +53,7 @@ struct Held {
 pub struct Network {
     random: Rng,
     window: u64,
-    esp_at: usize,
+    spi_at: usize,
     time: u64,
     order: u64,
     delayed: BinaryHeap<Reverse<Delayed>>,
@@ -66,11 +67,11 @@ pub struct Network {
 }
 
 impl Network {
-    pub fn new(random: Rng, window: u32, esp_at: usize, tunnel: u8) -> Self {
+    pub fn new(random: Rng, window: u32, spi_at: usize, tunnel: u8) -> Self {
         Self {
             random,
             window: window.into(),
-            esp_at,
+            spi_at,
             time: 0,
             order: 0,
             delayed: BinaryHeap::new(),
@@ -131,7 +132,7 @@ impl Network {
                 self.pass(sequence, bytes, 0);
             }
             94..96 => {
-                let forged = forge(&mut self.random, &bytes, self.esp_at);
+                let forged = forge(&mut self.random, &bytes, self.spi_at);
                 self.arrive(forged, Truth::Hostile, 0);
                 self.pass(sequence, bytes, 0);
             }
@@ -174,6 +175,11 @@ impl Network {
     /// A router cuts the datagram. Its fragments come in any order, some of them twice, or one is missing or
     /// overlaps the others.
     fn fragment(&mut self, sequence: u64, bytes: Vec<u8>) {
+        if bytes[if bytes[0] >> 4 == 4 { 9 } else { 6 }] == protocol::AH {
+            // AH covers the identification of IPv4, and is of the headers that no fragment of IPv6 may cut
+            // off (RFC 7112 5): a network that cuts anywhere would have no datagram come through.
+            return self.pass(sequence, bytes, 0);
+        }
         self.identification += 2;
         let whole = fragmentable(bytes, self.identification as u16);
         let payload = 8 * (2 + self.random.usize(..80));

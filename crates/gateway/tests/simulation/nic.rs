@@ -12,6 +12,7 @@ use std::cell::RefCell;
 use testudo_crypto::{Engine, OffloadCounts, PortableEngine, Suite};
 use testudo_engine_inline::{Checks, Nic};
 use testudo_engine_late::LateConfig;
+use testudo_ipsec::IpsecProtocol;
 use testudo_port_twin82599::{Faults, Twin82599, Work};
 use testudo_wire::ip::Version;
 
@@ -26,14 +27,16 @@ fn packets() -> u32 {
 fn scenarios() -> Vec<Scenario> {
     let gmac: Suite = "aes128gmac".parse().expect("a suite");
     let of = [
-        (Version::V4, Suite::AES128GCM16),
-        (Version::V6, Suite::AES128GCM16),
-        (Version::V4, gmac),
-        (Version::V6, gmac),
+        (Version::V4, IpsecProtocol::Esp, Suite::AES128GCM16),
+        (Version::V6, IpsecProtocol::Esp, Suite::AES128GCM16),
+        (Version::V4, IpsecProtocol::Esp, gmac),
+        (Version::V6, IpsecProtocol::Esp, gmac),
+        (Version::V4, IpsecProtocol::Ah, gmac),
+        (Version::V6, IpsecProtocol::Ah, gmac),
     ];
-    let scenario = |(number, (outer, suite)): (usize, (Version, Suite))| Scenario {
+    let scenario = |(number, (outer, protocol, suite)): (usize, (Version, IpsecProtocol, Suite))| Scenario {
         seed: seed() ^ (number as u64 + 200) << 32,
-        spec: TunnelSpec { outer, esn: false, window: 4096, ..TunnelSpec::new(0, suite) },
+        spec: TunnelSpec { outer, protocol, esn: false, window: 4096, ..TunnelSpec::new(0, suite) },
         packets: packets(),
         first_sequence: 1,
         lease_block: 1_000,

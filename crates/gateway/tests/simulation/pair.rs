@@ -22,7 +22,7 @@ use fastrand::Rng;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::Duration;
 use testudo_crypto::Engine;
-use testudo_ipsec::ReplayWindow;
+use testudo_ipsec::{IpsecProtocol, ReplayWindow};
 use testudo_packet::{DropReason, Port};
 
 /// The streams: A to B, B to A, and the foreign peer's to B.
@@ -113,6 +113,11 @@ pub struct Pair<'a> {
     equip: &'a mut Equip<'a>,
 }
 
+/// Where a datagram has its SPI, with the number after it, and the IV after that, in ESP and AH alike.
+fn spi_offset(spec: &TunnelSpec) -> usize {
+    esp_offset(spec) + if spec.protocol == IpsecProtocol::Ah { 4 } else { 0 }
+}
+
 fn index_of(side: Side) -> usize {
     usize::from(side == Side::B)
 }
@@ -147,7 +152,7 @@ impl Stream {
             from,
             spec: spec.clone(),
             seed: random.u64(..),
-            network: Network::new(random.fork(), spec.window, esp_offset(spec), spec.number),
+            network: Network::new(random.fork(), spec.window, spi_offset(spec), spec.number),
             next_id: 0,
             newest: scenario.first_sequence - 1,
             pending: VecDeque::new(),
@@ -246,7 +251,8 @@ impl Stream {
 impl<'a> Pair<'a> {
     pub fn new(scenario: &Scenario, equip: &'a mut Equip<'a>) -> Self {
         let mut random = Rng::with_seed(scenario.seed);
-        let foreign = TunnelSpec { number: 1, ..scenario.spec.clone() };
+        // Which pads, as only ESP can.
+        let foreign = TunnelSpec { number: 1, protocol: IpsecProtocol::Esp, ..scenario.spec.clone() };
         let specs = [scenario.spec.clone(), foreign.clone()];
         let first = scenario.first_sequence;
         let window = (first > 1).then(|| {
@@ -401,16 +407,16 @@ impl<'a> Pair<'a> {
             self.gateways[index_of(side)].protected.take(),
         );
         let stream = &mut self.streams[if side == Side::A { A_TO_B } else { B_TO_A }];
-        let esp_at = esp_offset(&stream.spec);
+        let spi_at = spi_offset(&stream.spec);
         for datagram in sent {
-            let esp = &datagram[esp_at..];
-            let spi = u32::from_be_bytes(*esp.first_chunk().expect("an SPI"));
-            let low = u32::from_be_bytes(*esp[4..].first_chunk().expect("a number"));
+            let ipsec = &datagram[spi_at..];
+            let spi = u32::from_be_bytes(*ipsec.first_chunk().expect("an SPI"));
+            let low = u32::from_be_bytes(*ipsec[4..].first_chunk().expect("a number"));
             let sequence = stream.next_number(low);
             // Where a suite has no IV, the number itself must not be used twice.
             let iv = match stream.spec.suite.iv_bytes() {
                 0 => u128::from(sequence).to_be_bytes(),
-                length => std::array::from_fn(|at| if at < length { esp[8 + at] } else { 0 }),
+                length => std::array::from_fn(|at| if at < length { ipsec[8 + at] } else { 0 }),
             };
             assert!(self.nonces.insert((spi, iv)), "the IV {iv:x?} of SPI {spi:#x} was used twice");
             let id = stream.pending.pop_front().expect("nothing leaves that did not come");
