@@ -26,6 +26,7 @@ mod judge;
 mod load;
 mod measure;
 mod nic;
+mod nic_paths;
 mod options;
 mod report;
 mod subject;
@@ -144,13 +145,23 @@ fn open_picture(path: &Path) -> Result<(&Path, File), BenchError> {
     file.map(|file| (path, file)).map_err(|source| BenchError::File { path: path.to_owned(), source })
 }
 
-fn draw(options: &BenchOptions, series: &[Series], path: &Path, mut file: File) -> Result<(), BenchError> {
+fn draw(options: &BenchOptions, series: &[Series], path: &Path, file: File) -> Result<(), BenchError> {
     let subtitle = format!(
         "one core, in memory, {}; medians of {} repetitions, with lowest and highest",
         options.encapsulation.name(),
         options.repetitions
     );
-    let picture = chart::svg("Testudo: throughput over packet size", &subtitle, &chart::lines(series));
+    let panel = chart::Panel {
+        title: "Testudo: throughput over packet size".to_owned(),
+        subtitle,
+        across: "packet size (bytes of the inner IP packet)".to_owned(),
+        up: "throughput (Gbit/s of inner packets)".to_owned(),
+        lines: chart::lines(series),
+    };
+    write_picture(&chart::svg(&[panel]), path, file)
+}
+
+fn write_picture(picture: &str, path: &Path, mut file: File) -> Result<(), BenchError> {
     let written = file.set_len(0).and_then(|()| file.write_all(picture.as_bytes()));
     written.map_err(|source| BenchError::File { path: path.to_owned(), source })
 }

@@ -1,4 +1,4 @@
-//! A picture of throughput over packet size, with a line for each variant (SVG 1.1).
+//! A picture of figures over packet size, with a line for each variant (SVG 1.1).
 
 use std::fmt::Write as _;
 
@@ -29,10 +29,20 @@ pub(super) struct Line {
     /// Lines of one colour differ in their dashes.
     pub(super) colour: usize,
     pub(super) dash: usize,
-    /// Bytes of a packet and Gbit/s, sorted by bytes.
+    /// Bytes of a packet and the figure, sorted by bytes.
     pub(super) points: Vec<(usize, Spread)>,
     /// By index of [`STRIPS`].
     pub(super) mixes: [Option<Spread>; STRIPS.len()],
+}
+
+/// Axes with lines, and a legend beside them.
+pub(super) struct Panel {
+    pub(super) title: String,
+    pub(super) subtitle: String,
+    /// What the axes show, with units.
+    pub(super) across: String,
+    pub(super) up: String,
+    pub(super) lines: Vec<Line>,
 }
 
 impl Line {
@@ -82,8 +92,13 @@ pub(super) fn lines(series: &[Series]) -> Vec<Line> {
         }
     }
     lines.iter_mut().for_each(|line| line.points.sort_by_key(|(bytes, _)| *bytes));
-    lines.sort_by(|a, b| b.end().total_cmp(&a.end()));
+    sort(&mut lines);
     lines
+}
+
+/// Puts lines into the order of their right ends, as the legend has them.
+pub(super) fn sort(lines: &mut [Line]) {
+    lines.sort_by(|a, b| b.end().total_cmp(&a.end()));
 }
 
 /// The smallest 1, 2 or 5 times a power of ten that fits at most `steps` times into `most`.
@@ -101,8 +116,8 @@ fn step(most: f64, steps: f64) -> f64 {
 struct Axes {
     bytes: f64,
     bytes_step: f64,
-    gbit_s: f64,
-    gbit_s_step: f64,
+    value: f64,
+    value_step: f64,
     /// Which of [`STRIPS`] follow the lengths, from left to right.
     strips: Vec<usize>,
 }
@@ -112,13 +127,13 @@ impl Axes {
         let longest = lines.iter().flat_map(|line| &line.points).map(|(bytes, _)| *bytes).max().unwrap_or(0);
         let top = lines.iter().map(Line::top).fold(0.0, f64::max).max(0.1);
         let longest = (longest as f64).max(100.0);
-        let (bytes_step, gbit_s_step) = (step(longest, 8.0), step(top, 8.0));
+        let (bytes_step, value_step) = (step(longest, 8.0), step(top, 8.0));
         let whole = |value: f64, step: f64| (value / step).ceil() * step;
         Self {
             bytes: whole(longest, bytes_step / 2.0),
             bytes_step,
-            gbit_s: whole(top, gbit_s_step),
-            gbit_s_step,
+            value: whole(top, value_step),
+            value_step,
             strips: (0..STRIPS.len()).filter(|&n| lines.iter().any(|line| line.mixes[n].is_some())).collect(),
         }
     }
@@ -127,8 +142,8 @@ impl Axes {
         LEFT + bytes / self.bytes * WIDTH
     }
 
-    fn y(&self, gbit_s: f64) -> f64 {
-        TOP + HEIGHT - gbit_s / self.gbit_s * HEIGHT
+    fn y(&self, value: f64) -> f64 {
+        TOP + HEIGHT - value / self.value * HEIGHT
     }
 
     /// Centres of the strips.
@@ -141,13 +156,13 @@ impl Axes {
         LEFT + WIDTH + self.strips.len() as f64 * MIX_WIDTH
     }
 
-    fn draw(&self, picture: &mut String) {
+    fn draw(&self, picture: &mut String, across: &str, up: &str) {
         let (bottom, right) = (TOP + HEIGHT, self.right());
         let count = |most: f64, step: f64| {
             (0..=1000).map(f64::from).map(move |n| n * step).take_while(move |v| *v <= most * 1.0001)
         };
-        for gbit_s in count(self.gbit_s, self.gbit_s_step) {
-            let (y, label) = (self.y(gbit_s), tick(gbit_s, self.gbit_s_step));
+        for value in count(self.value, self.value_step) {
+            let (y, label) = (self.y(value), tick(value, self.value_step));
             let _ = writeln!(
                 picture,
                 r##"<line x1="{LEFT}" y1="{y:.1}" x2="{right}" y2="{y:.1}" stroke="#e3e3e3"/>"##
@@ -189,13 +204,15 @@ impl Axes {
         let middle = LEFT + WIDTH / 2.0;
         let _ = writeln!(
             picture,
-            r#"<text x="{middle}" y="{}" text-anchor="middle">packet size (bytes of the inner IP packet)</text>"#,
-            bottom + 44.0
+            r#"<text x="{middle}" y="{}" text-anchor="middle">{}</text>"#,
+            bottom + 44.0,
+            escaped(across)
         );
         let middle = TOP + HEIGHT / 2.0;
         let _ = writeln!(
             picture,
-            r#"<text transform="translate(22 {middle}) rotate(-90)" text-anchor="middle">throughput (Gbit/s of inner packets)</text>"#
+            r#"<text transform="translate(22 {middle}) rotate(-90)" text-anchor="middle">{}</text>"#,
+            escaped(up)
         );
     }
 }
@@ -271,28 +288,44 @@ fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
-/// The picture: axes, lines, and a legend beside them.
-pub(super) fn svg(title: &str, subtitle: &str, lines: &[Line]) -> String {
+/// The picture: panels, one above the other.
+pub(super) fn svg(panels: &[Panel]) -> String {
+    let (mut width, mut top, mut body) = (0.0_f64, 0.0, String::new());
+    for panel in panels {
+        let (drawn, panel_width, height) = draw_panel(panel);
+        let _ = writeln!(body, "<g transform=\"translate(0 {top})\">\n{drawn}</g>");
+        (width, top) = (width.max(panel_width), top + height);
+    }
+    format!(
+        r##"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {top}" width="{width}" height="{top}">
+<rect width="100%" height="100%" fill="#ffffff"/>
+<g font-family="'DejaVu Sans', Verdana, Helvetica, sans-serif" font-size="12" fill="#222222">
+{body}</g>
+</svg>
+"##
+    )
+}
+
+/// A panel, its width and its height.
+fn draw_panel(panel: &Panel) -> (String, f64, f64) {
+    let Panel { title, subtitle, across, up, lines } = panel;
     let axes = Axes::of(lines);
     let longest = lines.iter().map(|line| line.name.chars().count()).max().unwrap_or(0);
     let width = (axes.right() + LEGEND_GAP + 44.0 + longest as f64 * CHARACTER + 16.0).ceil();
     let legend_bottom = TOP + lines.len() as f64 * LEGEND_LINE + 20.0;
     let height = (TOP + HEIGHT + 62.0).max(legend_bottom).ceil();
     let mut picture = format!(
-        r##"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}">
-<rect width="100%" height="100%" fill="#ffffff"/>
-<g font-family="'DejaVu Sans', Verdana, Helvetica, sans-serif" font-size="12" fill="#222222">
-<text x="{LEFT}" y="26" font-size="16" font-weight="bold">{}</text>
+        r##"<text x="{LEFT}" y="26" font-size="16" font-weight="bold">{}</text>
 <text x="{LEFT}" y="46" fill="#666666">{}</text>
 "##,
         escaped(title),
         escaped(subtitle)
     );
-    axes.draw(&mut picture);
+    axes.draw(&mut picture, across, up);
     // The highest line is drawn last, so that its marks are on top.
     lines.iter().rev().for_each(|line| draw_line(&mut picture, &axes, line));
     draw_legend(&mut picture, &axes, lines);
-    picture + "</g>\n</svg>\n"
+    (picture, width, height)
 }
 
 #[cfg(test)]
@@ -303,6 +336,15 @@ mod tests {
         let points = points.iter().map(|&(bytes, rate)| (bytes, Spread::of([rate]))).collect();
         let mixes = [mix, mix.filter(|_| dash > 0)].map(|mix| mix.map(|rate| Spread::of([rate])));
         Line { name: name.to_owned(), colour: 0, dash, points, mixes }
+    }
+
+    fn panel(lines: Vec<Line>) -> Panel {
+        let [title, subtitle, across, up] = ["t", "s", "x", "y"].map(str::to_owned);
+        Panel { title, subtitle, across, up, lines }
+    }
+
+    fn of_one(lines: Vec<Line>) -> String {
+        svg(&[panel(lines)])
     }
 
     /// The elements of a document in which every element is closed; panics otherwise.
@@ -332,7 +374,7 @@ mod tests {
             line("a <fast> & good one", 0, &[(64, 4.0), (1420, 44.0)], Some(19.0)),
             line("another", 1, &[(64, 3.0), (1420, 38.0)], Some(15.0)),
         ];
-        let picture = svg("Throughput", "a test", &lines);
+        let picture = of_one(lines.into());
         let elements = elements(&picture);
         let count = |name: &str| elements.iter().filter(|element| *element == name).count();
         assert_eq!((count("svg"), count("polyline")), (1, 2));
@@ -346,7 +388,7 @@ mod tests {
     fn one_size_or_only_the_mix_makes_a_picture_too() {
         for lines in [vec![line("a", 0, &[(64, 4.0)], None)], vec![line("a", 0, &[], Some(0.01))], Vec::new()]
         {
-            let picture = svg("t", "s", &lines);
+            let picture = of_one(lines);
             assert!(!elements(&picture).contains(&"polyline".to_owned()));
             assert!(!picture.contains("NaN") && !picture.contains("inf"), "{picture}");
         }
@@ -356,7 +398,7 @@ mod tests {
     fn everything_is_inside_the_picture() {
         let lines: Vec<Line> =
             (0..40).map(|n| line(&format!("line {n}"), n % 2, &[(16_000, 400.0)], Some(1.0))).collect();
-        let picture = svg("t", "s", &lines);
+        let picture = of_one(lines);
         let attribute = |element: &str, name: &str| -> Option<f64> {
             element
                 .split_once(&format!(" {name}=\""))
@@ -373,6 +415,18 @@ mod tests {
                 "{element}"
             );
         }
+    }
+
+    #[test]
+    fn panels_are_one_above_the_other() {
+        let one = || panel(vec![line("a", 0, &[(64, 4.0), (1420, 44.0)], None)]);
+        let heights = [svg(&[one()]), svg(&[one(), one()])].map(|picture| {
+            elements(&picture);
+            let height = picture.split_once(" height=\"").unwrap().1.split('"').next().unwrap();
+            height.parse::<f64>().unwrap()
+        });
+        assert!((2.0 * heights[0] - heights[1]).abs() < 0.1, "{heights:?}");
+        assert!(svg(&[one(), one()]).contains(&format!("translate(0 {})", heights[0])));
     }
 
     #[test]

@@ -118,7 +118,7 @@ fn capture(case: &Case, subject: &mut Subject, count: usize) -> Result<Vec<Vec<u
 }
 
 /// Number of packets in an inbound measurement's ring: whole rounds of the originals.
-fn ring_packets(sas: u32, size: Size, originals: &Packets) -> usize {
+pub(super) fn ring_packets(sas: u32, size: Size, originals: &Packets) -> usize {
     let round = originals.len();
     let near = NEAR_BYTES / (originals.bytes() + SEALED_EXTRA_BYTES * round);
     let rounds = near.min(RING_PACKETS / round).max((RING_PACKETS_PER_SA * sas as usize).div_ceil(round));
@@ -132,7 +132,7 @@ pub(super) fn most_sas_inbound(size: Size) -> usize {
     RING_MOST_BYTES / (size.longest_bytes() + SEALED_EXTRA_BYTES)
 }
 
-fn inbound(
+pub(super) fn inbound(
     case: &Case,
     engine: Box<dyn Engine>,
     ring: Packets,

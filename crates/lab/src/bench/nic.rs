@@ -6,31 +6,31 @@
 //!   packets ─► Worker::turn, with the cryptography ─► forgotten                                    software
 //! ```
 //!
-//! Both paths in turns in the same run, with the same tunnel and packets. No such NIC was measured: the twin
-//! takes packets for sealed as they are, and what it does to find its session counts as the CPU's. Cycles per
-//! byte are the paper's: clock times busy share, divided by packets a second and bytes of a frame.
+//! Both paths in turns in the same run, with the same tunnel and packets, outbound as drawn and inbound. No
+//! such NIC was measured: the twin takes packets for sealed as they are, and what it does to find its session
+//! counts as the CPU's. Cycles per byte are the paper's: clock times busy share, divided by packets a second
+//! and bytes of a frame.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use testudo_crypto::{Engine, PortableEngine, Suite};
-use testudo_engine_inline::{Checks, Nic};
-use testudo_gateway::{Candidate, EngineOrder, PortPair, choose_engines};
-use testudo_port_memory::{LoopPort, SinkPort};
-use testudo_port_twin82599::{Twin82599, TwinPort, Work};
+use testudo_crypto::Suite;
+use testudo_gateway::Candidate;
 
 use super::case::{Carrier, Case, Order, Size, Suites, Way};
-use super::error::{BenchError, Wrong};
-use super::load::packets;
-use super::subject::{Run, Subject};
+use super::chart::{self, Line, Panel};
+use super::error::BenchError;
+use super::nic_paths::once;
+use super::subject::Run;
+use super::{open_picture, write_picture};
+use crate::statistics::Spread;
 use crate::table::Table;
 
 /// Frames as the paper has them, from the shortest to the longest, in bytes with their check sequence.
 const FRAMES: [usize; 8] = [64, 128, 256, 512, 768, 1024, 1280, 1518];
 /// Ethernet header and check sequence.
 const FRAME_EXTRA_BYTES: usize = 18;
-/// Before a measurement: the SA goes to the NIC, and caches become warm.
-const WARM_UP: Duration = Duration::from_millis(50);
 /// Columns of a bar for the highest figure.
 const BAR: f64 = 24.0;
 
@@ -48,11 +48,15 @@ pub struct BenchNicOptions {
     /// Print a JSON array instead of the table
     #[arg(long)]
     pub json: bool,
+
+    /// Also draw both figures to a file
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<PathBuf>,
 }
 
 /// Who does the cryptography.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Path {
+pub(super) enum Path {
     Nic,
     Software,
 }
@@ -66,24 +70,32 @@ impl Path {
             Self::Software => "software",
         }
     }
+
+    fn words(self) -> &'static str {
+        match self {
+            Self::Nic => "the NIC",
+            Self::Software => "software",
+        }
+    }
 }
 
-/// The figures of one path at one length.
+/// The figures of one path in one direction at one length.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Figures {
     frame_bytes: usize,
+    way: Way,
     path: Path,
     packets_per_second: f64,
     cycles_per_packet: f64,
 }
 
 impl Figures {
-    fn of(frame_bytes: usize, path: Path, run: &Run) -> Self {
+    fn of((frame_bytes, way, path): Which, run: &Run) -> Self {
         let (packets, seconds) = (run.packets as f64, run.elapsed.as_secs_f64());
         // The share of time in which this thread had a processor.
         let busy = run.running.as_secs_f64() / seconds;
         let cycles_per_packet = run.ticks as f64 * busy / packets;
-        Self { frame_bytes, path, packets_per_second: packets / (seconds * busy), cycles_per_packet }
+        Self { frame_bytes, way, path, packets_per_second: packets / (seconds * busy), cycles_per_packet }
     }
 
     fn gbit_s(&self) -> f64 {
@@ -97,6 +109,7 @@ impl Figures {
     fn json(&self) -> Value {
         json!({
             "frame_bytes": self.frame_bytes,
+            "direction": self.way.name(),
             "path": self.path.name(),
             "packets_per_second": self.packets_per_second,
             "gbit_s": self.gbit_s(),
@@ -106,37 +119,44 @@ impl Figures {
     }
 }
 
-/// Measures both paths at all lengths; what is printed.
+/// Measures both paths in both directions at all lengths, and draws what was found; what is printed.
 pub(super) fn measure(options: &BenchNicOptions, candidates: Vec<Candidate>) -> Result<String, BenchError> {
-    let mut runs: Vec<Vec<Figures>> = vec![Vec::new(); FRAMES.len() * Path::ALL.len()];
+    // Fail before the measurement, not after it, if the picture cannot be written.
+    let picture = options.svg.as_deref().map(open_picture).transpose()?;
+    let mut runs: Vec<Vec<Figures>> = vec![Vec::new(); cases().count()];
     for _ in 0..options.repeat {
-        for (at, (frame, path)) in cases().enumerate() {
-            let invalid =
-                |what| BenchError::Invalid { case: format!("{frame} bytes, {}", path.name()), what };
-            let run = once(frame, path, &candidates, Duration::from_millis(options.duration));
-            runs[at].push(Figures::of(frame, path, &run.map_err(invalid)?));
+        for (at, which @ (frame, way, path)) in cases().enumerate() {
+            let invalid = |what| BenchError::Invalid {
+                case: format!("{frame} bytes, {}, {}", way.name(), path.name()),
+                what,
+            };
+            let duration = Duration::from_millis(options.duration);
+            let run = once(&case(frame, way), path, &candidates, duration).map_err(invalid)?;
+            runs[at].push(Figures::of(which, &run));
         }
     }
     let figures: Vec<Figures> = runs.iter_mut().filter_map(|runs| median(runs)).collect();
+    if let Some((path, file)) = picture {
+        write_picture(&draw(&runs, options.repeat), path, file)?;
+    }
     Ok(match options.json {
         true => format!("{:#}\n", Value::from(figures.iter().map(Figures::json).collect::<Vec<_>>())),
         false => table(&figures),
     })
 }
 
-fn cases() -> impl Iterator<Item = (usize, Path)> {
-    FRAMES.into_iter().flat_map(|frame| Path::ALL.map(|path| (frame, path)))
+/// Bytes of a frame, direction, and path.
+type Which = (usize, Way, Path);
+
+fn cases() -> impl Iterator<Item = Which> {
+    let ways = [Way::Outbound, Way::Inbound].into_iter();
+    ways.flat_map(|way| FRAMES.into_iter().flat_map(move |frame| Path::ALL.map(|path| (frame, way, path))))
 }
 
-fn median(runs: &mut [Figures]) -> Option<Figures> {
-    runs.sort_by(|a, b| a.packets_per_second.total_cmp(&b.packets_per_second));
-    runs.get(runs.len() / 2).copied()
-}
-
-fn once(frame: usize, path: Path, candidates: &[Candidate], duration: Duration) -> Result<Run, Wrong> {
-    let case = Case {
+fn case(frame: usize, way: Way) -> Case {
+    Case {
         suites: Suites::One(Suite::AES128GCM16),
-        way: Way::Outbound,
+        way,
         size: Size::Bytes(frame - FRAME_EXTRA_BYTES),
         sas: 1,
         policies: 1,
@@ -145,47 +165,57 @@ fn once(frame: usize, path: Path, candidates: &[Candidate], duration: Duration) 
         // An 82599 has none.
         esn: false,
         engine: 0,
-    };
-    let (mut engines, _) =
-        choose_engines(candidates, EngineOrder::FastestFirst).map_err(|e| e.to_string())?;
-    let (sink_port, sink) = SinkPort::new("sink");
-    let feed = LoopPort::new("load", packets(case.suites, case.size, case.sas).map_err(|e| e.to_string())?);
-    let mut nic = None;
-    let unprotected: Box<dyn testudo_packet::Port> = match path {
-        Path::Software => Box::new(sink_port),
-        Path::Nic => {
-            let fitted = fit(&mut engines)?;
-            let port = fitted.0.port(Box::new(TwinPort::new(fitted.1, Box::new(sink_port))));
-            nic = Some(fitted.0);
-            Box::new(port)
-        }
-    };
-    let ports = PortPair { protected: Box::new(feed), unprotected };
-    let mut subject = Subject::between(&case, Way::Outbound, engines, ports, sink)?;
-    subject.run_for(WARM_UP)?;
-    let before = sealed(nic.as_ref());
-    let run = subject.run_for(duration)?;
-    let by_nic = sealed(nic.as_ref()) - before;
-    subject.settle()?;
-    subject.check_books()?;
-    match by_nic < run.packets && path == Path::Nic {
-        true => Err(format!("the NIC sealed {by_nic} of {} packets", run.packets)),
-        false => Ok(run),
     }
 }
 
-/// A NIC that costs nothing, its engine before the others. It seals nothing, so that none of it is checked,
-/// and it is not asked for known answers.
-fn fit(engines: &mut Vec<Box<dyn Engine>>) -> Result<(Nic, Twin82599), Wrong> {
-    let twin = Twin82599::new(Work::Nothing).that_cannot_be_seen();
-    let nic = Nic::start(Box::new(twin.clone()), Box::new(PortableEngine::new()), Checks::usual(1));
-    let nic = nic.map_err(|e| e.to_string())?;
-    engines.insert(0, Box::new(nic.engine()));
-    Ok((nic, twin))
+fn median(runs: &mut [Figures]) -> Option<Figures> {
+    runs.sort_by(|a, b| a.packets_per_second.total_cmp(&b.packets_per_second));
+    runs.get(runs.len() / 2).copied()
 }
 
-fn sealed(nic: Option<&Nic>) -> u64 {
-    nic.map_or(0, |nic| nic.report().counts.sealed)
+/// Both of the paper's figures, one above the other: a colour for each path, dashes for inbound.
+fn draw(runs: &[Vec<Figures>], repeat: u32) -> String {
+    let lines = |value: fn(&Figures) -> f64| {
+        let of = |way: Way, (colour, path): (usize, Path)| {
+            let runs = runs.iter().filter(|runs| runs.iter().all(|f| (f.way, f.path) == (way, path)));
+            let point =
+                |runs: &Vec<Figures>| Some((runs.first()?.frame_bytes, Spread::of(runs.iter().map(value))));
+            let name = format!("cryptography in {}, {}", path.words(), way.name());
+            Line {
+                name,
+                colour,
+                dash: way as usize,
+                points: runs.filter_map(point).collect(),
+                mixes: [None; 2],
+            }
+        };
+        let both = |way| (0..).zip(Path::ALL).map(move |path| of(way, path));
+        let mut lines: Vec<Line> = [Way::Outbound, Way::Inbound].into_iter().flat_map(both).collect();
+        chart::sort(&mut lines);
+        lines
+    };
+    let subtitle = format!(
+        "one core, AES-128-GCM, one SA; the NIC is a twin in memory whose cryptography costs nothing; medians of {repeat}, with lowest and highest"
+    );
+    let panel = |title: &str, unit: &str, value| Panel {
+        title: title.to_owned(),
+        subtitle: subtitle.clone(),
+        across: "frame size (bytes, with check sequence)".to_owned(),
+        up: unit.to_owned(),
+        lines: lines(value),
+    };
+    chart::svg(&[
+        panel(
+            "Testudo: throughput if a NIC does the cryptography (5a)",
+            "throughput (Gbit/s of frames)",
+            Figures::gbit_s,
+        ),
+        panel(
+            "Testudo: cycles a byte that are left to pay (5b)",
+            "cycles per byte",
+            Figures::cycles_per_byte,
+        ),
+    ])
 }
 
 fn bar(value: f64, highest: f64) -> String {
@@ -199,6 +229,7 @@ fn table(figures: &[Figures]) -> String {
     let (fastest, dearest) = (highest(Figures::gbit_s), highest(Figures::cycles_per_byte));
     let mut table = Table::new(&[
         "frame bytes",
+        "direction",
         "cryptography in",
         "Mpackets/s",
         "Gbit/s",
@@ -210,6 +241,7 @@ fn table(figures: &[Figures]) -> String {
     for f in figures {
         table.row(vec![
             f.frame_bytes.to_string(),
+            f.way.name().to_owned(),
             f.path.name().to_owned(),
             format!("{:.2}", f.packets_per_second / 1e6),
             format!("{:.1}", f.gbit_s()),
@@ -220,7 +252,7 @@ fn table(figures: &[Figures]) -> String {
         ]);
     }
     format!(
-        "{table}\nOne core, AES-128-GCM, one SA, outbound; the NIC is a twin in memory whose cryptography costs nothing.\n"
+        "{table}\nOne core, AES-128-GCM, one SA; the NIC is a twin in memory whose cryptography costs nothing.\n"
     )
 }
 
@@ -229,14 +261,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_paths_are_measured_at_all_lengths_and_the_nic_seals_every_packet() {
-        let options = BenchNicOptions { duration: 1, repeat: 1, json: true };
+    fn both_paths_are_measured_at_all_lengths_and_the_nic_does_every_packet() {
+        let folder = tempfile::tempdir().unwrap();
+        let svg = folder.path().join("figures.svg");
+        let options = BenchNicOptions { duration: 1, repeat: 1, json: true, svg: Some(svg.clone()) };
         let json: Value = serde_json::from_str(&measure(&options, Vec::new()).unwrap()).unwrap();
         let rows = json.as_array().unwrap();
-        assert_eq!(rows.len(), 16);
-        for (row, (frame, path)) in rows.iter().zip(cases()) {
-            assert_eq!((&row["frame_bytes"], &row["path"]), (&json!(frame), &json!(path.name())));
+        assert_eq!(rows.len(), 32);
+        for (row, (frame, way, path)) in rows.iter().zip(cases()) {
+            let named = (&row["frame_bytes"], &row["direction"], &row["path"]);
+            assert_eq!(named, (&json!(frame), &json!(way.name()), &json!(path.name())));
             assert!(row["packets_per_second"].as_f64().unwrap() > 0.0);
+        }
+        let picture = std::fs::read_to_string(svg).unwrap();
+        assert_eq!(picture.matches("<polyline").count(), 8, "four lines in each figure");
+        for words in ["(5a)", "(5b)", "cryptography in the NIC, inbound", "cycles per byte"] {
+            assert!(picture.contains(words), "{words}");
         }
     }
 
@@ -250,7 +290,7 @@ mod tests {
             ..Run::default()
         };
         // A clock of 3.3 GHz, half of it used, over 500,000 packets a second of 330 bytes.
-        let figures = Figures::of(330, Path::Nic, &run);
+        let figures = Figures::of((330, Way::Outbound, Path::Nic), &run);
         assert!((figures.cycles_per_byte() - 3.3e9 * 0.5 / (500_000.0 * 330.0)).abs() < 1e-9);
         assert!((figures.packets_per_second - 1e6).abs() < 1.0, "as many as with a processor all the time");
     }
