@@ -30,9 +30,11 @@ pub(crate) struct Opening {
 type Arrival = (u32, u128, SecurityProtocol);
 
 pub(crate) struct State {
-    /// By number, as a table in hardware is.
+    /// By number, as a table in hardware is, for all numbers from the start: a soak watches memory.
     sealing: Vec<Option<(KeyId, Place)>>,
-    pub(crate) opening: HashMap<Arrival, Opening>,
+    /// The numbers of those that are there.
+    in_use: Vec<u16>,
+    pub(crate) opening: HashMap<Arrival, Opening, foldhash::fast::RandomState>,
     pub(crate) cryptography: Cryptography,
     pub(crate) faults: Faults,
     pub(crate) random: Rng,
@@ -59,19 +61,23 @@ impl State {
     }
 
     pub(crate) fn lose_sealing(&mut self) {
-        let sealing = std::mem::take(&mut self.sealing);
-        sealing.into_iter().flatten().for_each(|(key, _)| self.cryptography.remove(key));
+        while let Some(number) = self.in_use.pop() {
+            if let Some((key, _)) = self.sealing[usize::from(number)].take() {
+                self.cryptography.remove(key);
+            }
+        }
     }
 
-    pub(crate) fn opening_of(&self, place: &Place) -> Option<Opening> {
-        self.opening.get(&(place.spi, place.destination, place.protocol)).copied()
-    }
-
-    /// Opens a datagram: what is to be marked on it.
-    pub(crate) fn open(&mut self, datagram: &mut [u8]) -> Option<(u16, bool)> {
+    /// Where the engine finds a received packet, and its session.
+    pub(crate) fn find(&self, datagram: &[u8]) -> Option<(Place, Opening)> {
         let place = Place::of(datagram)?;
-        let Opening { number, key } = self.opening_of(&place)?;
-        Some((number, self.cryptography.run(datagram, place, key, Direction::Open)))
+        let session = self.opening.get(&(place.spi, place.destination, place.protocol))?;
+        Some((place, *session))
+    }
+
+    /// Opens a datagram under its session; `false` if its ICV is wrong.
+    pub(crate) fn open(&mut self, datagram: &mut [u8], place: Place, session: Opening) -> bool {
+        self.cryptography.run(datagram, place, session.key, Direction::Open)
     }
 
     /// Seals a datagram under a session; `false` if it has none, or not of this packet.
@@ -111,11 +117,8 @@ impl State {
         match direction {
             Direction::Seal => {
                 let place = Place { protocol: sa.protocol, at: 0, spi: sa.spi, destination };
-                let at = usize::from(number);
-                if self.sealing.len() <= at {
-                    self.sealing.resize(at + 1, None);
-                }
-                self.sealing[at] = Some((key, place));
+                self.sealing[usize::from(number)] = Some((key, place));
+                self.in_use.push(number);
             }
             Direction::Open => drop(self.opening.insert(arrival, Opening { number, key })),
         }
@@ -123,7 +126,7 @@ impl State {
     }
 
     fn sealing_sessions(&self) -> usize {
-        self.sealing.iter().flatten().count()
+        self.in_use.len()
     }
 
     fn knows_or_may_know(&self, address: u128) -> bool {
@@ -146,6 +149,7 @@ impl State {
         }
         let ended = match direction {
             Direction::Seal => {
+                self.in_use.retain(|&of| of != number);
                 self.sealing.get_mut(usize::from(number)).and_then(Option::take).map(|(key, _)| key)
             }
             Direction::Open => {
@@ -189,8 +193,9 @@ impl Twin82599 {
             leaves_refused_unchanged: true,
         };
         Self(Arc::new(Mutex::new(State {
-            sealing: Vec::new(),
-            opening: HashMap::new(),
+            sealing: vec![None; usize::from(Mark::SESSIONS)],
+            in_use: Vec::new(),
+            opening: HashMap::default(),
             cryptography: Cryptography::new(work),
             faults: Faults::default(),
             random: Rng::with_seed(0),
@@ -308,11 +313,12 @@ impl SecurityDevice for Twin82599 {
             Direction::Seal => {
                 Some(if state.seal(datagram, number) { Mark::NONE } else { Mark::seal_under(number) })
             }
-            Direction::Open => Some(match state.open(datagram) {
-                Some((number, true)) => Mark::opened_under(number),
-                Some((number, false)) => Mark::refused_under(number),
-                None => Mark::NONE,
-            }),
+            Direction::Open => {
+                let Some((place, session)) = state.find(datagram) else { return Some(Mark::NONE) };
+                let is_authentic = state.open(datagram, place, session);
+                let mark = if is_authentic { Mark::opened_under } else { Mark::refused_under };
+                Some(mark(session.number))
+            }
         }
     }
 }

@@ -55,16 +55,15 @@ fn seal(state: &mut State, packet: &mut Buffer) -> bool {
 /// Opens a packet that has come, and marks it.
 fn open(state: &mut State, packet: &mut Buffer) {
     let faults = state.faults;
-    let place = crate::cryptography::Place::of(packet.bytes());
-    let Some(session) = place.and_then(|place| state.opening_of(&place)) else { return };
+    let Some((place, session)) = state.find(packet.bytes()) else { return };
     if state.happens(faults.closed_as_opened) {
         return packet.set_mark(Mark::opened_under(session.number));
     }
     if state.happens(faults.opened_as_refused) {
         return packet.set_mark(Mark::refused_under(session.number));
     }
-    let Some((number, is_authentic)) = state.open(packet.bytes_mut()) else { return };
-    if !is_authentic {
+    let number = session.number;
+    if !state.open(packet.bytes_mut(), place, session) {
         return packet.set_mark(Mark::refused_under(number));
     }
     if state.happens(faults.unmarked) {
