@@ -175,14 +175,16 @@ impl Network {
     /// A router cuts the datagram. Its fragments come in any order, some of them twice, or one is missing or
     /// overlaps the others.
     fn fragment(&mut self, sequence: u64, bytes: Vec<u8>) {
-        if bytes[if bytes[0] >> 4 == 4 { 9 } else { 6 }] == protocol::AH {
-            // AH covers the identification of IPv4, and is of the headers that no fragment of IPv6 may cut
-            // off (RFC 7112 5): a network that cuts anywhere would have no datagram come through.
+        let is_ah = bytes[if bytes[0] >> 4 == 4 { 9 } else { 6 }] == protocol::AH;
+        if is_ah && bytes[0] >> 4 == 4 {
+            // AH covers the identification: what routers may cut has to be sent with one.
             return self.pass(sequence, bytes, 0);
         }
         self.identification += 2;
         let whole = fragmentable(bytes, self.identification as u16);
-        let payload = 8 * (2 + self.random.usize(..80));
+        // AH is of the headers that no fragment of IPv6 may cut off (RFC 7112 5).
+        let least = if is_ah { 12 } else { 2 };
+        let payload = 8 * (least + self.random.usize(..80));
         let mut all = fragments(&whole, self.identification, payload);
         if all.len() == 1 {
             return self.pass(sequence, whole, 0);
@@ -194,8 +196,11 @@ impl Network {
                 Truth::Hostile
             }
             1 => {
-                let bytes = (whole.len() - header_bytes(&whole)) / 8 * 8;
-                let noise = crate::support::random_bytes(&mut self.random, bytes);
+                let header = header_bytes(&whole);
+                let bytes = (whole.len() - header) / 8 * 8;
+                let mut noise = crate::support::random_bytes(&mut self.random, bytes);
+                // With the chain of headers whole: otherwise it is dropped alone, and the others come through.
+                noise[..8 * least].copy_from_slice(&whole[header..header + 8 * least]);
                 let part = Part { offset: 0, bytes, more: true };
                 all.insert(1, fragment_with(&whole, self.identification, part, &noise));
                 Truth::Hostile
