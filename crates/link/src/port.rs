@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use testudo_packet::{Batch, Buffer, DropReason, Pool, Port, PortCounters, PortError};
 use testudo_wire::ethernet::{EthernetHeader, MacAddress, VlanTag, ether_type};
-use testudo_wire::ip;
+use testudo_wire::{ip, udp};
 
 /// Batches of frames that are looked at in a call that finds no packet among them.
 const BATCHES_WITHOUT_PACKETS: usize = 4;
@@ -38,10 +38,13 @@ pub struct LinkConfig {
     /// Whether it forwards between hosts and the other side, as a router: each packet loses a hop on its way
     /// in, and one on its way out.
     pub forwards: bool,
+    /// Whether UDP over IPv6 whose checksum is 0 leaves with one (RFC 8200 8.1): sealed datagrams come so,
+    /// and most devices send what they are given.
+    pub completes_udp: bool,
 }
 
 impl Default for LinkConfig {
-    /// No VLAN, no route, 1024 neighbours, no router.
+    /// No VLAN, no route, 1024 neighbours, no router, and checksums of UDP as they come.
     fn default() -> Self {
         Self {
             tags: [None; 2],
@@ -49,6 +52,7 @@ impl Default for LinkConfig {
             neighbours: 1024,
             waiting: WaitingLimits::default(),
             forwards: false,
+            completes_udp: false,
         }
     }
 }
@@ -106,6 +110,7 @@ pub struct LinkPort<D, R> {
     returned: VecDeque<Buffer>,
     paths: Paths,
     forwards: bool,
+    completes_udp: bool,
 }
 
 impl<D: FrameDevice, R: Resolver> LinkPort<D, R> {
@@ -124,6 +129,7 @@ impl<D: FrameDevice, R: Resolver> LinkPort<D, R> {
             returned: VecDeque::with_capacity(MOST_RETURNED),
             paths: Paths::new(),
             forwards: config.forwards,
+            completes_udp: config.completes_udp,
         }
     }
 
@@ -372,6 +378,9 @@ impl<D: FrameDevice, R: Resolver> Port for LinkPort<D, R> {
         self.outbox.flush(pool, &mut self.device)?;
         if !self.outbox.is_empty() {
             return Ok(0);
+        }
+        if self.completes_udp {
+            batch.iter_mut().for_each(|packet| udp::complete_ipv6_checksum(packet.bytes_mut()));
         }
         self.frame(pool, batch, now);
         let sent = if batch.is_empty() { Ok(0) } else { self.device.tx(pool, batch) };

@@ -141,6 +141,28 @@ fn a_port_that_forwards_takes_a_hop_each_way() {
     }
 }
 
+/// RFC 8200 8.1. Over IPv4 there may be none (RFC 3948 2.1).
+#[test]
+fn udp_over_ipv6_never_leaves_without_a_checksum() {
+    let config = LinkConfig { completes_udp: true, ..on_link() };
+    for (own, peer, udp_at) in [("192.0.2.1", "192.0.2.2", 20), ("2001:db8::1", "2001:db8::2", 40)] {
+        for config in [&config, &on_link()] {
+            let mut pair = Pair::new(config);
+            let complete = udp(own, peer, 4500, &[7; 99]);
+            let mut missing = complete.clone();
+            missing[udp_at + 6..udp_at + 8].fill(0);
+            let completes = config.completes_udp && udp_at == 40;
+            let expected = [if completes { complete.clone() } else { missing.clone() }];
+            for moment in ["of one that has waited", "of one that has not"] {
+                pair.a.send(&missing);
+                assert_eq!(pair.settle().1, expected, "{moment}");
+            }
+            pair.a.send(&complete);
+            assert_eq!(pair.settle().1, [complete], "what has one keeps it");
+        }
+    }
+}
+
 #[test]
 fn every_form_of_vlan_carries_packets_and_others_are_refused() {
     let forms = [

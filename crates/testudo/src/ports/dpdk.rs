@@ -85,6 +85,7 @@ pub fn open(
     let link = LinkConfig {
         routes: routes(settings),
         forwards: side.name == super::xdp::PROTECTED,
+        completes_udp: side.name != super::xdp::PROTECTED,
         ..LinkConfig::default()
     };
     let started = Instant::now();

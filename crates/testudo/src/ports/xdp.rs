@@ -68,7 +68,8 @@ pub fn open(
     let details = Arc::new(Details::of(&filter, &device, settings));
     details.tell(side);
     let started = Instant::now();
-    let link = LinkConfig { forwards: side == PROTECTED, ..LinkConfig::default() };
+    let link =
+        LinkConfig { forwards: side == PROTECTED, completes_udp: side != PROTECTED, ..LinkConfig::default() };
     let link = LinkPort::new(device, resolver, &link, Box::new(move || started.elapsed()));
     let port = XdpPort { link, errors: None, details: Arc::clone(&details), look_in: 0, published: started };
     let background = background(interface.to_owned(), reader);

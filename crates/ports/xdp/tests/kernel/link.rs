@@ -25,6 +25,7 @@ pub fn tests(suite: Suite<'_, Sites>) -> Suite<'_, Sites> {
         .test("packets_go_by_the_kernels_routes_and_neighbours_in_generic_mode", |sites| {
             passes(sites, XdpMode::Generic)
         })
+        .test("linux_accepts_udp_over_ipv6_that_came_without_a_checksum", accepts_udp_over_ipv6)
 }
 
 /// The gateway's port on the right host, with its pool.
@@ -39,7 +40,7 @@ struct Site {
 
 impl Site {
     /// The reader ends when the port is dropped.
-    fn new(sites: &Sites, mode: XdpMode) -> Result<Self, Box<dyn Error>> {
+    fn new(sites: &Sites, mode: XdpMode, config: &LinkConfig) -> Result<Self, Box<dyn Error>> {
         let (mut reader, resolver) = sites.right.within(|| KernelReader::open("eth0"))??;
         std::thread::spawn(move || while reader.turn(Duration::from_millis(50)).unwrap_or(false) {});
         // The sender's kernel chooses a queue by the flow.
@@ -48,7 +49,7 @@ impl Site {
         let started = Instant::now();
         let clock = Box::new(move || started.elapsed());
         Ok(Self {
-            port: LinkPort::new(device, resolver, &LinkConfig::default(), clock),
+            port: LinkPort::new(device, resolver, config, clock),
             pool,
             delivered: Vec::new(),
             taken: 0,
@@ -128,7 +129,7 @@ fn udp(source: IpAddr, destination: IpAddr, port: u16, data: &[u8]) -> Result<Ve
 }
 
 fn passes(sites: &mut Sites, mode: XdpMode) -> TestResult {
-    let mut site = Site::new(sites, mode)?;
+    let mut site = Site::new(sites, mode, &LinkConfig::default())?;
     for (own, peer) in [("10.9.0.2", "10.9.0.1"), ("fd09::2", "fd09::1")] {
         let [own, peer]: [IpAddr; 2] = [own.parse()?, peer.parse()?];
         // The kernel has to look for the peer again.
@@ -156,4 +157,32 @@ fn passes(sites: &mut Sites, mode: XdpMode) -> TestResult {
     }
     assert_eq!(site.port.counters().tx_packets, 40);
     site.ends()
+}
+
+/// Datagrams as a gateway seals them. Linux drops those whose checksum is 0 (RFC 8200 8.1), and counts them.
+fn accepts_udp_over_ipv6(sites: &mut Sites) -> TestResult {
+    let [own, peer]: [IpAddr; 2] = ["fd09::2".parse()?, "fd09::1".parse()?];
+    for mode in [XdpMode::Native, XdpMode::Generic] {
+        let config = LinkConfig { completes_udp: true, ..LinkConfig::default() };
+        let mut site = Site::new(sites, mode, &config)?;
+        let socket = sites.left.within(|| UdpSocket::bind((peer, 0)))??;
+        socket.set_nonblocking(true)?;
+        site.until("the route", |site| site.port.tables().routes().next_hop(peer).is_some())?;
+        for bytes in [1, 2, 99, 1400] {
+            let data = vec![0x5A; bytes];
+            let mut packet = udp(own, peer, socket.local_addr()?.port(), &data)?;
+            packet[46..48].fill(0);
+            site.send(&packet)?;
+            let (mut came, mut length) = (vec![0; MTU], None);
+            site.until("a datagram at the socket", |_| {
+                length = socket.recv(&mut came).ok();
+                length.is_some()
+            })?;
+            assert_eq!(came[..length.unwrap_or(0)], data, "{mode:?}");
+        }
+        site.ends()?;
+    }
+    let counted = sites.left.run(&["nstat", "-asz", "Udp6InCsumErrors"])?;
+    assert!(counted.lines().any(|line| line.split_whitespace().nth(1) == Some("0")), "{counted}");
+    Ok(())
 }
