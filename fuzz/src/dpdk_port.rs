@@ -18,12 +18,17 @@ pub fn dpdk_mbufs(data: &[u8]) {
     let mut input = Input::new(data);
     let choice = input.byte();
     let mut pool = Pool::for_devices(FRAMES, 1514).with_long(LONG, usize::from(MTU) + 22);
-    let can = if choice & 1 == 0 { offers::SCATTER | offers::SEGMENTS } else { 0 };
+    let mut can = if choice & 1 == 0 { offers::SCATTER | offers::SEGMENTS } else { 0 };
+    if choice & 4 != 0 {
+        can |= offers::TCP_SEGMENTATION | offers::UDP_SEGMENTATION | offers::UDP_CHECKSUMS;
+    }
     let (eal, driver) = DpdkTwin::start(can);
     let config = DpdkConfig {
         descriptors: 64,
         mtu: Some(MTU),
         complete_checksums: Some(choice & 2 == 0),
+        udp_over_ipv6: choice & 4 != 0,
+        segmentation: Some(choice & 4 != 0),
         ..DpdkConfig::of("played")
     };
     let mut device = DpdkDevice::open(&eal, &mut pool, &config).expect("it opens");
@@ -65,7 +70,9 @@ fn lie(kind: u8, driver: &DpdkTwin, before: &mut usize, input: &mut Input<'_>) {
                 segments: u16::from(input.byte()),
                 next: before.wrapping_add(usize::from(input.byte()) * STRIDE),
                 buf_addr: (kind & 1 == 0).then(|| usize::from(input.word())),
-                flags: u64::from(input.word()),
+                // Some of them joined.
+                flags: u64::from(input.word()) | u64::from(kind & 2) << 15,
+                segment_bytes: u16::from(kind & 12) * 100,
             };
             driver.describe(*before, words);
         }

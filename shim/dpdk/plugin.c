@@ -56,6 +56,7 @@ static struct testudo_dpdk table = {
 	.device_events = device_events,
 	.receive = receive,
 	.send = send_burst,
+	.prepare = prepare_burst,
 	.reap = reap,
 };
 

@@ -9,7 +9,7 @@
 
 #include <stdint.h>
 
-#define TESTUDO_DPDK_VERSION 2u
+#define TESTUDO_DPDK_VERSION 3u
 
 /* What a device can do, and what it is to do. */
 #define OFFERS_SCATTER (1u << 0)    /* receives frames into several mbufs */
@@ -19,12 +19,14 @@
 #define OFFERS_REMOVAL (1u << 4)    /* tells if it is taken away */
 #define IS_VIRTUAL (1u << 5)        /* no hardware: it reads and writes memory by virtual addresses */
 #define WANTS_PROMISCUOUS (1u << 6) /* to receive frames for other stations as well */
-#define OFFERS_TCP_SEGMENTATION (1u << 7)
-#define OFFERS_UDP_SEGMENTATION (1u << 8)
+#define OFFERS_TCP_SEGMENTATION (1u << 7) /* cuts frames with TCP that it sends (TSO) */
+#define OFFERS_UDP_SEGMENTATION (1u << 8) /* the same with UDP (USO) */
+#define OFFERS_JOINING (1u << 9)          /* hands over segments of TCP in one frame (LRO) */
+#define OFFERS_IP_CHECKSUMS (1u << 10)    /* fills the header checksums of IPv4 that it sends */
+#define OFFERS_UDP_CHECKSUMS (1u << 11)   /* fills checksums of UDP that it sends */
 /* Cryptography of IPsec: security.h has what of it. */
-#define OFFERS_SEALING (1u << 16)   /* of what is sent */
-#define OFFERS_OPENING (1u << 17)   /* of what is received */
-#define OFFERS_IPV4_SUMS (1u << 18) /* computes the checksum of IPv4 where a packet asks for it */
+#define OFFERS_SEALING (1u << 16) /* of what is sent */
+#define OFFERS_OPENING (1u << 17) /* of what is received */
 
 /* By what a device spreads packets over its queues. */
 #define SPREADS_BY_ESP (1u << 0) /* SPI */
@@ -140,6 +142,9 @@ struct testudo_dpdk {
 
 	uint16_t (*receive)(uint16_t port, uint16_t queue, void **mbufs, uint16_t count);
 	uint16_t (*send)(uint16_t port, uint16_t queue, void **mbufs, uint16_t count);
+	/* Has the driver write into frames what it needs to cut them or to fill their checksums. Returns how
+	 * many it would send. */
+	uint16_t (*prepare)(uint16_t port, uint16_t queue, void **mbufs, uint16_t count);
 	/* Frees mbufs that were sent; -ENOTSUP if the device does that only when it sends. */
 	int32_t (*reap)(uint16_t port, uint16_t queue);
 };
@@ -179,6 +184,7 @@ int32_t device_statistics(uint16_t port, struct dpdk_statistics *statistics);
 uint32_t *device_events(uint16_t port);
 uint16_t receive(uint16_t port, uint16_t queue, void **mbufs, uint16_t count);
 uint16_t send_burst(uint16_t port, uint16_t queue, void **mbufs, uint16_t count);
+uint16_t prepare_burst(uint16_t port, uint16_t queue, void **mbufs, uint16_t count);
 int32_t reap(uint16_t port, uint16_t queue);
 
 #endif

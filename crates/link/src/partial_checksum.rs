@@ -50,8 +50,9 @@ fn complete_packet(frame: &mut [u8]) -> Option<()> {
     Some(())
 }
 
-/// Where the IP packet starts; `None` if there is none.
-fn packet_at(frame: &[u8]) -> Option<usize> {
+/// Where the IP packet of a frame starts, which may have two VLAN tags; `None` if there is none.
+#[must_use]
+pub fn packet_at(frame: &[u8]) -> Option<usize> {
     let mut at = ETHERNET_BYTES;
     loop {
         match frame.get(at - 2..at)? {

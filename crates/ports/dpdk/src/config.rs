@@ -19,6 +19,12 @@ pub struct DpdkConfig {
     pub complete_checksums: Option<bool>,
     /// Whether the device is to do cryptography, if it can.
     pub security: bool,
+    /// Whether UDP over IPv6 may come without checksums, which the device is to compute if it can. If it
+    /// cannot ([`Chosen`](crate::Chosen)), they leave as they came.
+    pub udp_over_ipv6: bool,
+    /// Whether segments of TCP are received and sent joined, and checksums left to the device, where it
+    /// declares that; `None` where the other end takes and makes super-frames itself: with virtio.
+    pub segmentation: Option<bool>,
     /// Whether the worker polls the device all the time, instead of every 50 microseconds while nothing
     /// comes.
     pub busy_poll: bool,
@@ -36,6 +42,8 @@ impl DpdkConfig {
             promiscuous: false,
             complete_checksums: None,
             security: false,
+            udp_over_ipv6: false,
+            segmentation: None,
             busy_poll: false,
         }
     }

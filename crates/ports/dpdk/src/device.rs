@@ -1,5 +1,6 @@
 //! The device: queues of one port of DPDK, as one source and sink of whole Ethernet frames.
 
+use crate::cutting::Backlog;
 use crate::eal;
 use crate::mbufs::Mbufs;
 use crate::open::Chosen;
@@ -33,6 +34,12 @@ pub struct DpdkDevice {
     /// Bytes of a packet that one mbuf has room for, where it is copied.
     pub(crate) part_bytes: usize,
     pub(crate) completes_checksums: bool,
+    /// Whether checksums that UDP over IPv6 lacks are left to the device.
+    pub(crate) leaves_udp_checksums: bool,
+    /// Whether segments of a flow leave as a super-frame.
+    pub(crate) joins: bool,
+    /// What came with and after a super-frame.
+    pub(crate) backlog: Backlog,
     pub(crate) ticker: Ticker,
     /// Addresses of the memory that the device shares: the pool's.
     pub(crate) memory: Range<usize>,
@@ -91,6 +98,7 @@ impl DpdkDevice {
     /// frames back to the region, where the pool does not look for them.
     pub fn close(mut self, pool: &mut Pool) {
         self.drain(pool);
+        self.backlog.end(pool);
         let lost = self.end(&mut |buffer| pool.recycle(buffer));
         pool.forget(lost);
     }

@@ -31,19 +31,26 @@
 //! **Threads.** A device belongs to one worker, as its pool does. It is polled: a worker without work looks
 //! at it at every tick of a timer, or all the time.
 //!
-//! Deliberately missing: checksums and segmentation by the device when sending. Packets come with complete
-//! checksums, since they may be encrypted before they leave, and to join them again would save a NIC no
-//! descriptor: it has one for each buffer in either case.
+//! **Super-frames.** virtio's other end is a host's or a guest's TCP, which makes and takes segments joined,
+//! up to 64 KiB under one header. What comes joined is cut, since each segment is sealed by itself; what
+//! leaves is joined if the device says that it takes that, unless the device is to seal it. Of NICs neither
+//! is asked: they would cut what is on the wire anyway, and have a descriptor for each buffer in either case.
+//!
+//! **Checksums.** Packets leave complete, as most are encrypted. Only UDP around ESP over IPv6 has a checksum
+//! to be computed when it leaves: by the device if it can, by the link layer otherwise.
 
 #![cfg_attr(
     test,
     allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "a test panics on failure")
 )]
 
+mod checksums;
 mod config;
+mod cutting;
 mod device;
 mod eal;
 mod error;
+mod joining;
 mod mbuf;
 mod mbufs;
 mod open;

@@ -17,6 +17,25 @@ pub const L4_BAD: u64 = 1 << 3;
 pub const SECURED: u64 = 1 << 18;
 /// It has failed: the ICV is wrong, mostly (`RTE_MBUF_F_RX_SEC_OFFLOAD_FAILED`).
 pub const SECURITY_FAILED: u64 = 1 << 19;
+/// What is known of a received packet, or asked for one to send (`RTE_MBUF_F_…`).
+pub mod flags {
+    /// Several segments were joined to it (`RX_LRO`).
+    pub const JOINED: u64 = 1 << 16;
+    pub const UDP_SEGMENTS: u64 = 1 << 42;
+    pub const TCP_SEGMENTS: u64 = 1 << 50;
+    pub const TCP_CHECKSUM: u64 = 1 << 52;
+    pub const UDP_CHECKSUM: u64 = 3 << 52;
+    pub const IP_CHECKSUM: u64 = 1 << 54;
+    pub const IPV4: u64 = 1 << 55;
+    pub const IPV6: u64 = 1 << 56;
+}
+
+/// `rte_mbuf.tx_offload`: lengths of the headers of the link, of IP and of TCP or UDP, and bytes of payload
+/// of a segment.
+#[must_use]
+pub const fn tx_lengths(l2: u16, l3: u16, l4: u16, segment: u16) -> u64 {
+    l2 as u64 | (l3 as u64) << 7 | (l4 as u64) << 16 | (segment as u64) << 24
+}
 
 /// The layout of DPDK 21.11 and later.
 #[repr(C, align(64))]
@@ -105,6 +124,32 @@ impl Known {
                 flags: addr_of!((*at).ol_flags).read_volatile(),
                 bytes: addr_of!((*at).data_len).read_volatile(),
             }
+        }
+    }
+
+    /// Bytes of payload of each segment that was joined to the packet.
+    #[cold]
+    pub fn segment_bytes(self) -> u16 {
+        // SAFETY: as in `received`.
+        let lengths = unsafe { addr_of!((*self.at.as_ptr()).tx_offload).read_volatile() };
+        let [_, _, _, low, high, ..] = lengths.to_le_bytes();
+        u16::from_le_bytes([low, high])
+    }
+
+    /// Whether the device was asked for the packet's checksum of UDP.
+    pub fn wants_udp_checksum(self) -> bool {
+        // SAFETY: as in `received`.
+        let asked = unsafe { addr_of!((*self.at.as_ptr()).ol_flags).read() };
+        asked & flags::UDP_CHECKSUM == flags::UDP_CHECKSUM
+    }
+
+    /// Asks the device for more than to send the packet that this mbuf begins.
+    pub fn request(self, flags: u64, lengths: u64) {
+        let at = self.at.as_ptr();
+        // SAFETY: as in `set_room`.
+        unsafe {
+            addr_of_mut!((*at).ol_flags).write(flags);
+            addr_of_mut!((*at).tx_offload).write(lengths);
         }
     }
 

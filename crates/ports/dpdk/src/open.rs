@@ -1,6 +1,7 @@
 //! Opens a device: what is asked for, and what it declares.
 
 use crate::config::DpdkConfig;
+use crate::cutting::Backlog;
 use crate::device::DpdkDevice;
 use crate::eal::{Eal, Registered, c_text};
 use crate::error::OpenError;
@@ -23,11 +24,16 @@ const AROUND_PACKET: usize = 14 + 2 * 4;
 /// Mbufs with rooms of their own: net_af_xdp has 2,048 out to receive, and as many are on their way.
 const INSIDE: usize = 6144;
 /// What a device is configured with for its cryptography.
-const SECURITY: u32 = offers::SEALING | offers::OPENING | offers::IPV4_SUMS;
+const SECURITY: u32 = offers::SEALING | offers::OPENING | offers::IP_CHECKSUMS;
 /// Drivers whose mbufs must have their rooms inside.
-const COPYING: [&str; 1] = ["net_af_xdp"];
+const COPYING: [&str; 2] = ["net_af_xdp", "net_virtio_user"];
+/// The driver that cuts super-frames by DPDK's own library, which finds an mbuf by its room.
+const CUTTING: &str = "net_tap";
 /// Drivers that deliver what a local kernel sends.
-const LOCAL: [&str; 5] = ["net_af_packet", "net_af_xdp", "net_tap", "net_virtio", "net_virtio_user"];
+const LOCAL: [&str; 6] =
+    ["net_af_packet", "net_af_xdp", "net_tap", "net_vhost", "net_virtio", "net_virtio_user"];
+/// Drivers whose other end takes and makes super-frames and partial checksums without computing anything.
+const VIRTIO: [&str; 3] = ["net_vhost", "net_virtio", "net_virtio_user"];
 
 /// What was chosen of what a device can do.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -49,6 +55,10 @@ pub struct Chosen {
     pub scatter: bool,
     /// Whether the device judges checksums.
     pub checksums: bool,
+    /// Whether the device computes checksums of UDP that it sends.
+    pub udp_checksums: bool,
+    /// Whether segments of TCP are sent joined, in super-frames that the device cuts or hands on.
+    pub segmentation: bool,
     /// Whether frames for other stations are received.
     pub promiscuous: bool,
 }
@@ -88,7 +98,8 @@ impl Opening<'_> {
         let mut its = self.configuration(pool)?;
         let ticker = Ticker::new(self.config.busy_poll)
             .map_err(|source| OpenError::System { action: "make a timer".into(), source })?;
-        let inside = COPYING.contains(&self.driver.as_str());
+        let joins = self.joins(&its);
+        let inside = COPYING.contains(&self.driver.as_str()) || joins && self.driver == CUTTING;
         let (addresses, registered) = if inside { (Addresses::Virtual, None) } else { self.memory(pool)? };
         let count = if inside { INSIDE } else { mbufs_of(&its) };
         let longest = usize::from(self.config.mtu.unwrap_or(self.info.mtu)) + AROUND_PACKET;
@@ -100,10 +111,11 @@ impl Opening<'_> {
         let mut limits = self.limits();
         let mut started = Err(Errno(0));
         if limits.is_ok() {
+            let without = its.offers;
             its.offers |= self.info.offers & SECURITY;
             started = self.start(&mut its);
             if let Err(errno) = started {
-                its.offers &= !SECURITY;
+                its.offers = without;
                 limits = Err(format!("it does not start with it: {}", self.eal.plugin().words(errno)));
             }
         }
@@ -156,6 +168,9 @@ impl Opening<'_> {
                 .config
                 .complete_checksums
                 .unwrap_or(LOCAL.contains(&self.driver.as_str())),
+            leaves_udp_checksums: self.config.udp_over_ipv6 && its.offers & offers::UDP_CHECKSUMS != 0,
+            joins: self.joins(&its),
+            backlog: Backlog::default(),
             ticker,
             memory: start.addr()..start.addr() + bytes,
             events: self.eal.plugin().device_events(self.port),
@@ -197,6 +212,14 @@ impl Opening<'_> {
         if info.offers & offers::IS_VIRTUAL == 0 {
             // A virtual device would compute them by the processor.
             wanted |= offers::CHECKSUMS;
+            // Only where it is needed: some drivers send faster without.
+            wanted |= if config.udp_over_ipv6 { offers::UDP_CHECKSUMS } else { 0 };
+        }
+        let is_virtio = VIRTIO.contains(&self.driver.as_str());
+        if config.segmentation.unwrap_or(is_virtio) {
+            wanted |= offers::CHECKSUMS | offers::UDP_CHECKSUMS | offers::IP_CHECKSUMS | offers::SEGMENTS;
+            wanted |= offers::JOINING | offers::TCP_SEGMENTATION | offers::UDP_SEGMENTATION;
+            wanted &= !offers::FAST_FREE;
         }
         let promiscuous = if config.promiscuous { offers::PROMISCUOUS } else { 0 };
         let mut its = Config {
@@ -222,6 +245,12 @@ impl Opening<'_> {
             return Err(OpenError::Buffers { device: config.device.clone(), needed, may: pool.available() });
         }
         Ok(its)
+    }
+
+    /// Whether packets are joined when they are sent.
+    fn joins(&self, its: &Config) -> bool {
+        let needed = offers::TCP_SEGMENTATION | offers::SEGMENTS;
+        its.offers & needed == needed
     }
 
     /// Makes the pool's memory known to DPDK and the device.
@@ -259,6 +288,8 @@ impl Opening<'_> {
             zero_copy,
             scatter: has(offers::SCATTER),
             checksums: has(offers::CHECKSUMS),
+            udp_checksums: has(offers::UDP_CHECKSUMS),
+            segmentation: self.joins(its),
             promiscuous: has(offers::PROMISCUOUS),
         }
     }

@@ -339,6 +339,16 @@ impl Plugin {
         unsafe { (self.table.send)(port, queue, mbufs.as_mut_ptr(), count) }
     }
 
+    /// Has the driver look at a packet that it is to cut, and write into its headers what it needs. Returns
+    /// whether it would send it.
+    ///
+    /// # Safety
+    /// As for [`send`](Self::send).
+    pub(crate) unsafe fn prepare(&self, port: u16, queue: u16, mbuf: *mut c_void) -> bool {
+        // SAFETY: as our caller says.
+        unsafe { (self.table.prepare)(port, queue, &mut [mbuf] as *mut _, 1) == 1 }
+    }
+
     /// # Safety
     /// As for [`send`](Self::send).
     pub(crate) unsafe fn reap(&self, port: u16, queue: u16) {

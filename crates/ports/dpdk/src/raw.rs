@@ -5,7 +5,7 @@
 use std::ffi::{c_char, c_void};
 
 /// The version of the interface that this is.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// What a device can do, or is to do (`OFFERS_…`, `IS_…`, `WANTS_…`).
 pub mod offers {
@@ -18,9 +18,11 @@ pub mod offers {
     pub const PROMISCUOUS: u32 = 1 << 6;
     pub const TCP_SEGMENTATION: u32 = 1 << 7;
     pub const UDP_SEGMENTATION: u32 = 1 << 8;
+    pub const JOINING: u32 = 1 << 9;
+    pub const IP_CHECKSUMS: u32 = 1 << 10;
+    pub const UDP_CHECKSUMS: u32 = 1 << 11;
     pub const SEALING: u32 = 1 << 16;
     pub const OPENING: u32 = 1 << 17;
-    pub const IPV4_SUMS: u32 = 1 << 18;
 }
 
 /// By what a device spreads packets over its queues (`SPREADS_BY_…`).
@@ -159,6 +161,7 @@ pub struct Table {
     pub device_events: unsafe extern "C" fn(port: u16) -> *mut u32,
     pub receive: unsafe extern "C" fn(port: u16, queue: u16, mbufs: Handles, count: u16) -> u16,
     pub send: unsafe extern "C" fn(port: u16, queue: u16, mbufs: Handles, count: u16) -> u16,
+    pub prepare: unsafe extern "C" fn(port: u16, queue: u16, mbufs: Handles, count: u16) -> u16,
     pub reap: unsafe extern "C" fn(port: u16, queue: u16) -> i32,
 }
 

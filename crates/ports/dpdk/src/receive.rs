@@ -1,15 +1,15 @@
 //! What a device has received: each mbuf is checked before it is read.
 
 use crate::device::DpdkDevice;
-use crate::mbuf::{Known, L4_BAD, L4_GOOD, L4_NONE, Received};
+use crate::mbuf::{Known, L4_BAD, L4_GOOD, L4_NONE, Received, flags};
 use arrayvec::ArrayVec;
 use std::ffi::c_void;
 use std::io;
 use testudo_link::partial_checksum;
 use testudo_packet::{BATCH_SIZE, Batch, Buffer, DropReason, Pool};
 
-/// Most mbufs of one packet. A jumbo frame has five.
-pub(crate) const MOST_PARTS: usize = 18;
+/// Most mbufs of one packet. A jumbo frame has five, a super-frame of 64 KiB has 38.
+pub(crate) const MOST_PARTS: usize = 48;
 
 /// Mbufs that go back to their mempool after a burst.
 type Done = ArrayVec<*mut c_void, BATCH_SIZE>;
@@ -27,6 +27,9 @@ struct Burst<'a> {
 impl DpdkDevice {
     /// Adds packets that came to a queue to `batch`, as many as fit.
     pub(crate) fn receive(&mut self, queue: u16, pool: &mut Pool, batch: &mut Batch) -> io::Result<()> {
+        if !self.backlog.is_empty() && !self.deliver_backlog(pool, batch) {
+            return Ok(());
+        }
         let room = batch.remaining_capacity().min(pool.available());
         let mut handles = [std::ptr::null_mut(); BATCH_SIZE];
         let Some(handles) = handles.get_mut(..room).filter(|handles| !handles.is_empty()) else {
@@ -48,7 +51,20 @@ impl DpdkDevice {
         }
         self.mbufs.put(&burst.done);
         burst.pool.recycle_all(&mut burst.fresh);
+        if !self.backlog.is_empty() {
+            self.deliver_backlog(pool, batch);
+        }
         Ok(())
+    }
+
+    /// Delivers what came with and after a super-frame. Returns whether all of it is delivered.
+    #[cold]
+    fn deliver_backlog(&mut self, pool: &mut Pool, batch: &mut Batch) -> bool {
+        if let Ok(security) = &mut self.security {
+            // Verdicts on packets that waited were noted in an earlier call.
+            security.look_at_all();
+        }
+        self.backlog.deliver(pool, batch)
     }
 
     /// Takes the packet that begins with this mbuf.
@@ -77,23 +93,33 @@ impl DpdkDevice {
         };
         self.give_back(known, &mut burst.done);
         match outcome {
-            Ok(packet) => self.deliver(packet, received.flags, burst),
+            Ok(packet) => self.deliver(packet, known, received.flags, burst),
             Err(reason) => self.refuse(reason, burst),
         }
     }
 
-    /// Hands a packet up.
-    #[inline]
-    fn deliver(&mut self, mut packet: Buffer, flags: u64, burst: &mut Burst<'_>) {
-        let verdict = flags & L4_NONE;
+    /// Hands a packet up, whose first mbuf this is. It is a part of the loop over a burst, though called
+    /// twice.
+    #[inline(always)]
+    fn deliver(&mut self, mut packet: Buffer, known: Known, said: u64, burst: &mut Burst<'_>) {
+        if said & flags::JOINED != 0 {
+            let is_one = self.backlog.push_super_frame(packet, known.segment_bytes(), burst.pool);
+            self.statistics.super_frames_cut += u64::from(is_one);
+            return;
+        }
+        let verdict = said & L4_NONE;
         self.statistics.bad_checksums += u64::from(verdict == L4_BAD);
         if self.completes_checksums && verdict != L4_GOOD && partial_checksum::complete(packet.bytes_mut()) {
             self.statistics.checksums_completed += 1;
         }
         if let Ok(security) = &mut self.security {
-            security.note(&mut packet, flags);
+            security.note(&mut packet, said);
         }
-        burst.batch.push(packet);
+        if self.backlog.is_empty() {
+            burst.batch.push(packet);
+        } else {
+            self.backlog.push(packet);
+        }
     }
 
     /// A packet of several mbufs, or of one that keeps its room: it is copied into one buffer.
@@ -131,7 +157,7 @@ impl DpdkDevice {
         match whole {
             Ok(packet) => {
                 self.statistics.rx_copied += 1;
-                self.deliver(packet, received.flags, burst);
+                self.deliver(packet, first, received.flags, burst);
             }
             Err(reason) => self.refuse(reason, burst),
         }

@@ -49,12 +49,18 @@ pub struct DeviceStatistics {
     pub tx_copied: u64,
     /// Checksums that were completed.
     pub checksums_completed: u64,
+    /// Packets whose checksum was left to the device when they were sent.
+    pub checksums_left: u64,
     /// Packets whose checksum the device found wrong. They go on: receivers judge them.
     pub bad_checksums: u64,
     /// Packets that the device says it opened or refused, and in which it can have found no IPsec.
     pub misplaced_verdicts: u64,
     /// Times that its driver did not end a session for cryptography.
     pub failed_session_ends: u64,
+    /// Frames that were several segments of TCP, and were cut into them.
+    pub super_frames_cut: u64,
+    /// Frames that several segments were joined to when they were sent.
+    pub super_frames_sent: u64,
     /// Times that the device asked to be reset, and was.
     pub resets: u64,
 }

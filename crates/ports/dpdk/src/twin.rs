@@ -49,6 +49,8 @@ struct World {
     offers: u32,
     resets: u32,
     starts_fail: bool,
+    /// Whether it takes no packet that it would have to cut.
+    refuses_joined: bool,
 }
 
 thread_local! {
@@ -81,6 +83,23 @@ impl World {
         }
     }
 
+    /// What is asked for a packet, and its bytes.
+    fn request(&self, first: usize) -> (u64, u64, Vec<u8>) {
+        let (mut bytes, mut next) = (Vec::new(), Some(first));
+        while let Some(number) = next {
+            let mbuf = &self.slots[number].mbuf;
+            // SAFETY: the device under test describes what is to be sent in a frame of its pool, which is
+            // there until the packet was sent.
+            bytes.extend(unsafe {
+                let start = mbuf.buf_addr.add(usize::from(mbuf.data_off));
+                std::slice::from_raw_parts(start, usize::from(mbuf.data_len))
+            });
+            next = self.number(mbuf.next.addr());
+        }
+        let mbuf = &self.slots[first].mbuf;
+        (mbuf.ol_flags, mbuf.tx_offload, bytes)
+    }
+
     fn get(&mut self) -> Option<usize> {
         let number = self.free.pop()?;
         self.states[number] = states::OUT;
@@ -109,13 +128,23 @@ pub struct Words {
     pub buf_addr: Option<usize>,
     /// Offload flags.
     pub flags: u64,
+    /// Bytes of payload of each segment that was joined to it.
+    pub segment_bytes: u16,
 }
 
 impl Words {
     /// A packet of so many bytes, as honest devices describe it.
     #[must_use]
     pub fn of(bytes: u16) -> Self {
-        Self { data_off: DPDK_HEADROOM, data_len: bytes, segments: 1, next: 0, buf_addr: None, flags: 0 }
+        Self {
+            data_off: DPDK_HEADROOM,
+            data_len: bytes,
+            segments: 1,
+            next: 0,
+            buf_addr: None,
+            flags: 0,
+            segment_bytes: 0,
+        }
     }
 }
 
@@ -156,6 +185,7 @@ impl DpdkTwin {
             let mbuf = &mut world.slots[number].mbuf;
             (mbuf.data_off, mbuf.data_len, mbuf.nb_segs) = (words.data_off, words.data_len, words.segments);
             (mbuf.pkt_len, mbuf.ol_flags) = (words.data_len.into(), words.flags);
+            mbuf.tx_offload = u64::from(words.segment_bytes) << 24;
             mbuf.next = std::ptr::with_exposed_provenance_mut(words.next);
             if let Some(address) = words.buf_addr {
                 mbuf.buf_addr = std::ptr::with_exposed_provenance_mut(address);
@@ -248,6 +278,18 @@ impl DpdkTwin {
         world(|world| *world.events |= event);
     }
 
+    /// From now on it takes no packet that it would have to cut.
+    pub fn refuse_joined(&self) {
+        world(|world| world.refuses_joined = true);
+    }
+
+    /// Of the packets that are to be sent: offload flags, lengths of headers and segments
+    /// (`rte_mbuf.tx_offload`), and bytes.
+    #[must_use]
+    pub fn requests(&self) -> Vec<(u64, u64, Vec<u8>)> {
+        world(|world| world.sent.iter().map(|&number| world.request(number)).collect())
+    }
+
     /// From now on the device does not start.
     pub fn fail_to_start(&self) {
         world(|world| world.starts_fail = true);
@@ -309,6 +351,7 @@ static TABLE: Table = Table {
     device_events,
     receive,
     send,
+    prepare,
     reap,
 };
 
@@ -498,6 +541,10 @@ unsafe extern "C" fn send(_: u16, _: u16, mbufs: *mut *mut c_void, count: u16) -
         }
         takes
     })
+}
+
+unsafe extern "C" fn prepare(_: u16, _: u16, _: *mut *mut c_void, count: u16) -> u16 {
+    world(|world| if world.refuses_joined { 0 } else { count })
 }
 
 unsafe extern "C" fn reap(_: u16, _: u16) -> i32 {

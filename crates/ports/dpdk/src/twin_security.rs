@@ -1,5 +1,6 @@
 //! The cryptography of a DPDK that is played by a test: sessions without keys, which seal nothing.
 
+use crate::mbuf::{Mbuf, tx_lengths};
 use crate::raw::offers;
 use crate::security::raw::{Offer, Session, Table, VERSION, gcm_bit, takes};
 use std::cell::RefCell;
@@ -11,6 +12,9 @@ pub const OFFERS: u32 = offers::SEALING | offers::OPENING;
 const TABLE_BYTES: u32 = size_of::<Table>() as u32;
 /// The error of a function that refuses: EINVAL.
 const REFUSED: i32 = -22;
+
+/// The device is to seal it (`RTE_MBUF_F_TX_SEC_OFFLOAD`).
+const SEALS: u64 = 1 << 43;
 
 /// What is played on this thread.
 #[derive(Default)]
@@ -99,8 +103,27 @@ unsafe extern "C" fn session_forget(session: *mut c_void) {
     played(|played| played.sessions[session.addr() - 1] = false);
 }
 
-unsafe extern "C" fn prepare(_: *mut c_void, _: *mut c_void, _: *mut c_void, _: u16, _: u16) -> i32 {
-    played(|played| if played.refuses_packets { REFUSED } else { 0 })
+unsafe extern "C" fn prepare(
+    _: *mut c_void,
+    _: *mut c_void,
+    packet: *mut c_void,
+    link_bytes: u16,
+    ip_bytes: u16,
+) -> i32 {
+    if played(|played| played.refuses_packets) {
+        return REFUSED;
+    }
+    let mbuf = packet.cast::<Mbuf>();
+    // SAFETY: the caller has this mbuf, and nobody else.
+    unsafe {
+        (*mbuf).ol_flags |= SEALS;
+        (*mbuf).tx_offload = tx_lengths(link_bytes, ip_bytes, 0, 0);
+    }
+    0
 }
 
-unsafe extern "C" fn undo(_: *mut c_void) {}
+/// As the plugin: whatever was asked for.
+unsafe extern "C" fn undo(packet: *mut c_void) {
+    // SAFETY: as in `prepare`.
+    unsafe { (*packet.cast::<Mbuf>()).ol_flags = 0 };
+}

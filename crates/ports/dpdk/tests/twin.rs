@@ -174,7 +174,7 @@ fn parts_are_gathered_and_chains_that_never_end_are_dropped() {
     let garbage = chain(&played, &[100, 100]);
     played.driver.describe(garbage[0], Words { segments: 2, next: 0xDEAD_BEEF, ..Words::of(100) });
     let lying = chain(&played, &[100, ROOM + 1]);
-    let many = chain(&played, &[100; 30]);
+    let many = chain(&played, &[100; 50]);
     let long = chain(&played, &[ROOM; 6]);
     for first in [&cycle, &garbage, &lying, &many, &long] {
         played.driver.deliver(first[0]);
@@ -327,4 +327,18 @@ fn without_enough_buffers_the_error_says_how_many() {
     let error = DpdkDevice::open(&eal, &mut pool, &DpdkConfig::of("played")).unwrap_err();
     assert!(matches!(error, OpenError::Buffers { needed: 192, may: 100, .. }), "{error}");
     assert_eq!(pool.available(), 100);
+}
+
+/// RSS: SAs go by SPI, windows of VPE in UDP by source port.
+#[test]
+fn several_queues_are_spread_by_all_that_a_device_declares() {
+    for (queues, spread_by) in [(1, &[][..]), (2, &["ESP", "AH", "UDP", "TCP", "IP"])] {
+        let mut pool = Pool::for_devices(FRAMES, 1514);
+        let (eal, driver) = DpdkTwin::start(0);
+        let config = DpdkConfig { descriptors: 64, queues, ..DpdkConfig::of("played") };
+        let device = DpdkDevice::open(&eal, &mut pool, &config).unwrap();
+        assert_eq!((device.chosen().queues, &device.chosen().spread_by[..]), (queues, spread_by));
+        driver.free_all();
+        device.close(&mut pool);
+    }
 }

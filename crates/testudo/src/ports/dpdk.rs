@@ -67,12 +67,14 @@ pub fn open(
 ) -> Result<Opened, Failure> {
     // It was started for the settings.
     let eal = eal.ok_or_else(|| Failure::new(Kind::Port, "DPDK was not started"))?;
+    let is_outer = side.name != super::xdp::PROTECTED;
     let config = DpdkConfig {
         queues: settings.queues,
         mtu: Some(side.mtu),
         security: side.offload != Offload::Off,
         promiscuous: settings.promiscuous,
         busy_poll: settings.busy_poll,
+        udp_over_ipv6: is_outer && settings.addresses.iter().any(|own| own.address.is_ipv6()),
         ..DpdkConfig::of(&settings.device)
     };
     let device = DpdkDevice::open(eal, pool, &config).map_err(failure(Kind::Port))?;
@@ -84,8 +86,8 @@ pub fn open(
     let resolver = OwnResolver::new(own.collect(), side.udp_ports);
     let link = LinkConfig {
         routes: routes(settings),
-        forwards: side.name == super::xdp::PROTECTED,
-        completes_udp: side.name != super::xdp::PROTECTED,
+        forwards: !is_outer,
+        completes_udp: is_outer && !device.dpdk().chosen().udp_checksums,
         ..LinkConfig::default()
     };
     let started = Instant::now();
@@ -252,7 +254,10 @@ impl PortDetails for Details {
             count("rx_copied", statistics.rx_copied),
             count("tx_copied", statistics.tx_copied),
             count("checksums_completed", statistics.checksums_completed),
+            count("checksums_left", statistics.checksums_left),
             count("bad_checksums", statistics.bad_checksums),
+            count("super_frames_cut", statistics.super_frames_cut),
+            count("super_frames_sent", statistics.super_frames_sent),
             count("resets", statistics.resets),
             count("misplaced_verdicts", statistics.misplaced_verdicts),
             count("failed_session_ends", statistics.failed_session_ends),
@@ -276,6 +281,8 @@ impl PortDetails for Details {
                 ("rx_descriptors", json!(chosen.rx_descriptors)),
                 ("tx_descriptors", json!(chosen.tx_descriptors)),
                 ("spread_by", json!(self.spread())),
+                ("udp_checksums", json!(chosen.udp_checksums)),
+                ("segmentation", json!(chosen.segmentation)),
                 ("promiscuous", json!(chosen.promiscuous)),
                 ("cryptography", json!(self.no_offload.as_deref().unwrap_or("nic"))),
                 ("link_up", json!(hardware.link_up)),

@@ -120,6 +120,11 @@ impl Security {
         }
     }
 
+    /// Packets that were [noted](Self::note) in an earlier call are among those of this one.
+    pub(crate) fn look_at_all(&mut self) {
+        self.came = true;
+    }
+
     /// Finds the sessions of packets that were [noted](Self::note).
     fn find(&mut self, frames: &mut [Buffer]) {
         if !std::mem::take(&mut self.came) {
@@ -198,6 +203,13 @@ impl DpdkDevice {
             security.sent_under[known.number] = serial;
         }
         ready.len()
+    }
+
+    /// These mbufs leave under no session.
+    pub(crate) fn without_session(&mut self, leaving: &[(Known, bool)]) {
+        let Ok(security) = &mut self.security else { return };
+        security.sent_under.resize(self.mbufs.count(), 0);
+        leaving.iter().for_each(|(known, _)| security.sent_under[known.number] = 0);
     }
 
     /// Packets do not leave after all.

@@ -12,23 +12,26 @@
 )]
 
 mod files;
+#[allow(dead_code, reason = "shared with the tests over a driver that is played")]
+mod flow;
 mod kernel;
 mod memory;
 mod support;
+mod virtio;
 
 use std::process::ExitCode;
 use testudo_judge::harness::Suite;
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    if let [first, folder] = arguments.as_slice()
-        && first == files::ECHO
-    {
-        return files::echo(folder.as_ref());
+    match arguments.as_slice() {
+        [first, folder] if first == files::ECHO => return files::echo(folder.as_ref()),
+        [first, folder] if first == virtio::ECHO => return virtio::echo(folder.as_ref()),
+        _ => {}
     }
     if std::env::var_os("TESTUDO_WITHOUT_DPDK").is_some() {
         println!("devices: skipped, TESTUDO_WITHOUT_DPDK is set");
         return ExitCode::SUCCESS;
     }
-    kernel::tests(files::tests(memory::tests(Suite::new()))).run(support::Dpdk::start)
+    virtio::tests(kernel::tests(files::tests(memory::tests(Suite::new())))).run(support::Dpdk::start)
 }
