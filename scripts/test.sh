@@ -23,7 +23,7 @@ docs() {
 }
 
 # Programs whose tests take longest, wait for an emulated machine most of the time, and measure nothing.
-guests='linux_kernel linux_gateway linux_peer ip_xfrm xdp_judges'
+guests='linux_kernel linux_gateway linux_peer ip_xfrm xdp_judges dpdk_judges'
 
 # These run beside all others, whose output comes first.
 tests() {

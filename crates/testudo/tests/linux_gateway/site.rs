@@ -125,9 +125,13 @@ impl Site {
         peer.wait_until("test -e /sys/class/net/eth1", PATIENCE)?;
         peer.run(ROUTER_SCRIPT)?;
         // RFC 3948: a socket that accepts ESP (level UDP, option UDP_ENCAP, value UDP_ENCAP_ESPINUDP).
-        let socket = "exec socat -u UDP4-RECV:4500,setsockopt-listen=17:100:i2 /dev/null";
-        let _ = peer.background(socket)?;
-        peer.wait_until("ss -Hlun | grep -q :4500", PATIENCE)?;
+        for (family, address) in [("UDP4", "0.0.0.0:4500"), ("UDP6", "\\[::\\]:4500")] {
+            let only = if family == "UDP6" { ",ipv6only=1" } else { "" };
+            let socket =
+                format!("exec socat -u {family}-RECV:4500{only},setsockopt-listen=17:100:i2 /dev/null");
+            let _ = peer.background(&socket)?;
+            peer.wait_until(&format!("ss -Hlun | grep -q '{address}'"), PATIENCE)?;
+        }
         Ok(Self { peer, network })
     }
 
@@ -200,7 +204,11 @@ fn states_and_policies(kind: Kind, tunnel: &Tunnel) -> String {
     }
     let flags = flags.join(" ");
     let in_udp = kind.protocol == Protocol::EspInUdp;
-    let encapsulation = if in_udp { "encap espinudp 4500 4500 0.0.0.0" } else { "" };
+    let encapsulation = match (in_udp, kind.over_ipv6) {
+        (true, false) => "encap espinudp 4500 4500 0.0.0.0",
+        (true, true) => "encap espinudp 4500 4500 ::",
+        (false, _) => "",
+    };
     let mut batch = "xfrm state flush\nxfrm policy flush\n".to_owned();
     for (sa, [from, to]) in [(&tunnel.outbound, [left, right]), (&tunnel.inbound, [right, left])] {
         let algorithm = match kind.protocol {

@@ -1,6 +1,7 @@
 //! Configuration and key files, as a user would write them.
 
 use super::Outcome;
+use super::sites::{OUTER, ROUTER};
 use std::fmt::Write as _;
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
@@ -176,6 +177,24 @@ impl Config {
     pub fn with_xdp(&mut self, more: &str) {
         let port = |interface| format!("kind = \"xdp\"\ninterface = \"{interface}\"\n{more}");
         self.kinds = ["lan", "wan"].map(|interface| Some(port(interface)));
+    }
+
+    /// TAP devices of DPDK's at both sides, `dtap0` and `dtap1`, which have the addresses of the left gateway
+    /// of `support::sites`.
+    pub fn with_dpdk_taps(&mut self, library: &Path) {
+        let port = |number: usize, addresses: [&str; 2], more: &str| {
+            let [v4, v6] = addresses;
+            Some(format!(
+                "kind = \"dpdk\"\ndevice = \"net_tap{number},iface=dtap{number}\"\n\
+                 addresses = [\"{v4}/24\", \"{v6}/64\"]\nlibrary = \"{}\"\neal = [\"--no-huge\"]\n{more}",
+                library.display()
+            ))
+        };
+        let routers = ROUTER.map(|via| format!("\"default via {via}\"")).join(", ");
+        self.kinds = [
+            port(0, ["10.1.0.1", "fd01::1"], ""),
+            port(1, [OUTER[0][0], OUTER[1][0]], &format!("next_hops = [{routers}]")),
+        ];
     }
 
     /// Writes configuration and key files into `folder`, replacing those there.

@@ -1,28 +1,19 @@
 //! A site behind a Linux gateway, each protocol and IP version in turn.
 
+use crate::port;
 use crate::site::{Kind, Site, stop};
 use crate::support::ensure;
 use std::net::IpAddr;
 use std::time::Duration;
-use testudo_judge::harness::{Suite, TestResult};
+use testudo_judge::harness::TestResult;
 use testudo_lab::traffic::{ping, tcp_stream, udp_echo};
-
-pub fn tests(suite: Suite<'_, Site>) -> Suite<'_, Site> {
-    let [esp, over_ipv6, in_udp, ah] = Kind::ALL;
-    suite
-        .test("hosts_behind_af_xdp_and_linux_reach_each_other_by_esp_over_ipv4", move |site| reach(site, esp))
-        .test("hosts_behind_af_xdp_and_linux_reach_each_other_by_esp_over_ipv6", move |site| {
-            reach(site, over_ipv6)
-        })
-        .test("hosts_behind_af_xdp_and_linux_reach_each_other_by_esp_in_udp", move |site| reach(site, in_udp))
-        .test("hosts_behind_af_xdp_and_linux_reach_each_other_by_ah", move |site| reach(site, ah))
-}
 
 const SIZES: [usize; 3] = [1, 64, 1200];
 const SECOND: Duration = Duration::from_secs(1);
 
-fn reach(site: &mut Site, kind: Kind) -> TestResult {
-    let gateway = site.connect_with(kind, "", |end| end.with_xdp("mode = \"native\""))?;
+pub fn reach(site: &mut Site, kind: Kind) -> TestResult {
+    let gateway = site.connect_with(kind, "", port::choose)?;
+    port::plug(&site.network)?;
     let (left, right) = (&site.network.left, &site.network.right);
     for [at_left, at_right] in [["10.1.0.2", "10.2.0.10"], ["fd01::2", "fd02::10"]] {
         let [at_left, at_right]: [IpAddr; 2] = [at_left.parse()?, at_right.parse()?];
@@ -40,5 +31,6 @@ fn reach(site: &mut Site, kind: Kind) -> TestResult {
     }
     let errors = site.errors_of_linux()?;
     ensure(errors.is_empty(), || format!("Linux counted {errors}"))?;
-    stop(gateway, &["icmp_believed", "icmp_ignored", "too_big"])
+    // Where no kernel has the port, it drops what is not for it: bridges send some of that to all.
+    stop(gateway, &["icmp_believed", "icmp_ignored", "too_big", "link_control", "other_mac"])
 }

@@ -1,6 +1,7 @@
 //! Scapy at the other end of the wire: it seals echo requests to a host behind the gateway, and opens what
 //! comes back, of ESP, ESP in UDP and AH.
 
+use crate::port;
 use crate::site::Site;
 use crate::support::config::{Config, Sa};
 use crate::support::gateway::Gateway;
@@ -8,22 +9,14 @@ use crate::support::sites::{Network, OUTER};
 use crate::support::{Outcome, ensure, wait};
 use std::path::Path;
 use testudo_crypto::Suite as Algorithms;
-use testudo_judge::harness::{Suite, TestResult};
+use testudo_judge::harness::TestResult;
 use testudo_judge::scapy::Scapy;
 use testudo_lab::namespaces::Namespace;
-
-pub fn tests(suite: Suite<'_, Site>) -> Suite<'_, Site> {
-    suite
-        .test("scapy_and_an_af_xdp_port_exchange_esp_over_ipv4", |site| exchange(site, false, "esp"))
-        .test("scapy_and_an_af_xdp_port_exchange_esp_over_ipv6", |site| exchange(site, true, "esp"))
-        .test("scapy_and_an_af_xdp_port_exchange_esp_in_udp", |site| exchange(site, false, "udp"))
-        .test("scapy_and_an_af_xdp_port_exchange_ah", |site| exchange(site, false, "ah"))
-}
 
 const SCRIPTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/scapy");
 
 /// The link-layer address of an interface.
-fn mac(host: &Namespace, interface: &str) -> Outcome<String> {
+pub fn mac(host: &Namespace, interface: &str) -> Outcome<String> {
     let shown = host.run(&["ip", "-o", "link", "show", "dev", interface])?;
     let mut words = shown.split_whitespace().skip_while(|word| *word != "link/ether").skip(1);
     Ok(words.next().ok_or("no link-layer address")?.to_owned())
@@ -32,7 +25,7 @@ fn mac(host: &Namespace, interface: &str) -> Outcome<String> {
 /// The left gateway, whose peer is Scapy.
 fn config(over_ipv6: bool, kind: &str) -> Outcome<Config> {
     let [mut end, _] = Network::ends(over_ipv6, kind == "udp", "")?;
-    end.with_xdp("mode = \"native\"");
+    port::choose(&mut end);
     let tunnel = &mut end.tunnels[0];
     tunnel.esn = false;
     if kind == "ah" {
@@ -45,14 +38,15 @@ fn config(over_ipv6: bool, kind: &str) -> Outcome<Config> {
     Ok(end)
 }
 
-fn exchange(site: &mut Site, over_ipv6: bool, kind: &str) -> TestResult {
+pub fn exchange(site: &mut Site, over_ipv6: bool, kind: &str) -> TestResult {
     Scapy::find(Path::new(SCRIPTS))?;
     let config = config(over_ipv6, kind)?;
     let folder = site.network.folder_of(&config)?;
     let gateway = Gateway::start(&site.network.a, &folder)?;
+    port::plug(&site.network)?;
     let (router, tunnel) = (&site.network.routers[0], &config.tunnels[0]);
     let [local, remote] = OUTER[usize::from(over_ipv6)];
-    let (own_mac, gateway_mac) = (mac(router, "wan")?, mac(&site.network.a, "wan")?);
+    let (own_mac, gateway_mac) = (mac(router, "wan")?, port::wan_mac(&site.network)?);
     let mut command = router.command("/usr/bin/python3");
     command.arg("-B").arg(Path::new(SCRIPTS).join("on_the_wire.py"));
     command.args(["wan", &own_mac, &gateway_mac, kind, remote, local]);
