@@ -10,6 +10,7 @@ use testudo_wire::fragment::{self, Piece};
 use testudo_wire::ip::{IPV6_HEADER_BYTES, IpHeader, Version};
 use testudo_wire::protocol;
 use testudo_wire::reassembly::FRAGMENT_HEADER_BYTES;
+use testudo_wire::udp::complete_ipv6_checksum;
 
 impl Ipsec {
     /// Sends a sealed datagram, in fragments if it is longer than the path carries. DF is clear in these,
@@ -84,12 +85,13 @@ fn make_atomic_fragment(datagram: &mut Buffer) {
 
 /// Cuts a sealed datagram into fragments of at most `mtu` bytes, without DF, under this Identification (its
 /// low 16 bits over IPv4). The first stays in its own buffer, before which IPv6 needs 8 bytes of headroom;
-/// the others get new ones.
+/// the others get new ones. UDP over IPv6 has its checksum before it is cut: ports complete that of whole
+/// datagrams alone.
 ///
 /// # Errors
 /// Why there are none: all have been discarded to `pool` for this reason.
 pub fn outer_fragments(
-    buffer: Buffer,
+    mut buffer: Buffer,
     mtu: usize,
     identification: u32,
     pool: &mut Pool,
@@ -100,6 +102,7 @@ pub fn outer_fragments(
         pool.discard(buffer, DropReason::BadHeader);
         return Err(DropReason::BadHeader);
     };
+    complete_ipv6_checksum(buffer.bytes_mut());
     let pieces = fragment::pieces_of_ours(&header, buffer.bytes(), mtu, identification);
     let cut = copy_later(&buffer, pieces, pool);
     put_first(buffer, cut, pool)
@@ -176,8 +179,10 @@ mod tests {
     use crate::fragments::{Reassembled, Reassembler};
     use crate::lifetime::Moment;
     use testudo_packet::HEADROOM_BYTES;
+    use testudo_wire::checksum::Sum;
     use testudo_wire::ip::OuterHeader;
     use testudo_wire::protocol;
+    use testudo_wire::udp::UdpHeader;
 
     fn datagram(is_v6: bool, bytes: usize) -> Vec<u8> {
         let ends = if is_v6 { ["2001:db8::1", "2001:db8::2"] } else { ["192.0.2.1", "192.0.2.2"] };
@@ -242,6 +247,24 @@ mod tests {
         }
         assert_eq!((pool.available(), pool.drops().total()), (pool.size(), 0));
         assert_eq!(pool.created(), pool.merged(), "all but the first were made, and merged again");
+    }
+
+    #[test]
+    fn udp_over_ipv6_has_its_checksum_before_it_is_cut() {
+        let mut pool = Pool::new(9, 9000);
+        let mut whole = datagram(true, 3000);
+        whole[6] = protocol::UDP;
+        let udp = UdpHeader { source_port: 4500, destination_port: 4500, total_bytes: 3000 - 40 };
+        udp.write(&mut whole[40..]).unwrap();
+        let packet = buffer(&mut pool, &whole);
+        let fragments = outer_fragments(packet, 1280, 1, &mut pool).unwrap();
+        let payloads = fragments.iter().flat_map(|fragment| &fragment.bytes()[48..]);
+        let payload: Vec<u8> = payloads.copied().collect();
+        assert_ne!(payload[6..8], [0, 0]);
+        let ends = ["2001:db8::1", "2001:db8::2"].map(|text| text.parse().unwrap());
+        let sum = Sum::default().pseudo_header(ends[0], ends[1], protocol::UDP, 3000 - 40);
+        assert_eq!(sum.bytes(&payload).finish().to_bytes(), [0, 0], "what receivers compute");
+        fragments.into_iter().for_each(|fragment| pool.recycle(fragment));
     }
 
     #[test]
