@@ -199,7 +199,7 @@ impl Network {
                 let header = header_bytes(&whole);
                 let bytes = (whole.len() - header) / 8 * 8;
                 let mut noise = crate::support::random_bytes(&mut self.random, bytes);
-                // With the chain of headers whole: otherwise it is dropped alone, and the others come through.
+                // With the chain of headers whole: it would be dropped alone otherwise, and the others pass.
                 noise[..8 * least].copy_from_slice(&whole[header..header + 8 * least]);
                 let part = Part { offset: 0, bytes, more: true };
                 all.insert(1, fragment_with(&whole, self.identification, part, &noise));
