@@ -42,11 +42,16 @@ impl Cut {
         }
     }
 
+    /// Bytes of the next segment, with its headers.
+    fn next_bytes(&self) -> usize {
+        self.packet_at + self.frame.header_bytes() + self.frame.payload_range(self.next).len()
+    }
+
     /// Copies the next segment out; `None` if there is no buffer for it.
     fn segment(&mut self, pool: &mut Pool) -> Option<Buffer> {
         let payload = self.frame.payload_range(self.next);
         let headers = self.packet_at + self.frame.header_bytes();
-        let bytes = headers + payload.len();
+        let bytes = self.next_bytes();
         let mut segment = pool.pop_for(bytes)?;
         let (whole, area) = (self.whole.bytes(), &mut segment.receive_area()[..bytes]);
         area[..self.packet_at].copy_from_slice(&whole[..self.packet_at]);
@@ -102,6 +107,10 @@ impl Backlog {
             match first {
                 Waiting::Cut(cut) if cut.next == cut.frame.segments() => pool.recycle(cut.whole),
                 Waiting::Packet(packet) if !batch.is_full() => batch.push(packet),
+                // Frames come back. Long buffers may all be those of super-frames that wait here.
+                Waiting::Cut(cut) if !batch.is_full() && cut.next_bytes() > pool.frame_packet_bytes() => {
+                    pool.discard(cut.whole, DropReason::PoolEmpty);
+                }
                 unfinished => {
                     self.0.push_front(unfinished);
                     return false;

@@ -150,6 +150,26 @@ fn segments_wait_until_there_is_room_and_the_device_is_not_asked_before() {
     played.close();
 }
 
+/// Segments that fit no frame need a long buffer each, as the super-frames that wait do.
+#[test]
+fn super_frames_in_all_long_buffers_do_not_stop_the_port() {
+    let mut played = played(0);
+    let flow = Flow::tcp(true);
+    let segments = flow.segments(1, 2000);
+    for _ in 0..LONG {
+        played.deliver(&flow.joined(&segments), 2000);
+    }
+    let mut came = played.rx();
+    assert!(played.pool.drops().get(DropReason::PoolEmpty) > 0, "there is no buffer for its segments");
+    played.deliver_plain(&flow.packet(7, 0, 0x11, &[]));
+    for _ in 0..LONG {
+        came.extend(played.rx());
+    }
+    assert_eq!(came.last(), Some(&flow.packet(7, 0, 0x11, &[])), "the port goes on");
+    assert!(came.iter().all(|frame| segments.contains(frame) || frame.len() < 100));
+    played.close();
+}
+
 #[test]
 fn frames_that_are_no_super_frames_are_dropped_by_name() {
     let mut played = played(0);
