@@ -55,7 +55,7 @@ pub struct Chosen {
     pub scatter: bool,
     /// Whether the device judges checksums.
     pub checksums: bool,
-    /// Whether the device computes checksums of UDP that it sends.
+    /// Whether checksums that UDP over IPv6 lacks are left to the device.
     pub udp_checksums: bool,
     /// Whether segments of TCP are sent joined, in super-frames that the device cuts or hands on.
     pub segmentation: bool,
@@ -168,7 +168,7 @@ impl Opening<'_> {
                 .config
                 .complete_checksums
                 .unwrap_or(LOCAL.contains(&self.driver.as_str())),
-            leaves_udp_checksums: self.config.udp_over_ipv6 && its.offers & offers::UDP_CHECKSUMS != 0,
+            leaves_udp_checksums: self.leaves_udp_checksums(&its),
             joins: self.joins(&its),
             backlog: Backlog::default(),
             ticker,
@@ -253,6 +253,11 @@ impl Opening<'_> {
         its.offers & needed == needed
     }
 
+    /// Whether checksums that UDP over IPv6 lacks are left to the device. If not, the link layer has them.
+    fn leaves_udp_checksums(&self, its: &Config) -> bool {
+        self.config.udp_over_ipv6 && its.offers & offers::UDP_CHECKSUMS != 0
+    }
+
     /// Makes the pool's memory known to DPDK and the device.
     fn memory(&self, pool: &Pool) -> Result<(Addresses, Option<Registered>), OpenError> {
         let is_virtual = self.info.offers & offers::IS_VIRTUAL != 0;
@@ -288,7 +293,7 @@ impl Opening<'_> {
             zero_copy,
             scatter: has(offers::SCATTER),
             checksums: has(offers::CHECKSUMS),
-            udp_checksums: has(offers::UDP_CHECKSUMS),
+            udp_checksums: self.leaves_udp_checksums(its),
             segmentation: self.joins(its),
             promiscuous: has(offers::PROMISCUOUS),
         }

@@ -38,10 +38,14 @@ struct Played {
 }
 
 fn played(more: u32) -> Played {
+    let config = DpdkConfig { segmentation: Some(true), udp_over_ipv6: true, ..DpdkConfig::of("played") };
+    played_as(more, &config)
+}
+
+fn played_as(more: u32, config: &DpdkConfig) -> Played {
     let mut pool = Pool::for_devices(FRAMES, 1514).with_long(LONG, LONGEST);
     let (eal, driver) = DpdkTwin::start(offers::SCATTER | offers::SEGMENTS | more);
-    let config = DpdkConfig { segmentation: Some(true), udp_over_ipv6: true, ..DpdkConfig::of("played") };
-    let device = DpdkDevice::open(&eal, &mut pool, &config).unwrap();
+    let device = DpdkDevice::open(&eal, &mut pool, config).unwrap();
     Played { device, pool, driver }
 }
 
@@ -300,6 +304,19 @@ fn a_device_that_computes_no_checksums_is_not_asked_to() {
     assert_eq!(played.tx(&mut batch), 3);
     let requests = played.driver.requests();
     assert!(requests.iter().zip(&frames).all(|((flags, _, sent), frame)| *flags == 0 && sent == frame));
+    played.close();
+}
+
+/// A device of virtio declares it on any port.
+#[test]
+fn a_device_that_is_not_asked_for_checksums_leaves_them_to_the_link_layer() {
+    let config = DpdkConfig { segmentation: Some(true), ..DpdkConfig::of("played") };
+    let mut played = played_as(offers::UDP_CHECKSUMS, &config);
+    assert!(!played.device.chosen().udp_checksums, "the link layer is told so");
+    let frame = without_checksum(true);
+    let mut batch = played.batch(std::slice::from_ref(&frame));
+    assert_eq!(played.tx(&mut batch), 1);
+    assert!(matches!(&played.driver.requests()[..], [(0, _, sent)] if *sent == frame));
     played.close();
 }
 
