@@ -78,7 +78,8 @@ pub use held::{HOLD, MAX_HELD};
 pub use lifetime::{Lifetime, LifetimeState, LifetimeUse, Limits, Moment, Spent};
 pub use mtu_probe::MtuProbe;
 pub use numbers::{
-    Lease, MAX_WINDOW, MIN_WINDOW, NumberSource, ReplayError, ReplayWindow, SequenceError, SequenceNumbers,
+    Block, DEFAULT_PEER_WINDOW, Lease, MAX_SHARERS, MAX_WINDOW, MIN_WINDOW, NumberSource, ReplayError,
+    ReplayWindow, Reserver, STALLED, SequenceError, SequenceNumbers, SharedNumbers,
     WINDOW_STEP, Waker,
 };
 pub use outcome::{Bypassed, Cleared, Forward, Originated, Prepared, Protected, Sealed, Unprotected};

@@ -311,7 +311,8 @@ impl OutboundSa {
                 report(events, &mut self.reported.exhausted, self.tunnel, kind);
                 DropReason::SequenceExhausted
             }
-            SequenceError::NotLeased => {
+            // Packets of numbers that are shared wait before this is asked for them; one of our own does not.
+            SequenceError::NotLeased | SequenceError::PeerWindowFull => {
                 let kind = EventKind::SequenceNotLeased { spi: self.spi };
                 report(events, &mut self.reported.not_leased, self.tunnel, kind);
                 DropReason::SequenceNotLeased

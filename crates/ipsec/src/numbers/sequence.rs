@@ -1,6 +1,7 @@
 //! The next sequence numbers of an outbound SA, as the worker has them that reserves them.
 
 use super::lease::{Lease, NumberSource};
+use super::shared_sequence::Reserver;
 use std::sync::Arc;
 
 /// Why there is no next number.
@@ -12,26 +13,47 @@ pub enum SequenceError {
     /// The leased numbers are used up, and no more are granted yet.
     #[error("no sequence number is leased")]
     NotLeased,
+    /// Other workers of the SA have numbers in flight that are so much lower that a peer might drop either
+    /// packet as too old. The packet waits.
+    #[error("sequence numbers in flight fill the peer's window")]
+    PeerWindowFull,
 }
 
 /// The low water of an SA that found no number. Its packets go one by one until there are numbers, so that
 /// the end of the outage is noticed. It has already requested what it needs.
 const STARVED: u64 = 0;
 
-/// The next numbers of one outbound SA. Owned by one worker.
+/// The next numbers of one outbound SA, as one worker has them: all of them, or those that it has reserved of
+/// [numbers that workers share](super::SharedNumbers). The fast path is the same: up to low water, numbers
+/// are its own.
 #[derive(Debug)]
 #[repr(C)]
 pub struct SequenceNumbers {
     next: u64,
     /// At this number the worker requests more, once: then low water moves to the end of the lease, and to
-    /// [`STARVED`] when that is used up.
+    /// [`STARVED`] when that is used up. Of shared numbers, the end of the block that is reserved.
     low_water: u64,
     /// End of the lease when last read.
     leased: u64,
-    last: u64,
-    /// `None` for ephemeral numbers: all are at hand.
-    lease: Option<Arc<Lease>>,
+    supply: Supply,
 }
+
+/// Where a worker gets its numbers from.
+#[derive(Debug)]
+enum Supply {
+    /// All are at hand.
+    Ephemeral {
+        esn: bool,
+    },
+    Leased {
+        esn: bool,
+        lease: Arc<Lease>,
+    },
+    Shared(Box<Reserver>),
+}
+
+/// As long as without the third kind.
+const _: () = assert!(size_of::<SequenceNumbers>() == 40);
 
 impl SequenceNumbers {
     /// The numbers of an SA. Without ESN they end at 2^32 - 1, with it at 2^64 - 2: nothing wraps.
@@ -40,8 +62,8 @@ impl SequenceNumbers {
         match source {
             NumberSource::Leased { first, lease } => Self::new(first, esn, lease),
             NumberSource::Ephemeral => {
-                let last = last_number(esn);
-                Self { next: 1, low_water: last + 1, leased: last + 1, last, lease: None }
+                let end = last_number(esn) + 1;
+                Self { next: 1, low_water: end, leased: end, supply: Supply::Ephemeral { esn } }
             }
         }
     }
@@ -56,7 +78,13 @@ impl SequenceNumbers {
         if leased == first && leased <= last {
             lease.request();
         }
-        Self { next: first, low_water: first, leased, last, lease: Some(lease) }
+        Self { next: first, low_water: first, leased, supply: Supply::Leased { esn, lease } }
+    }
+
+    /// Numbers that other workers reserve, too.
+    #[must_use]
+    pub fn shared(reserver: Reserver) -> Self {
+        Self { next: 0, low_water: 0, leased: 0, supply: Supply::Shared(Box::new(reserver)) }
     }
 
     /// Reserves the next number.
@@ -74,14 +102,15 @@ impl SequenceNumbers {
     }
 
     /// Reserves the next `count` numbers and returns the first. Returns `None`, with nothing used up, if the
-    /// lease does not have that many: [`reserve`](Self::reserve) then gives the reason.
+    /// lease does not have that many, or other workers have too much in flight: [`reserve`](Self::reserve)
+    /// then gives the reason.
     #[inline]
     pub fn reserve_run(&mut self, count: u64) -> Option<u64> {
         let first = self.next;
         let next = first.checked_add(count)?;
         // Below low water, numbers are within the lease and within the SA's limit.
-        if next > self.low_water && !self.covers(next) {
-            return None;
+        if next > self.low_water {
+            return self.reserve_beyond(next, count);
         }
         self.next = next;
         Some(first)
@@ -89,21 +118,82 @@ impl SequenceNumbers {
 
     /// Leaves all numbers up to `last` out. `false` if they are used already, or none is left behind them.
     pub(crate) fn advance(&mut self, last: u64) -> bool {
-        let is_ahead = last.saturating_add(1) >= self.next && last < self.last;
+        if let Supply::Shared(reserver) = &self.supply {
+            return reserver.shared().advance(last);
+        }
+        let is_ahead = last.saturating_add(1) >= self.next && last < self.last();
         if is_ahead {
             self.next = last + 1;
         }
         is_ahead
     }
 
-    /// The number that [`reserve`](Self::reserve) gives next.
+    /// The number that [`reserve`](Self::reserve) gives next; of shared numbers, the lowest that it may give.
     #[must_use]
     pub fn next(&self) -> u64 {
-        self.next
+        match &self.supply {
+            Supply::Shared(reserver) => reserver.shared().next(),
+            _ => self.next,
+        }
+    }
+
+    /// What shared numbers are reserved through.
+    pub(crate) fn reserver(&mut self) -> Option<&mut Reserver> {
+        match &mut self.supply {
+            Supply::Shared(reserver) => Some(reserver),
+            _ => None,
+        }
+    }
+
+    /// Has a block of up to `most` shared numbers at hand, and returns how many there are. Those that the
+    /// last block had left are left out.
+    ///
+    /// # Errors
+    /// [`SequenceError`] says why there are none.
+    pub(crate) fn reserve_block(&mut self, most: u64) -> Result<u64, SequenceError> {
+        let Some(reserver) = self.reserver() else { return Err(SequenceError::NotLeased) };
+        let block = reserver.reserve(1, most)?;
+        (self.next, self.low_water) = (block.first, block.end);
+        Ok(block.end - block.first)
+    }
+
+    /// Leaves out what is left of the block.
+    pub(crate) fn leave_rest_out(&mut self) {
+        self.next = self.low_water;
+    }
+
+    /// The highest number that the SA sends.
+    fn last(&self) -> u64 {
+        match self.supply {
+            Supply::Ephemeral { esn } | Supply::Leased { esn, .. } => last_number(esn),
+            // Not asked: those who share it know.
+            Supply::Shared(_) => 0,
+        }
+    }
+
+    fn lease(&self) -> Option<&Arc<Lease>> {
+        match &self.supply {
+            Supply::Leased { lease, .. } => Some(lease),
+            _ => None,
+        }
+    }
+
+    /// [`reserve_run`](Self::reserve_run) up to `next`, which is above low water.
+    #[cold]
+    fn reserve_beyond(&mut self, next: u64, count: u64) -> Option<u64> {
+        if let Supply::Shared(reserver) = &mut self.supply {
+            // Who waits was here before.
+            let block = if reserver.waits { None } else { reserver.reserve(count, count).ok() }?;
+            (self.next, self.low_water) = (block.end, block.end);
+            return Some(block.first);
+        }
+        if !self.covers(next) {
+            return None;
+        }
+        Some(std::mem::replace(&mut self.next, next))
     }
 
     /// Whether the numbers below `next`, which is above low water, are leased. Requests more.
-    #[cold]
     fn covers(&mut self, next: u64) -> bool {
         if self.low_water == STARVED {
             return false;
@@ -119,11 +209,14 @@ impl SequenceNumbers {
 
     #[cold]
     fn refill(&mut self) -> Result<(), SequenceError> {
-        if self.next > self.last {
+        if let Supply::Shared(_) = self.supply {
+            return self.reserve_block(1).map(|_| ());
+        }
+        if self.next > self.last() {
             return Err(SequenceError::Exhausted);
         }
         // Read before the lease's end.
-        let is_last = self.lease.as_ref().is_some_and(|lease| lease.is_last());
+        let is_last = self.lease().is_some_and(|lease| lease.is_last());
         if self.next >= self.leased {
             self.look();
         }
@@ -142,8 +235,8 @@ impl SequenceNumbers {
         if self.low_water < self.leased {
             self.low_water = self.leased;
             // After the last number there is nothing to request.
-            if self.leased <= self.last
-                && let Some(lease) = &self.lease
+            if self.leased <= self.last()
+                && let Some(lease) = self.lease()
             {
                 lease.request();
             }
@@ -152,8 +245,8 @@ impl SequenceNumbers {
 
     /// Reads what is granted by now.
     fn look(&mut self) {
-        let Some(lease) = &self.lease else { return };
-        let end = lease.end().min(self.last.saturating_add(1));
+        let Some(lease) = self.lease() else { return };
+        let end = lease.end().min(self.last().saturating_add(1));
         if end > self.leased {
             self.leased = end;
             self.low_water = self.next + (end - self.next) / 2;
@@ -164,34 +257,20 @@ impl SequenceNumbers {
 /// The SA has ended: no more of its numbers will be used.
 impl Drop for SequenceNumbers {
     fn drop(&mut self) {
-        if let Some(lease) = &self.lease {
+        if let Some(lease) = self.lease() {
             lease.give_back_from(self.next);
         }
     }
 }
 
 /// The highest number that an SA sends.
-fn last_number(esn: bool) -> u64 {
+pub(super) fn last_number(esn: bool) -> u64 {
     if esn { u64::MAX - 1 } else { u32::MAX.into() }
 }
 
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::numbers::lease::Waker;
-    use std::sync::atomic::Ordering;
-
-    #[test]
-    fn numbers_come_in_order_and_end_with_the_lease() {
-        let lease = Arc::new(Lease::until(5));
-        let mut numbers = SequenceNumbers::new(1, true, Arc::clone(&lease));
-        let taken: Vec<_> = std::iter::from_fn(|| numbers.reserve().ok()).collect();
-        assert_eq!(taken, [1, 2, 3, 4]);
-        assert_eq!(numbers.reserve(), Err(SequenceError::NotLeased));
-        lease.grant(7);
-        assert_eq!((numbers.reserve(), numbers.reserve()), (Ok(5), Ok(6)));
-        assert_eq!(numbers.reserve(), Err(SequenceError::NotLeased));
-    }
 
     #[test]
     fn runs_reach_the_end_of_the_lease_and_request_more_on_the_way() {
@@ -229,79 +308,6 @@ mod tests {
     }
 
     #[test]
-    fn a_block_is_requested_with_the_first_packet_and_then_when_half_is_used() {
-        let lease = Arc::new(Lease::until(11));
-        let mut numbers = SequenceNumbers::new(1, true, Arc::clone(&lease));
-        assert!(!lease.take_request());
-        numbers.reserve().unwrap();
-        assert!(lease.take_request());
-        lease.grant(111);
-        (0..9).for_each(|_| assert!(numbers.reserve().is_ok()));
-        assert!(!lease.take_request());
-        (0..51).for_each(|_| assert!(numbers.reserve().is_ok()));
-        assert!(lease.take_request());
-        assert!(!lease.take_request());
-    }
-
-    #[test]
-    fn an_empty_lease_requests_at_once_and_wakes_the_granter() {
-        let woken = Arc::new(std::sync::atomic::AtomicU64::new(0));
-        let counter = Arc::clone(&woken);
-        let waker: Waker = Arc::new(move || {
-            counter.fetch_add(1, Ordering::Relaxed);
-        });
-        let lease = Arc::new(Lease::with_waker(1, waker));
-        let mut numbers = SequenceNumbers::new(1, true, Arc::clone(&lease));
-        assert_eq!(numbers.reserve(), Err(SequenceError::NotLeased));
-        assert_eq!(woken.load(Ordering::Relaxed), 1);
-        assert!(lease.take_request());
-        lease.grant(3);
-        assert_eq!(numbers.reserve(), Ok(1));
-        numbers.reserve().unwrap();
-        assert_eq!(woken.load(Ordering::Relaxed), 2);
-    }
-
-    #[test]
-    fn the_last_lease_ends_in_exhaustion() {
-        let lease = Arc::new(Lease::until(3));
-        let mut numbers = SequenceNumbers::new(1, true, Arc::clone(&lease));
-        numbers.reserve().unwrap();
-        lease.grant(4);
-        lease.finish();
-        assert_eq!((numbers.reserve(), numbers.reserve()), (Ok(2), Ok(3)));
-        assert_eq!(numbers.reserve(), Err(SequenceError::Exhausted));
-    }
-
-    #[test]
-    fn an_sa_that_ends_reports_its_unused_numbers() {
-        let lease = Arc::new(Lease::until(100));
-        let mut numbers = SequenceNumbers::new(1, true, Arc::clone(&lease));
-        numbers.reserve_run(7).unwrap();
-        assert_eq!(lease.unused(), None);
-        drop(numbers);
-        assert_eq!(lease.unused(), Some(8));
-    }
-
-    #[test]
-    fn thirty_two_bit_numbers_do_not_wrap() {
-        let lease = Arc::new(Lease::until(u64::MAX));
-        let mut numbers = SequenceNumbers::new(u64::from(u32::MAX) - 1, false, lease);
-        assert_eq!(numbers.reserve(), Ok(0xFFFF_FFFE));
-        assert_eq!(numbers.reserve(), Ok(0xFFFF_FFFF));
-        assert_eq!(numbers.reserve(), Err(SequenceError::Exhausted));
-        assert_eq!(numbers.reserve(), Err(SequenceError::Exhausted));
-    }
-
-    #[test]
-    fn extended_numbers_do_not_wrap() {
-        let lease = Arc::new(Lease::until(u64::MAX));
-        let mut numbers = SequenceNumbers::new(u64::MAX - 2, true, lease);
-        assert_eq!(numbers.reserve(), Ok(u64::MAX - 2));
-        assert_eq!(numbers.reserve(), Ok(u64::MAX - 1));
-        assert_eq!(numbers.reserve(), Err(SequenceError::Exhausted));
-    }
-
-    #[test]
     fn ephemeral_numbers_begin_at_1_and_end_as_leased_ones_do() {
         for (esn, last) in [(false, u64::from(u32::MAX)), (true, u64::MAX - 1)] {
             let mut numbers = SequenceNumbers::of(NumberSource::Ephemeral, esn);
@@ -311,14 +317,6 @@ mod tests {
             assert_eq!((numbers.reserve_run(1), numbers.reserve()), (Some(last - 1), Ok(last)));
             assert_eq!((numbers.reserve_run(1), numbers.reserve()), (None, Err(SequenceError::Exhausted)));
         }
-    }
-
-    #[test]
-    fn nothing_is_requested_after_the_last_number() {
-        let lease = Arc::new(Lease::until(1 << 40));
-        let mut numbers = SequenceNumbers::new(u64::from(u32::MAX) - 9, false, Arc::clone(&lease));
-        while numbers.reserve().is_ok() {}
-        assert!(!lease.take_request());
     }
 }
 

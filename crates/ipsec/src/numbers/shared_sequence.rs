@@ -1,0 +1,467 @@
+//! Sequence numbers of one outbound SA through which several workers send.
+//!
+//! ```text
+//!                       ┌ next: the first number that nobody has reserved
+//!   source (lease, or   │                                    worker 0: reserves [40, 48), low 40
+//!   from memory alone) ─┴► SharedNumbers ── compare-exchange ► worker 1: reserves [48, 56), low 48
+//!                          slots: [40, 48, idle, …]          worker 2: nothing in flight, idle
+//! ```
+//!
+//! A worker reserves a block of numbers for each run of packets, with one atomic operation, and uses them
+//! like numbers of its own. What it does not use is left out: to give a number back would let [`next`] go
+//! back, and then the argument below does not hold.
+//!
+//! **Spread.** Packets of different workers overtake each other, and a peer drops those that are left of its
+//! window (RFC 4303 3.4.3). So numbers in flight, those that are reserved and not handed to the port yet,
+//! stay within `peer_window` less one block: [a, a + n) is reserved only if a + n less the lowest number in
+//! flight is no more than that. Otherwise a worker gets fewer numbers or none, keeps its packets, and tries
+//! again in its next turn. The block that is left out is for what the port still has.
+//!
+//! Each worker has a *slot*, in which it tells the lowest number that it has in flight:
+//!
+//! 1. it reads `next`, which is a;
+//! 2. it looks for the lowest number in all slots;
+//! 3. if it has nothing in flight, it writes a into its slot: it will reserve nothing lower;
+//! 4. it moves `next` from a to a + n, which fails if `next` is not a any more; then it begins anew.
+//!
+//! Nothing that is in flight when `next` moves is missed. Let x be in flight, reserved by another worker:
+//! that one wrote x or less into its slot (3) before it moved `next` past x (4). Since x < a, this worker has
+//! read a `next` that the other's move, or a later one, has written (1), so that it sees what the other's
+//! slot had then, or later (2); and until x is handed over the slot has x or less. What is reserved between 2
+//! and 4 makes 4 fail, since `next` only grows.
+//!
+//! For the same reason the lowest number that a worker has once found stays a lower bound for ever, and it
+//! looks again (2) only where that bound is too low. With a wide window it seldom does.
+//!
+//! **Workers come and go.** A slot is taken with [`SharedNumbers::join`] and free again when its [`Reserver`]
+//! is dropped, also while a thread that panicked unwinds. A worker that has the same lowest number for
+//! [`STALLED`] is passed over ([`SharedNumbers::pass_over_stalled`]): what it has may come too late for the
+//! peer then, and nobody waits for it.
+
+use super::lease::{Lease, NumberSource};
+use super::padded::Padded;
+use super::sequence::{SequenceError, last_number};
+use crate::lifetime::Moment;
+use crate::sync::{AtomicU64, Ordering};
+use std::sync::Arc;
+use std::time::Duration;
+use testudo_packet::BATCH_SIZE;
+
+/// The most workers that may send through one SA.
+pub const MAX_SHARERS: usize = 64;
+/// The window that a peer has unless something else is known of it, in packets: Linux's, and RFC 4303's
+/// least.
+pub const DEFAULT_PEER_WINDOW: u32 = 32;
+/// A worker that has handed nothing over for so long is not waited for.
+pub const STALLED: Duration = Duration::from_secs(1);
+
+/// In a slot: nothing is in flight. More than any number.
+const IDLE: u64 = u64::MAX;
+/// How often a worker begins anew, at most, when others were faster. Then it tries in its next turn.
+const TRIES: usize = 8;
+
+/// The numbers of one outbound SA, shared by the workers that send through it.
+#[derive(Debug)]
+pub struct SharedNumbers {
+    counter: Padded<Counter>,
+    /// The lowest number that each worker has in flight, or [`IDLE`].
+    slots: Box<[Padded<AtomicU64>]>,
+    /// Which slots belong to somebody: a bit for each.
+    taken: AtomicU64,
+    /// Since when each slot says what it says.
+    watched: Box<[Watched]>,
+}
+
+/// What each reservation reads or moves: all in one line, which the worker then has.
+#[derive(Debug)]
+struct Counter {
+    /// The first number that nobody has reserved.
+    next: AtomicU64,
+    /// The end of the lease, as far as anybody has seen it.
+    leased: AtomicU64,
+    /// Past this number more are requested, once: then it is moved to the end of the lease. It only grows.
+    low_water: AtomicU64,
+    last: u64,
+    /// Numbers in flight lie within so many.
+    spread: u64,
+    /// The longest block.
+    block: u64,
+    lease: Option<Arc<Lease>>,
+}
+
+/// A slot, as [`SharedNumbers::pass_over_stalled`] saw it last.
+#[derive(Debug)]
+struct Watched {
+    low: AtomicU64,
+    /// When it first saw that, in milliseconds of the workers' clock.
+    since_ms: AtomicU64,
+}
+
+impl SharedNumbers {
+    /// Numbers of this source for up to `workers` workers, of which up to [`MAX_SHARERS`] can join. They stay
+    /// within `peer_window`, of at least two packets: the window that the peer has.
+    #[must_use]
+    pub fn new(source: NumberSource, esn: bool, peer_window: u32, workers: usize) -> Self {
+        let last = last_number(esn);
+        let (first, lease) = match source {
+            NumberSource::Leased { first, lease } => (first.max(1), Some(lease)),
+            NumberSource::Ephemeral => (1, None),
+        };
+        let leased = match &lease {
+            Some(lease) => {
+                let leased = lease.end().min(last.saturating_add(1)).max(first);
+                // As with numbers of one worker: the first block is small, the first packet requests more.
+                if leased == first && leased <= last {
+                    lease.request();
+                }
+                leased
+            }
+            None => last + 1,
+        };
+        let low_water = if lease.is_some() { first } else { leased };
+        let window = u64::from(peer_window).max(2);
+        let block = (window / 4).clamp(1, BATCH_SIZE as u64);
+        let workers = workers.clamp(1, MAX_SHARERS);
+        Self {
+            counter: Padded(Counter {
+                next: AtomicU64::new(first),
+                leased: AtomicU64::new(leased),
+                low_water: AtomicU64::new(low_water),
+                last,
+                spread: window - block,
+                block,
+                lease,
+            }),
+            slots: (0..workers).map(|_| Padded(AtomicU64::new(IDLE))).collect(),
+            taken: AtomicU64::new(0),
+            watched: (0..workers)
+                .map(|_| Watched { low: AtomicU64::new(IDLE), since_ms: AtomicU64::new(0) })
+                .collect(),
+        }
+    }
+
+    /// Takes a slot for a worker; `None` if all belong to others.
+    #[must_use]
+    pub fn join(self: &Arc<Self>) -> Option<Reserver> {
+        let mut taken = self.taken.load(Ordering::Relaxed);
+        loop {
+            let slot = (!taken).trailing_zeros() as usize;
+            if slot >= self.slots.len() {
+                return None;
+            }
+            // Acquire: what the slot's former worker wrote into it comes before what this one will.
+            let joined = taken | 1 << slot;
+            match self.taken.compare_exchange(taken, joined, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => {
+                    return Some(Reserver { shared: Arc::clone(self), slot, low: 0, end: 0, waits: false });
+                }
+                Err(now) => taken = now,
+            }
+        }
+    }
+
+    /// The first number that nobody has reserved.
+    #[must_use]
+    pub fn next(&self) -> u64 {
+        self.counter.0.next.load(Ordering::Acquire)
+    }
+
+    /// The longest block that is reserved at once, in numbers.
+    #[must_use]
+    pub fn block(&self) -> u64 {
+        self.counter.0.block
+    }
+
+    /// Within how many numbers those in flight lie.
+    #[must_use]
+    pub fn spread(&self) -> u64 {
+        self.counter.0.spread
+    }
+
+    /// Leaves all numbers up to `last` out. `false` if they are used already, or none is left after them.
+    pub(super) fn advance(&self, last: u64) -> bool {
+        last < self.counter.0.last && self.counter.0.next.fetch_max(last + 1, Ordering::AcqRel) <= last + 1
+    }
+
+    /// Has nobody wait any longer for workers that have handed nothing over for [`STALLED`]: they hang, or
+    /// have ended without telling. To be called about once a second, by any of the workers. If such a worker
+    /// lives, it goes on with numbers of its own as before; only what it had in flight may be more than the
+    /// spread behind the others.
+    pub fn pass_over_stalled(&self, now: Moment) {
+        let now_ms = u64::try_from(now.0.as_millis()).unwrap_or(u64::MAX);
+        for (slot, watched) in self.slots.iter().zip(&self.watched) {
+            let low = slot.0.load(Ordering::Acquire);
+            if watched.low.load(Ordering::Acquire) != low {
+                // In this order: who sees the number sees a time that is not older.
+                watched.since_ms.store(now_ms, Ordering::Relaxed);
+                watched.low.store(low, Ordering::Release);
+                continue;
+            }
+            let since_ms = watched.since_ms.load(Ordering::Relaxed);
+            if low != IDLE && u128::from(now_ms.saturating_sub(since_ms)) >= STALLED.as_millis() {
+                // Fails if the worker has told something else in the meantime: then it lives.
+                let _ = slot.0.compare_exchange(low, IDLE, Ordering::AcqRel, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// The lowest number in flight, if `next` was not lower than this one when that was read.
+    fn lowest_in_flight(&self, next: u64, except: Option<usize>) -> u64 {
+        let slots = self.slots.iter().enumerate().filter(|(slot, _)| Some(*slot) != except);
+        slots.map(|(_, low)| low.0.load(Ordering::Acquire)).fold(next, u64::min)
+    }
+}
+
+impl Counter {
+    /// How many of `wanted` numbers from `first` on may be used. Requests more where the lease is running
+    /// out.
+    fn granted(&self, first: u64, wanted: u64) -> Result<u64, SequenceError> {
+        if first > self.last {
+            return Err(SequenceError::Exhausted);
+        }
+        let end = first.saturating_add(wanted).min(self.last + 1);
+        let Some(lease) = &self.lease else { return Ok(end - first) };
+        let (mut leased, mut is_last) = (self.leased.load(Ordering::Acquire), false);
+        if end > leased {
+            // Read before the lease's end.
+            is_last = lease.is_last();
+            leased = self.look(lease, first, leased);
+        }
+        if end > self.low_water.load(Ordering::Relaxed) {
+            self.ask(lease, leased);
+        }
+        match end.min(leased).checked_sub(first) {
+            None | Some(0) if is_last => Err(SequenceError::Exhausted),
+            None | Some(0) => Err(SequenceError::NotLeased),
+            Some(count) => Ok(count),
+        }
+    }
+
+    /// Reads what is granted by now.
+    #[cold]
+    fn look(&self, lease: &Lease, first: u64, known: u64) -> u64 {
+        let end = lease.end().min(self.last + 1);
+        if end <= known {
+            return known;
+        }
+        // Release: who reads it may use numbers that this thread alone knows to be recorded.
+        self.leased.fetch_max(end, Ordering::AcqRel);
+        let half = first + end.saturating_sub(first) / 2;
+        self.low_water.fetch_max(half, Ordering::Relaxed);
+        end
+    }
+
+    /// Requests another block, once for each that is granted: of several workers that find themselves past
+    /// low water, the one that moves it does.
+    #[cold]
+    fn ask(&self, lease: &Lease, leased: u64) {
+        if self.low_water.fetch_max(leased, Ordering::Relaxed) < leased && leased <= self.last {
+            lease.request();
+        }
+    }
+}
+
+/// The SA has ended, for all workers and for who has installed it: no more of its numbers will be used.
+impl Drop for SharedNumbers {
+    fn drop(&mut self) {
+        if let Some(lease) = &self.counter.0.lease {
+            lease.give_back_from(self.next());
+        }
+    }
+}
+
+/// A block of numbers that a worker has reserved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Block {
+    /// The first one.
+    pub first: u64,
+    /// The first one after them.
+    pub end: u64,
+}
+
+/// What one worker reserves numbers through.
+#[derive(Debug)]
+pub struct Reserver {
+    shared: Arc<SharedNumbers>,
+    slot: usize,
+    /// No number below is in flight: what was found when this worker last looked.
+    low: u64,
+    /// The end of the block that it reserved last.
+    end: u64,
+    /// Packets of this worker wait for numbers: those that come after them must, too.
+    pub(crate) waits: bool,
+}
+
+impl Reserver {
+    /// Reserves numbers that follow each other: up to `most`, and none if there are not `least`.
+    ///
+    /// # Errors
+    /// [`SequenceError`] says why there are none; nothing is used up then.
+    pub fn reserve(&mut self, least: u64, most: u64) -> Result<Block, SequenceError> {
+        let shared = &*self.shared;
+        let slot = &shared.slots[self.slot].0;
+        let is_idle = slot.load(Ordering::Relaxed) == IDLE;
+        let own = is_idle.then_some(self.slot);
+        let most = most.min(shared.counter.0.block);
+        let mut outcome = Err(SequenceError::PeerWindowFull);
+        if least > most {
+            return outcome;
+        }
+        for _ in 0..TRIES {
+            let first = shared.next();
+            let mut count = match shared.counter.0.granted(first, most) {
+                Ok(count) => count,
+                Err(error) => {
+                    outcome = Err(error);
+                    break;
+                }
+            };
+            let fit = |low: u64| low.saturating_add(shared.counter.0.spread).saturating_sub(first);
+            if fit(self.low) < count {
+                self.low = shared.lowest_in_flight(first, own);
+                let fitting = fit(self.low);
+                if fitting < least.min(count) {
+                    break;
+                }
+                count = count.min(fitting);
+            }
+            if count < least {
+                // The end of the lease is near: one at a time.
+                outcome = Err(SequenceError::NotLeased);
+                break;
+            }
+            if is_idle {
+                // Before `next` moves, which releases it: who finds `next` beyond these numbers finds this,
+                // too.
+                slot.store(first, Ordering::Release);
+            }
+            let end = first + count;
+            let next = &shared.counter.0.next;
+            if next.compare_exchange(first, end, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+                self.end = end;
+                return Ok(Block { first, end });
+            }
+        }
+        if is_idle {
+            slot.store(IDLE, Ordering::Release);
+        }
+        outcome
+    }
+
+    /// The worker has handed to the port, or dropped, every packet with a number below this one that it has
+    /// reserved.
+    pub fn handed_over_below(&mut self, number: u64) {
+        let slot = &self.shared.slots[self.slot].0;
+        let low = slot.load(Ordering::Relaxed);
+        // One that was passed over stays so.
+        if low < number {
+            slot.store(if number >= self.end { IDLE } else { number }, Ordering::Release);
+        }
+    }
+
+    /// The worker has nothing in flight.
+    pub fn handed_over_all(&mut self) {
+        self.handed_over_below(self.end);
+    }
+
+    /// What the workers share.
+    #[must_use]
+    pub fn shared(&self) -> &Arc<SharedNumbers> {
+        &self.shared
+    }
+}
+
+/// The worker sends no more: nobody waits for it, and its slot is free.
+impl Drop for Reserver {
+    fn drop(&mut self) {
+        self.shared.slots[self.slot].0.store(IDLE, Ordering::Release);
+        self.shared.taken.fetch_and(!(1 << self.slot), Ordering::AcqRel);
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use super::*;
+    use loom::sync::Mutex;
+    use loom::sync::atomic::AtomicU64 as Durable;
+    use loom::thread;
+
+    /// Reserves a block twice, and hands each over; returns what it got. `flying` has no number that is not
+    /// in flight.
+    fn send(worker: &mut Reserver, flying: &Mutex<Vec<u64>>, spread: u64) -> Vec<u64> {
+        let mut used = Vec::new();
+        for _ in 0..2 {
+            let Ok(block) = worker.reserve(1, 1) else { continue };
+            used.extend(block.first..block.end);
+            let mut now = flying.lock().unwrap();
+            now.extend(block.first..block.end);
+            let (low, high) = (now.iter().min().unwrap(), now.iter().max().unwrap());
+            assert!(high + 1 - low <= spread, "{now:?}");
+            drop(now);
+            flying.lock().unwrap().retain(|number| !used.contains(number));
+            worker.handed_over_all();
+        }
+        used
+    }
+
+    fn workers_keep_within(peer_window: u32) {
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = Some(3);
+        model.check(move || {
+            let all = Arc::new(SharedNumbers::new(NumberSource::Ephemeral, true, peer_window, 2));
+            let flying = loom::sync::Arc::new(Mutex::new(Vec::new()));
+            let (mut one, mut two) = (all.join().unwrap(), all.join().unwrap());
+            let spread = all.spread();
+            let other = {
+                let flying = flying.clone();
+                thread::spawn(move || send(&mut one, &flying, spread))
+            };
+            let mut used = send(&mut two, &flying, spread);
+            used.extend(other.join().unwrap());
+            used.sort_unstable();
+            assert!(used.iter().copied().eq(1..all.next()), "{used:?}");
+        });
+    }
+
+    /// No number twice, none left out, and none in flight beside one that is farther away than the spread:
+    /// here of one, so that only one may be in flight.
+    #[test]
+    fn one_number_in_flight_excludes_others() {
+        workers_keep_within(2);
+    }
+
+    /// The same with a spread of three.
+    #[test]
+    fn numbers_in_flight_keep_within_the_spread() {
+        workers_keep_within(4);
+    }
+
+    /// Two workers use no number before it is recorded, though one alone has seen the grant.
+    #[test]
+    fn shared_numbers_are_not_used_before_they_are_recorded() {
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = Some(3);
+        model.check(|| {
+            let lease = Arc::new(Lease::until(2));
+            let durable = loom::sync::Arc::new(Durable::new(2));
+            let source = NumberSource::Leased { first: 1, lease: Arc::clone(&lease) };
+            let all = Arc::new(SharedNumbers::new(source, true, 64, 2));
+            let workers = [(); 2].map(|()| {
+                let (mut worker, durable) = (all.join().unwrap(), durable.clone());
+                thread::spawn(move || {
+                    worker.reserve(1, 2).map_or(0, |block| {
+                        assert!(block.end <= durable.load(Ordering::Relaxed), "{block:?} is not noted");
+                        block.end - block.first
+                    })
+                })
+            });
+            durable.store(4, Ordering::Relaxed);
+            lease.grant(4);
+            let used: u64 = workers.into_iter().map(|worker| worker.join().unwrap()).sum();
+            assert_eq!(all.next(), 1 + used);
+            assert!(lease.take_request(), "the first packets ask");
+            drop(all);
+            assert_eq!(lease.unused(), Some(1 + used), "the last worker has told");
+        });
+    }
+}
