@@ -79,7 +79,7 @@ pub use lifetime::{Lifetime, LifetimeState, LifetimeUse, Limits, Moment, Spent};
 pub use mtu_probe::MtuProbe;
 pub use numbers::{
     Block, DEFAULT_PEER_WINDOW, Lease, MAX_SHARERS, MAX_WINDOW, MIN_WINDOW, NumberSource, ReplayError,
-    ReplayWindow, Reserver, STALLED, SequenceError, SequenceNumbers, SharedNumbers,
+    ReplayWindow, Reserver, STALLED, SequenceError, SequenceNumbers, SharedNumbers, SharedWindow,
     WINDOW_STEP, Waker,
 };
 pub use outcome::{Bypassed, Cleared, Forward, Originated, Prepared, Protected, Sealed, Unprotected};

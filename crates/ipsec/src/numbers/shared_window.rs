@@ -1,0 +1,345 @@
+//! The anti-replay window of an inbound SA whose packets several workers open.
+//!
+//! ```text
+//!   top    the highest number received; it only grows
+//!   words  a ring: number n is in word n / 32 % length, which has
+//!          ┌ 32 bits: n / 32 of the numbers that it is about ┬ 32 bits: which of these were received ┐
+//! ```
+//!
+//! There is no lock, and nobody waits. Workers [check](SharedWindow::check) numbers before authentication and
+//! commit them after it, a batch at a time: one atomic operation for each word that has numbers of the batch,
+//! and one for the top where it moves. ([`ReplayWindow`](super::ReplayWindow) has 64 numbers in a word. Here
+//! the half of it is the tag: bits and tag have to change in one operation.)
+//!
+//! **How the window moves.** Nothing is cleared. A word whose tag is not that of a number's block says
+//! nothing of the number. A worker that commits numbers
+//!
+//! 1. moves the top up to the highest of them, if it is lower; 2. reads the word; 3. reads the top, and
+//! refuses those of its numbers that are left of the window now; 4. puts the bits of the others into the
+//! word, by compare-exchange: beside those that are there if the tag is that of their block, in the place of
+//! everything if not. If the word is not what was read any more, it goes on at 2.
+//!
+//! What was set before is received already: a duplicate.
+//!
+//! **Tags never go back.** Say that a word has the tag of block t, and a worker finds it at 2 to put block b
+//! there. Who wrote t had moved the top to a number of block t before (1), so that the worker finds the top
+//! in t or higher (3). It has refused every number that is left of that window; the ring has at least one
+//! block more than the window, so that of the blocks that share the word only those from t on are left. So b
+//! is t or later.
+//!
+//! **No number is accepted twice.** It is accepted by who sets its bit while that is clear (4). From then on
+//! the bit stays as long as the tag does, and after that the tag is a later one: the number is refused (3).
+//!
+//! **What is refused** is what was received before, and what is left of the window at a moment between its
+//! arrival and the end of its commit: that other workers move the top refuses nobody who is within the window
+//! when they have. A worker that is interrupted between check and commit for so long that others receive more
+//! than a window full loses its packet, as it would on a slow path through the network.
+//!
+//! Tags repeat after 2^37 numbers. A word that nobody has written to for so long, though the window passed it
+//! 2^37 numbers ago, may have up to 32 numbers refused as duplicates, and none accepted twice.
+
+use super::padded::Padded;
+use super::window::{OFF, ReplayError, ReplayWindow, window_size};
+use crate::sync::{AtomicU64, Ordering};
+use testudo_packet::prefetch;
+
+/// Numbers in a word.
+const NUMBERS: u64 = 32;
+
+/// Which of the last numbers of an SA were received, by any of its workers.
+#[derive(Debug)]
+pub struct SharedWindow {
+    /// Highest number received; 0 before the first.
+    top: Padded<AtomicU64>,
+    size: u64,
+    esn: bool,
+    /// Tags and bits. The length is a power of two.
+    words: Box<[AtomicU64]>,
+}
+
+/// A word that was read.
+#[derive(Debug, Clone, Copy)]
+struct Word(u64);
+
+impl Word {
+    /// The word of a block that has received these.
+    fn of(block: u64, bits: u64) -> Self {
+        Self(block << NUMBERS | bits)
+    }
+
+    /// The bits of a block: none, if the word is about another one.
+    fn bits(self, block: u64) -> u64 {
+        let is_of_block = self.0 >> NUMBERS == block & BITS;
+        if is_of_block { self.0 & BITS } else { 0 }
+    }
+}
+
+/// The half of a word.
+const BITS: u64 = 0xFFFF_FFFF;
+
+fn bit(number: u64) -> u64 {
+    1 << (number % NUMBERS)
+}
+
+impl SharedWindow {
+    /// An empty window, of a size as [`ReplayWindow::new`] makes it. Its memory is twice that of such a
+    /// window: up to a megabyte.
+    #[must_use]
+    pub fn new(size: u32, esn: bool) -> Self {
+        let size = window_size(size, esn);
+        // One word more than the window has: see above.
+        let words = (size as usize).div_ceil(32).saturating_add(1).next_power_of_two();
+        Self {
+            top: Padded(AtomicU64::new(0)),
+            size: size.into(),
+            esn,
+            words: (0..words).map(|_| AtomicU64::new(0)).collect(),
+        }
+    }
+
+    /// Highest sequence number received; 0 before the first.
+    #[must_use]
+    pub fn top(&self) -> u64 {
+        self.top.0.load(Ordering::Acquire)
+    }
+
+    /// Packets that the window spans.
+    #[must_use]
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// Whether numbers are 64 bits long.
+    #[must_use]
+    pub fn esn(&self) -> bool {
+        self.esn
+    }
+
+    /// Whether `sequence` may be accepted. Changes nothing.
+    ///
+    /// # Errors
+    /// [`ReplayError`] says why not.
+    pub fn check(&self, sequence: u64) -> Result<(), ReplayError> {
+        let top = self.top();
+        if sequence > top || self.is_off() {
+            return Ok(());
+        }
+        if self.is_left_of(top, sequence) {
+            return Err(ReplayError::TooOld);
+        }
+        let word = Word(self.word(sequence / NUMBERS).load(Ordering::Relaxed));
+        if word.bits(sequence / NUMBERS) & bit(sequence) == 0 { Ok(()) } else { Err(ReplayError::Duplicate) }
+    }
+
+    /// Prefetches what the commit of `sequence` will need.
+    #[inline]
+    pub(super) fn prefetch(&self, sequence: u64) {
+        prefetch(self.word(sequence / NUMBERS));
+    }
+
+    /// Marks `sequence`, of a packet that proved authentic, as received.
+    ///
+    /// # Errors
+    /// [`ReplayError`] if it may not be accepted (any more); then its state stays as it is.
+    pub fn commit(&self, sequence: u64) -> Result<(), ReplayError> {
+        let mut outcome = Ok(());
+        self.commit_batch(std::iter::once((0, sequence)), |_, error| outcome = Err(error));
+        outcome
+    }
+
+    /// [`commit`](Self::commit) for a batch of numbers, each with its place. Calls `refuse` with the places
+    /// of those that may not be accepted.
+    pub fn commit_batch(
+        &self,
+        numbers: impl Iterator<Item = (usize, u64)> + Clone,
+        mut refuse: impl FnMut(usize, ReplayError),
+    ) {
+        let bounds = numbers.clone().fold(None, |bounds: Option<(u64, u64)>, (_, number)| {
+            let (low, high) = bounds.unwrap_or((number, number));
+            Some((low.min(number), high.max(number)))
+        });
+        let Some((low, high)) = bounds else { return };
+        // At once where no number of the batch can push another one out of the window; else block by block,
+        // in the batch's order.
+        if high - low < self.size || self.is_off() {
+            self.raise_top(high);
+        }
+        if self.is_off() {
+            return;
+        }
+        let mut rest = numbers.peekable();
+        while let Some(&(_, first)) = rest.peek() {
+            let (block, group) = (first / NUMBERS, rest.clone());
+            let mut count = 0;
+            while rest.next_if(|(_, number)| number / NUMBERS == block).is_some() {
+                count += 1;
+            }
+            self.commit_block(block, group.take(count), &mut refuse);
+        }
+    }
+
+    /// Commits numbers of one block.
+    fn commit_block(
+        &self,
+        block: u64,
+        numbers: impl Iterator<Item = (usize, u64)> + Clone,
+        refuse: &mut impl FnMut(usize, ReplayError),
+    ) {
+        // A block is no longer than the window: none of its numbers pushes another one out.
+        numbers.clone().for_each(|(_, number)| self.raise_top(number));
+        let (mut received, top) = self.mark(block, |top| {
+            let within = numbers.clone().filter(|(_, number)| !self.is_left_of(top, *number));
+            within.fold(0, |bits, (_, number)| bits | bit(number))
+        });
+        for (place, number) in numbers {
+            if self.is_left_of(top, number) {
+                refuse(place, ReplayError::TooOld);
+            } else if received & bit(number) != 0 {
+                refuse(place, ReplayError::Duplicate);
+            }
+            received |= bit(number);
+        }
+    }
+
+    /// Sets the bits of a block that `wanted` names for a top; returns those that were set before, and that
+    /// top.
+    fn mark(&self, block: u64, wanted: impl Fn(u64) -> u64) -> (u64, u64) {
+        let place = self.word(block);
+        let mut word = Word(place.load(Ordering::Acquire));
+        loop {
+            // After the word: whoever wrote it had moved the top before.
+            let top = self.top();
+            let (received, wanted) = (word.bits(block), wanted(top));
+            if wanted & !received == 0 {
+                return (received, top);
+            }
+            let marked = Word::of(block, received | wanted);
+            match place.compare_exchange(word.0, marked.0, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return (received, top),
+                Err(other) => word = Word(other),
+            }
+        }
+    }
+
+    fn raise_top(&self, number: u64) {
+        if number > self.top.0.load(Ordering::Relaxed) {
+            self.top.0.fetch_max(number, Ordering::AcqRel);
+        }
+    }
+
+    fn is_off(&self) -> bool {
+        self.size == u64::from(OFF)
+    }
+
+    /// Whether a number that is not above the top is left of the window, or none at all.
+    fn is_left_of(&self, top: u64, number: u64) -> bool {
+        number == 0 || top.saturating_sub(number) >= self.size
+    }
+
+    fn word(&self, block: u64) -> &AtomicU64 {
+        let mask = self.words.len() - 1;
+        // Lossless: the mask keeps fewer bits than a usize has.
+        &self.words[usize::try_from(block & mask as u64).unwrap_or(0)]
+    }
+
+    /// The state as a window of one worker: what was received by then, and perhaps some of what is being
+    /// committed meanwhile.
+    #[must_use]
+    pub fn snapshot(&self) -> ReplayWindow {
+        let top = self.top();
+        let size = u32::try_from(self.size).unwrap_or(OFF);
+        let blocks = top.saturating_sub(self.size) / NUMBERS..=top / NUMBERS;
+        let received = blocks.map(|block| {
+            let word = Word(self.word(block).load(Ordering::Acquire));
+            (block * NUMBERS, word.bits(block))
+        });
+        ReplayWindow::with_received(size, self.esn, top, received)
+    }
+
+    /// Continues where [`ReplayWindow::save`] left off: what was received then counts as received, beside
+    /// what was received since. To be called before the SA's first packet. Returns `false`, with the window
+    /// unchanged, if the bytes are no saved window.
+    #[must_use]
+    pub fn restore(&self, bytes: &[u8]) -> bool {
+        let size = u32::try_from(self.size).unwrap_or(OFF);
+        let mut saved = ReplayWindow::new(size, self.esn);
+        if !saved.restore(bytes) {
+            return false;
+        }
+        self.raise_top(saved.top());
+        if self.is_off() {
+            return true;
+        }
+        for block in saved.top().saturating_sub(self.size) / NUMBERS..=saved.top() / NUMBERS {
+            let numbers = (0..NUMBERS).map(|n| block * NUMBERS + n).take_while(|n| *n <= saved.top());
+            let received = numbers.filter(|number| saved.check(*number).is_err());
+            self.mark(block, |top| {
+                let within = received.clone().filter(|number| !self.is_left_of(top, *number));
+                within.fold(0, |bits, number| bits | bit(number))
+            });
+        }
+        true
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use super::*;
+    use loom::thread;
+    use std::sync::Arc;
+
+    /// Two threads commit these, each one batch after the other; returns how often each number was accepted.
+    fn accepted(batches: [&'static [&'static [u64]]; 2], check: impl Fn(&[u64]) + Sync + Send + 'static) {
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = Some(3);
+        model.check(move || {
+            let window = Arc::new(SharedWindow::new(32, true));
+            let commit = |batches: &'static [&'static [u64]], window: Arc<SharedWindow>| {
+                let mut accepted = Vec::new();
+                for batch in batches {
+                    let mut kept = batch.to_vec();
+                    window.commit_batch(batch.iter().copied().enumerate(), |place, _| kept[place] = 0);
+                    accepted.extend(kept.into_iter().filter(|number| *number != 0));
+                }
+                accepted
+            };
+            let other = {
+                let window = Arc::clone(&window);
+                thread::spawn(move || commit(batches[0], window))
+            };
+            let mut accepted = commit(batches[1], window);
+            accepted.extend(other.join().unwrap());
+            accepted.sort_unstable();
+            check(&accepted);
+        });
+    }
+
+    /// The same packet at two workers, within the window.
+    #[test]
+    fn a_number_at_two_workers_is_accepted_once() {
+        accepted([&[&[5, 6]], &[&[6, 5]]], |accepted| assert_eq!(accepted, [5, 6]));
+    }
+
+    /// Numbers that are less than a window apart, in different words: neither refuses the other.
+    #[test]
+    fn nothing_within_the_window_is_refused_because_another_worker_moves_the_top() {
+        accepted([&[&[10]], &[&[41], &[34]]], |accepted| assert_eq!(accepted, [10, 34, 41]));
+    }
+
+    /// 5 and 69 share a word: while one worker commits to it, another takes it for later numbers. 5 comes
+    /// again after that.
+    #[test]
+    fn a_word_that_is_taken_for_later_numbers_lets_nothing_pass_twice() {
+        accepted([&[&[5], &[69]], &[&[69], &[5]]], |accepted| {
+            assert!(accepted == [69] || accepted == [5, 69], "{accepted:?}");
+        });
+    }
+
+    /// The same where the batch itself pushes its first number out.
+    #[test]
+    fn a_batch_that_is_wider_than_the_window_lets_nothing_pass_twice() {
+        accepted([&[&[5, 70]], &[&[5], &[70]]], |accepted| {
+            assert!(accepted == [70] || accepted == [5, 70], "{accepted:?}");
+        });
+    }
+}
