@@ -2,7 +2,7 @@
 //! learned of a path's MTU.
 
 use crate::Ipsec;
-use crate::lifetime::{Lifetime, LifetimeState, Moment, Spent};
+use crate::lifetime::{Lifetime, LifetimeState, LifetimeUse, Moment, Spent};
 use crate::numbers::ReplayWindow;
 use crate::spd::TunnelIndex;
 
@@ -34,7 +34,8 @@ impl Ipsec {
             Some(sa) => self.inbound.get_mut(sa).map(|sa| &mut sa.lifetime),
         };
         let Some(used) = used else { return false };
-        *used = used.under(lifetime, more);
+        let before = std::mem::replace(used, LifetimeUse::new(Lifetime::default(), Moment::default()));
+        *used = before.under(lifetime, more);
         true
     }
 
@@ -62,6 +63,9 @@ impl Ipsec {
         let events = &mut self.events;
         for sa in self.outbound.iter_mut() {
             sa.counters.age(now);
+            if let Some(reserver) = sa.sequence.reserver() {
+                reserver.shared().pass_over_stalled(now);
+            }
             match sa.lifetime.look(now) {
                 LifetimeState::Alive => {}
                 LifetimeState::SoftReached => events.push(sa.soft_lifetime()),

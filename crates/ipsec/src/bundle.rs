@@ -18,7 +18,7 @@ use crate::encap::{IpsecProtocol, Mode};
 use crate::event::{Event, EventKind};
 use crate::lifetime::Moment;
 use crate::mtu_probe::Prober;
-use crate::numbers::ReplayWindow;
+use crate::numbers::{NumberSource, ReplayWindow, SharedWindow};
 use crate::path_mtu::{PathMtu, SaName};
 use crate::sa::{MAX_TUNNEL_SAS, Member, Members, Takeover, Tunnel};
 use crate::slots::SaRef;
@@ -57,6 +57,19 @@ pub enum InstallError {
     #[error("tunnel {tunnel}: it has {MAX_TUNNEL_SAS} SAs in this direction: remove one first")]
     BundleFull {
         /// The tunnel.
+        tunnel: Arc<str>,
+    },
+    /// As many workers as share the numbers of an SA have it already.
+    #[error("tunnel {tunnel}: no more workers can send through this SA")]
+    TooManyWorkers {
+        /// The tunnel that the SA was to be added to.
+        tunnel: Arc<str>,
+    },
+    /// ESP and AH on one packet, whose numbers workers cannot share: a packet that waits for the second one
+    /// would hold up the first.
+    #[error("tunnel {tunnel}: workers cannot share an SA of ESP that AH covers, or of that AH")]
+    NotShareable {
+        /// The tunnel that the SA was to be added to.
         tunnel: Arc<str>,
     },
     /// 2^24 SAs are installed.
@@ -186,6 +199,33 @@ impl Ipsec {
         parameters: InboundParameters,
         now: Moment,
     ) -> Result<AddedSa, InstallError> {
+        let window = ReplayWindow::new(parameters.replay_window, parameters.sa.esn);
+        self.add_inbound_with(index, &parameters, window, now)
+    }
+
+    /// [`add_inbound`](Self::add_inbound) for an SA whose packets several workers open: each of them adds it
+    /// with the same window, whose size and kind of numbers it has.
+    ///
+    /// # Errors
+    /// [`InstallError`]; then nothing is added.
+    pub fn add_shared_inbound(
+        &mut self,
+        index: TunnelIndex,
+        mut parameters: InboundParameters,
+        window: &Arc<SharedWindow>,
+        now: Moment,
+    ) -> Result<AddedSa, InstallError> {
+        parameters.sa.esn = window.esn();
+        self.add_inbound_with(index, &parameters, ReplayWindow::shared(Arc::clone(window)), now)
+    }
+
+    fn add_inbound_with(
+        &mut self,
+        index: TunnelIndex,
+        parameters: &InboundParameters,
+        window: ReplayWindow,
+        now: Moment,
+    ) -> Result<AddedSa, InstallError> {
         let (spi, suite) = (parameters.sa.spi, parameters.sa.suite);
         let place = index.0 as usize;
         let tunnel = self.tunnels.get_mut(place).and_then(Option::as_mut);
@@ -203,7 +243,7 @@ impl Ipsec {
             return Err(InstallError::BundleFull { tunnel: name });
         }
         let counters = Arc::new(SaCounters::default());
-        let added = inbound_sa(index, tunnel, &parameters, Arc::clone(&counters), now);
+        let added = inbound_sa(index, tunnel, parameters, window, Arc::clone(&counters), now);
         let sa = self.inbound.insert(added).ok_or(InstallError::TableFull { tunnel: name })?;
         tunnel.inbound.push(Member { spi, sa, suite });
         self.sad_of(protocol).insert(spi, sa);
@@ -233,12 +273,20 @@ impl Ipsec {
         if tunnel.outbound.is_full() {
             return Err(InstallError::BundleFull { tunnel: name() });
         }
+        let is_shared = matches!(parameters.numbers, NumberSource::Shared(_));
+        if is_shared && (tunnel.parameters.covers.is_some() || tunnel.parameters.covered_by.is_some()) {
+            return Err(InstallError::NotShareable { tunnel: name() });
+        }
         let counters = Arc::new(SaCounters::default());
         let rules = OuterRules::of(&tunnel.parameters, self.identifications.seed());
         let added = outbound_sa(index, &tunnel.parameters, parameters, rules, Arc::clone(&counters), now);
+        let added = added.ok_or_else(|| InstallError::TooManyWorkers { tunnel: name() })?;
         let sa = self.outbound.insert(added).ok_or_else(|| InstallError::TableFull { tunnel: name() })?;
         counters.set_learned_mtu(tunnel.path_mtu.learned());
         tunnel.outbound.push(Member { spi, sa, suite });
+        if is_shared {
+            self.sharing.begin(sa);
+        }
         self.names.add(index, SaName::of(tunnel.parameters.protocol, &tunnel.parameters.endpoints, spi));
         Ok(AddedSa { sa, counters })
     }

@@ -358,6 +358,7 @@ impl Ipsec {
             let drops = Drops { pool, audit: &mut self.audit, now };
             return sa.open_ah(sa_ref, parsed, buffers, drops, jobs);
         }
+        sa.window.look();
         let from = jobs.len();
         let all_right = match (parsed, &mut *buffers) {
             // With many SAs in use most runs have one packet.
@@ -542,6 +543,7 @@ impl InboundSa {
         jobs: &mut Vec<Job>,
     ) {
         let from = jobs.len();
+        self.window.look();
         for (parsed, buffer) in parsed.iter().zip(drain(buffers)) {
             let mut job = Job::new(buffer, Direction::Open, sa_ref.bits());
             match self.prepare_ah(&mut job, parsed) {

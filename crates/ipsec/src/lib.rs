@@ -57,6 +57,8 @@ mod resync;
 mod roaming;
 mod runs;
 mod sa;
+mod shared_use;
+mod sharing;
 mod slots;
 mod slow_path;
 mod spd;

@@ -1,6 +1,8 @@
 //! Lifetimes of SAs (RFC 4301 4.4.2.1): by bytes, packets and time, each with a soft limit that warns and a
 //! hard limit that stops.
 
+use crate::shared_use::{SharedUse, Taken};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// A moment on the gateway's monotonic clock: the time since that clock started.
@@ -58,10 +60,11 @@ pub enum LifetimeState {
     Expired,
 }
 
-/// What an SA has used of its lifetime.
+/// What an SA has used of its lifetime, or what one of several workers has.
 ///
-/// Limits are checked only when one is near: `attention` is the nearest of each kind that is still ahead.
-#[derive(Debug, Clone)]
+/// Limits are checked only when one is near: `attention` is the nearest of each kind that is still ahead. Of
+/// a lifetime that workers share it is the end of what this one [has in hand](crate::shared_use).
+#[derive(Debug)]
 #[repr(C)]
 pub struct LifetimeUse {
     bytes: u64,
@@ -78,7 +81,7 @@ struct Amounts {
     at: Moment,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 struct LimitsOf {
     /// `None` without any limit: key exchanges keep their limits to themselves, and make very many SAs.
     lifetime: Option<Box<Lifetime>>,
@@ -86,6 +89,7 @@ struct LimitsOf {
     /// Age of the key at that moment.
     age: Duration,
     warned: bool,
+    shared: Option<Arc<SharedUse>>,
 }
 
 impl LifetimeUse {
@@ -99,18 +103,36 @@ impl LifetimeUse {
     /// once.
     #[must_use]
     pub fn resumed(lifetime: Lifetime, installed: Moment, spent: Spent) -> Self {
-        let limits = LimitsOf { lifetime: limits_in(lifetime), installed, age: spent.time, warned: false };
-        let limits = Box::new(limits);
+        let limits = LimitsOf::new(lifetime, installed, spent.time, None);
         let attention = limits.attention();
         Self { bytes: spent.bytes, packets: spent.packets, attention, limits }
     }
 
-    /// The same use, and `more` of elsewhere, under other limits.
+    /// What one of several workers uses of a lifetime that they share, of which `spent` was used before any
+    /// of them.
+    pub(crate) fn sharing(
+        lifetime: Lifetime,
+        installed: Moment,
+        spent: Spent,
+        shared: &Arc<SharedUse>,
+    ) -> Self {
+        shared.begin(spent);
+        let limits = LimitsOf::new(lifetime, installed, spent.time, Some(Arc::clone(shared)));
+        Self { bytes: 0, packets: 0, attention: limits.with_nothing_in_hand(), limits }
+    }
+
+    /// The same use, and `more` of elsewhere, under other limits. Of a lifetime that workers share, `more` is
+    /// added once for each of them that calls this.
     #[must_use]
-    pub fn under(&self, lifetime: Lifetime, more: Spent) -> Self {
+    pub fn under(mut self, lifetime: Lifetime, more: Spent) -> Self {
+        self.settle();
         let age = self.limits.age.saturating_add(more.time);
-        let installed = self.limits.installed;
-        let limits = Box::new(LimitsOf { lifetime: limits_in(lifetime), installed, age, warned: false });
+        let shared = self.limits.shared.take();
+        let limits = LimitsOf::new(lifetime, self.limits.installed, age, shared);
+        if let Some(shared) = &limits.shared {
+            shared.begin_anew(more);
+            return Self { bytes: 0, packets: 0, attention: limits.with_nothing_in_hand(), limits };
+        }
         let attention = limits.attention();
         let bytes = self.bytes.saturating_add(more.bytes);
         Self { bytes, packets: self.packets.saturating_add(more.packets), attention, limits }
@@ -119,8 +141,8 @@ impl LifetimeUse {
     /// Whether the SA has reached a hard limit.
     #[must_use]
     #[inline]
-    pub fn is_expired(&self, now: Moment) -> bool {
-        self.is_near(0, 0, now) && self.reached(|lifetime| &lifetime.hard, now)
+    pub fn is_expired(&mut self, now: Moment) -> bool {
+        self.is_near(0, 0, now) && self.is_over(now)
     }
 
     /// Counts `packets` packets with `bytes` inner bytes in total, unless that could reach a limit. Then it
@@ -158,20 +180,35 @@ impl LifetimeUse {
     }
 
     fn look_at_soft(&mut self, now: Moment) -> LifetimeState {
-        if !self.limits.warned && self.reached(|lifetime| &lifetime.soft, now) {
-            self.limits.warned = true;
-            self.attention = self.limits.attention();
-            return LifetimeState::SoftReached;
+        if self.limits.warned || !self.reached(|lifetime| &lifetime.soft, now) {
+            return LifetimeState::Alive;
         }
-        LifetimeState::Alive
+        self.limits.warned = true;
+        let attention = self.limits.attention();
+        let Some(shared) = &self.limits.shared else {
+            self.attention = attention;
+            return LifetimeState::SoftReached;
+        };
+        self.attention.at = attention.at;
+        if shared.warn() { LifetimeState::SoftReached } else { LifetimeState::Alive }
     }
 
-    /// The state of the SA without a packet. A soft limit is reported once.
+    /// The state of the SA without a packet. A soft limit is reported once, by one of the workers that share
+    /// a lifetime.
     pub fn look(&mut self, now: Moment) -> LifetimeState {
-        if self.is_expired(now) {
-            return LifetimeState::Expired;
-        }
-        self.look_at_soft(now)
+        let is_expired = match self.limits.shared.clone() {
+            None => self.is_expired(now),
+            Some(shared) => {
+                // It takes no share: there is no packet.
+                self.settle();
+                let is_expired = shared.has_ended() || self.reached(|lifetime| &lifetime.hard, now);
+                if is_expired {
+                    self.end(&shared);
+                }
+                is_expired
+            }
+        };
+        if is_expired { LifetimeState::Expired } else { self.look_at_soft(now) }
     }
 
     /// Whether a limit is reached, or would be with these amounts added.
@@ -183,12 +220,81 @@ impl LifetimeUse {
             || now >= self.attention.at
     }
 
+    /// Whether a hard limit is reached. If not, there is something in hand for one more packet.
+    #[cold]
+    fn is_over(&mut self, now: Moment) -> bool {
+        let Some(shared) = self.limits.shared.clone() else {
+            return self.reached(|lifetime| &lifetime.hard, now);
+        };
+        let is_old = self.limits.is_older(|lifetime| &lifetime.hard, now);
+        let is_over = shared.has_ended() || is_old || !self.take_shares(&shared);
+        if is_over {
+            self.settle();
+            self.end(&shared);
+        }
+        is_over
+    }
+
+    /// No worker may use more.
+    fn end(&mut self, shared: &SharedUse) {
+        shared.end();
+        self.attention.packets = self.packets;
+    }
+
+    /// Takes what a worker has nothing of in hand. `false` if a hard limit is reached.
+    fn take_shares(&mut self, shared: &SharedUse) -> bool {
+        self.limits.warned |= shared.is_warned();
+        let near = self.limits.attention();
+        let hard = self.limits.lifetime.as_deref().map(|lifetime| lifetime.hard).unwrap_or_default();
+        self.attention.at = near.at;
+        let kinds = [
+            (&shared.packets, self.packets, &mut self.attention.packets, near.packets, hard.packets),
+            (&shared.bytes, self.bytes, &mut self.attention.bytes, near.bytes, hard.bytes),
+        ];
+        for (taken, used, end, near, hard) in kinds {
+            if near == u64::MAX {
+                *end = near;
+            } else if used >= *end {
+                let Some(share) = taken.take(used - *end, near, hard) else {
+                    *end = used;
+                    return false;
+                };
+                *end = used + share;
+            }
+        }
+        true
+    }
+
+    /// Tells the workers that share the lifetime what this one has used, and has nothing in hand then.
+    fn settle(&mut self) {
+        let Some(shared) = &self.limits.shared else { return };
+        let kinds: [(&Taken, u64, &mut u64); 2] = [
+            (&shared.packets, self.packets, &mut self.attention.packets),
+            (&shared.bytes, self.bytes, &mut self.attention.bytes),
+        ];
+        for (taken, used, end) in kinds.into_iter().filter(|(_, _, end)| **end != u64::MAX) {
+            taken.settle(used, *end);
+            *end = used;
+        }
+    }
+
     #[cold]
     fn reached(&self, limits: fn(&Lifetime) -> &Limits, now: Moment) -> bool {
-        let Some(limits) = self.limits.lifetime.as_deref().map(limits) else { return false };
-        limits.packets.is_some_and(|n| self.packets >= n)
-            || limits.bytes.is_some_and(|n| self.bytes >= n)
-            || limits.time.is_some_and(|t| now >= self.limits.moment_of(t))
+        let (packets, bytes) = match &self.limits.shared {
+            None => (self.packets, self.bytes),
+            Some(shared) => (shared.packets.amount(), shared.bytes.amount()),
+        };
+        let Some(amounts) = self.limits.lifetime.as_deref().map(limits) else { return false };
+        amounts.packets.is_some_and(|n| packets >= n)
+            || amounts.bytes.is_some_and(|n| bytes >= n)
+            || self.limits.is_older(limits, now)
+    }
+}
+
+/// A worker that ends leaves to the others what it has in hand.
+impl Drop for LifetimeUse {
+    fn drop(&mut self) {
+        self.settle();
     }
 }
 
@@ -198,6 +304,28 @@ fn limits_in(lifetime: Lifetime) -> Option<Box<Lifetime>> {
 }
 
 impl LimitsOf {
+    fn new(
+        lifetime: Lifetime,
+        installed: Moment,
+        age: Duration,
+        shared: Option<Arc<SharedUse>>,
+    ) -> Box<Self> {
+        Box::new(Self { lifetime: limits_in(lifetime), installed, age, warned: false, shared })
+    }
+
+    /// Whether a limit of time is reached.
+    fn is_older(&self, limits: fn(&Lifetime) -> &Limits, now: Moment) -> bool {
+        let time = self.lifetime.as_deref().and_then(|lifetime| limits(lifetime).time);
+        time.is_some_and(|t| now >= self.moment_of(t))
+    }
+
+    /// What is near for a worker that has yet to take a share.
+    fn with_nothing_in_hand(&self) -> Amounts {
+        let none_of = |limit: u64| if limit == u64::MAX { limit } else { 0 };
+        let Amounts { bytes, packets, at } = self.attention();
+        Amounts { bytes: none_of(bytes), packets: none_of(packets), at }
+    }
+
     /// When the key reaches this age.
     fn moment_of(&self, age: Duration) -> Moment {
         Moment(self.installed.0.saturating_add(age.saturating_sub(self.age)))

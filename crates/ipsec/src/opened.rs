@@ -43,7 +43,7 @@ struct Inner {
 }
 
 /// Which jobs of a batch are not forwarded as they are, by their index; most often all are.
-struct Refusals {
+pub(crate) struct Refusals {
     fates: [Option<Fate>; BATCH_SIZE],
     is_any: bool,
 }
@@ -62,7 +62,7 @@ impl Refusals {
     }
 
     #[cold]
-    fn add(&mut self, place: usize, reason: DropReason) {
+    pub(crate) fn add(&mut self, place: usize, reason: DropReason) {
         self.set(place, Fate::Drop(reason));
     }
 
@@ -275,6 +275,9 @@ impl InboundSa {
             && self.window.commit_ahead(first, jobs.len() as u64)
         {
             return;
+        }
+        if self.window.sharing().is_some() {
+            return self.commit_shared_run(jobs, at, refusals);
         }
         for (place, job) in (at..).zip(jobs) {
             if let Err(reason) = self.commit(job) {
@@ -554,7 +557,7 @@ fn in_sequence(jobs: &[Job]) -> Option<u64> {
 }
 
 #[inline(always)]
-fn verdict_of(job: &Job) -> Result<(), DropReason> {
+pub(crate) fn verdict_of(job: &Job) -> Result<(), DropReason> {
     if job.status == JobStatus::Done { Ok(()) } else { Err(reason_of_verdict(job.status)) }
 }
 

@@ -185,26 +185,58 @@ impl Ipsec {
         pool: &mut Pool,
         out: &mut Prepared,
     ) {
-        let Some(sa) = self.outbound.get_mut(sa_ref) else { return discard(buffers, DropReason::NoSa, pool) };
-        if sa.framed != Framed::Singly {
-            let first = admit_run(sa, metas, now);
-            if let (Some(first), Some(framing)) = (first, Framing::of(sa, sa_ref)) {
-                frame_run(&framing, metas, buffers, first, pool, &mut out.jobs);
-                if sa.framed == Framed::InRunsThatVary {
-                    let (template, jobs) =
-                        (sa.template.as_ref(), out.jobs.iter_mut().rev().take(metas.len()));
-                    outer_fields::complete_run(template, sa_ref, jobs, &mut self.identifications);
-                }
-                return;
-            }
+        if !self.protect_run(sa_ref, metas, buffers, now, pool, out) {
+            self.protect_slowly(sa_ref, metas, buffers, now, pool, out);
         }
-        self.protect_slowly(sa_ref, metas, buffers, now, pool, out);
+    }
+
+    /// [`protect`](Self::protect) for common packets: `false`, with nothing done, if some are not, or there
+    /// are not as many numbers at hand.
+    #[inline(always)]
+    pub(crate) fn protect_run(
+        &mut self,
+        sa_ref: SaRef,
+        metas: &[PacketMeta],
+        buffers: &mut [Buffer],
+        now: Moment,
+        pool: &mut Pool,
+        out: &mut Prepared,
+    ) -> bool {
+        let Some(sa) = self.outbound.get_mut(sa_ref) else { return false };
+        if sa.framed == Framed::Singly {
+            return false;
+        }
+        let first = admit_run(sa, metas, now);
+        let (Some(first), Some(framing)) = (first, Framing::of(sa, sa_ref)) else { return false };
+        frame_run(&framing, metas, buffers, first, pool, &mut out.jobs);
+        if sa.framed == Framed::InRunsThatVary {
+            let (template, jobs) = (sa.template.as_ref(), out.jobs.iter_mut().rev().take(metas.len()));
+            outer_fields::complete_run(template, sa_ref, jobs, &mut self.identifications);
+        }
+        true
     }
 
     /// [`protect`](Self::protect), packet by packet. Not `cold`: in transport mode and in AH all packets go
     /// this way.
     #[inline(never)]
     fn protect_slowly(
+        &mut self,
+        sa_ref: SaRef,
+        metas: &[PacketMeta],
+        buffers: &mut [Buffer],
+        now: Moment,
+        pool: &mut Pool,
+        out: &mut Prepared,
+    ) {
+        let Some(sa) = self.outbound.get(sa_ref) else { return discard(buffers, DropReason::NoSa, pool) };
+        if sa.sequence.is_shared() {
+            return self.protect_shared(sa_ref, metas, buffers, now, pool, out);
+        }
+        self.protect_singly(sa_ref, metas, buffers, now, pool, out);
+    }
+
+    /// Makes jobs of adjacent packets of one SA, or fragments, messages and drops, packet by packet.
+    pub(crate) fn protect_singly(
         &mut self,
         sa_ref: SaRef,
         metas: &[PacketMeta],

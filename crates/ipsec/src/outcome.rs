@@ -1,5 +1,6 @@
 //! Packets that leave the protocol, as types that only a packet that is allowed to can have.
 
+use crate::sharing::Waiting;
 use testudo_crypto::Job;
 use testudo_packet::Buffer;
 
@@ -71,6 +72,8 @@ pub struct Prepared {
     pub pass: Vec<Bypassed>,
     /// Messages back to the side that the batch came from.
     pub replies: Vec<Originated>,
+    /// Packets that wait for sequence numbers which other workers have in flight.
+    pub(crate) waiting: Vec<Waiting>,
 }
 
 impl Prepared {

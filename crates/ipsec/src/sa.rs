@@ -281,6 +281,11 @@ impl OutboundSa {
         report(events, &mut self.reported.hard_lifetime, self.tunnel, kind);
     }
 
+    /// Whether the next packet has to wait for a number, since other workers have too many in flight.
+    pub(crate) fn must_wait(&mut self, now: Moment) -> bool {
+        self.sequence.is_shared() && !self.lifetime.is_expired(now) && self.sequence.must_wait()
+    }
+
     /// The next sequence number, or why this packet must not be sent.
     #[inline]
     pub(crate) fn admit(
@@ -311,8 +316,9 @@ impl OutboundSa {
                 report(events, &mut self.reported.exhausted, self.tunnel, kind);
                 DropReason::SequenceExhausted
             }
-            // Packets of numbers that are shared wait before this is asked for them; one of our own does not.
-            SequenceError::NotLeased | SequenceError::PeerWindowFull => {
+            // Packets that are forwarded wait instead. Only one of our own comes here: it is not sent now.
+            SequenceError::PeerWindowFull => DropReason::SequenceNotLeased,
+            SequenceError::NotLeased => {
                 let kind = EventKind::SequenceNotLeased { spi: self.spi };
                 report(events, &mut self.reported.not_leased, self.tunnel, kind);
                 DropReason::SequenceNotLeased

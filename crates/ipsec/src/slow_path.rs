@@ -11,6 +11,7 @@ use crate::parsed::{PacketMeta, reason_of};
 use crate::reply_budget::ReplyBudget;
 use crate::runs::drain;
 use crate::sa::OutboundSa;
+use crate::sharing::Waiting;
 use crate::slots::SaRef;
 use testudo_crypto::Job;
 use testudo_packet::{Buffer, DropReason, Pool};
@@ -92,6 +93,12 @@ impl SlowPath<'_> {
 
     /// Makes a job, with more to be done afterwards than its SA's packets usually need.
     fn push<E: Frame>(&mut self, buffer: Buffer, header: &IpHeader, then: u8) {
+        // What looks for the path's MTU waits for nobody: it is late rather than lost otherwise.
+        let must_wait = !self.out.waiting.is_empty() || self.sa.must_wait(self.now);
+        if then & then::WHOLE == 0 && must_wait {
+            // It may be as long as it is: that was decided before.
+            return self.out.waiting.push(Waiting { sa: self.sa_ref, packet: buffer, may_be_cut: true });
+        }
         match self.try_push::<E>(buffer, header) {
             Ok(mut job) => {
                 job.then |= then;

@@ -20,6 +20,7 @@ use crate::path_mtu::OutboundNames;
 use crate::reply_budget::ReplyBudget;
 use crate::resync::Resync;
 use crate::sa::{Delivery, Framed, InboundSa, LocalEndpoint, OutboundSa, Reported, SuiteLayout, Tunnel};
+use crate::sharing::Sharing;
 use crate::slots::{SaRef, Slots};
 use crate::spd::{SaSelectors, Spd, TunnelIndex, address_bits};
 use crate::spi_table::SpiTable;
@@ -69,6 +70,7 @@ pub struct Ipsec {
     pub(crate) acquires: Acquires,
     pub(crate) held: Held,
     pub(crate) replies: ReplyBudget,
+    pub(crate) sharing: Sharing,
 }
 
 /// Tunnels for which the tables by their indices have room from the start: more than a gateway takes (20,000
@@ -177,6 +179,7 @@ impl Ipsec {
     }
 }
 
+/// An SA towards the peer; `None` if its numbers are shared and all slots are taken.
 pub(crate) fn outbound_sa(
     index: TunnelIndex,
     p: &TunnelParameters,
@@ -184,17 +187,22 @@ pub(crate) fn outbound_sa(
     rules: OuterRules,
     counters: Arc<SaCounters>,
     now: Moment,
-) -> OutboundSa {
+) -> Option<OutboundSa> {
     let OutboundParameters { sa, numbers, iv_mask } = parameters;
+    let mut sequence = SequenceNumbers::of(numbers, sa.esn)?;
+    let lifetime = match sequence.reserver() {
+        None => LifetimeUse::resumed(sa.lifetime, now, sa.spent),
+        Some(reserver) => LifetimeUse::sharing(sa.lifetime, now, sa.spent, reserver.shared().used()),
+    };
     let encap = Encap::new(p.protocol, p.mode);
     let headers_vary = rules.vary(p.mode, Version::of(p.endpoints.local));
-    OutboundSa {
+    Some(OutboundSa {
         spi: sa.spi,
         layout: SuiteLayout::of(sa.suite),
         esn: sa.esn,
         iv_mask,
-        sequence: SequenceNumbers::of(numbers, sa.esn),
-        lifetime: LifetimeUse::resumed(sa.lifetime, now, sa.spent),
+        sequence,
+        lifetime,
         encap,
         then: then_of(p),
         template: OuterTemplate::new(&p.endpoints, p.protocol, rules, sa.spi),
@@ -208,7 +216,7 @@ pub(crate) fn outbound_sa(
         tunnel: index,
         counters,
         reported: Reported::default(),
-    }
+    })
 }
 
 /// What is done with the datagrams of an SA once they are sealed. In transport mode a packet is only cut
@@ -241,6 +249,7 @@ pub(crate) fn inbound_sa(
     index: TunnelIndex,
     tunnel: &Tunnel,
     parameters: &InboundParameters,
+    window: ReplayWindow,
     counters: Arc<SaCounters>,
     now: Moment,
 ) -> InboundSa {
@@ -251,6 +260,10 @@ pub(crate) fn inbound_sa(
     };
     let endpoint =
         LocalEndpoint::new(Version::of(p.endpoints.local), address_bits(p.endpoints.local), udp_port);
+    let lifetime = match window.sharing() {
+        None => LifetimeUse::resumed(sa.lifetime, now, sa.spent),
+        Some(window) => LifetimeUse::sharing(sa.lifetime, now, sa.spent, window.used()),
+    };
     let mut sa = InboundSa {
         local_endpoint: match p.protocol {
             IpsecProtocol::Ah => endpoint.of_ah(),
@@ -265,8 +278,8 @@ pub(crate) fn inbound_sa(
         spi: sa.spi,
         inbound_selectors: p.inbound_selectors(),
         esn: sa.esn,
-        window: ReplayWindow::new(parameters.replay_window, sa.esn),
-        lifetime: LifetimeUse::resumed(sa.lifetime, now, sa.spent),
+        window,
+        lifetime,
         tunnel: index,
         counters,
         resync: Resync::default(),

@@ -3,7 +3,7 @@
 //! ```text
 //!   control thread                          worker
 //!   store: numbers up to N are taken ──►    Lease (granted up to N) ──► reserved for packets
-//!          (durable before granted)  ◄──    "wanted" with the first packet, then when half of a block is used
+//!          (durable before granted)  ◄──    "wanted" with the first packet, then with half of a block
 //!   store: numbers from M on are free ◄──   Lease (used up to M): the SA is gone
 //! ```
 //!
@@ -14,6 +14,7 @@
 //! Only keys that may outlive the process need that. The numbers of a key that dies with it are *ephemeral*:
 //! they begin at 1 and come from memory alone ([`NumberSource`]).
 
+use super::shared_sequence::SharedNumbers;
 use crate::sync::{AtomicBool, AtomicU64, Ordering};
 use std::fmt;
 use std::sync::Arc;
@@ -130,6 +131,20 @@ pub enum NumberSource {
     },
     /// From 1 on (RFC 4303 2.2), from memory alone: for a key that no other process has or ever will have.
     Ephemeral,
+    /// From those that several workers share: each of them installs the SA with a clone of this one.
+    Shared(Arc<SharedNumbers>),
+}
+
+impl NumberSource {
+    /// The same numbers for up to `workers` workers that send through the SA, to a peer with this window
+    /// ([`SharedNumbers::new`]).
+    #[must_use]
+    pub fn shared(self, esn: bool, peer_window: u32, workers: usize) -> Self {
+        match self {
+            Self::Shared(numbers) => Self::Shared(numbers),
+            source => Self::Shared(Arc::new(SharedNumbers::new(source, esn, peer_window, workers))),
+        }
+    }
 }
 
 #[cfg(all(test, not(loom)))]

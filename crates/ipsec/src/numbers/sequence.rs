@@ -57,14 +57,16 @@ const _: () = assert!(size_of::<SequenceNumbers>() == 40);
 
 impl SequenceNumbers {
     /// The numbers of an SA. Without ESN they end at 2^32 - 1, with it at 2^64 - 2: nothing wraps.
+    /// `None` if they are shared, and as many workers as there may be have them already.
     #[must_use]
-    pub fn of(source: NumberSource, esn: bool) -> Self {
+    pub fn of(source: NumberSource, esn: bool) -> Option<Self> {
         match source {
-            NumberSource::Leased { first, lease } => Self::new(first, esn, lease),
+            NumberSource::Leased { first, lease } => Some(Self::new(first, esn, lease)),
             NumberSource::Ephemeral => {
                 let end = last_number(esn) + 1;
-                Self { next: 1, low_water: end, leased: end, supply: Supply::Ephemeral { esn } }
+                Some(Self { next: 1, low_water: end, leased: end, supply: Supply::Ephemeral { esn } })
             }
+            NumberSource::Shared(numbers) => numbers.join().map(Self::shared),
         }
     }
 
@@ -135,6 +137,18 @@ impl SequenceNumbers {
             Supply::Shared(reserver) => reserver.shared().next(),
             _ => self.next,
         }
+    }
+
+    /// Whether other workers reserve them, too.
+    pub(crate) fn is_shared(&self) -> bool {
+        matches!(self.supply, Supply::Shared(_))
+    }
+
+    /// Whether a packet that is to have the next number has to wait for other workers. If not, that number is
+    /// at hand, unless there is another reason why there is none.
+    pub(crate) fn must_wait(&mut self) -> bool {
+        let is_empty = self.next >= self.low_water;
+        is_empty && self.is_shared() && self.reserve_block(1) == Err(SequenceError::PeerWindowFull)
     }
 
     /// What shared numbers are reserved through.
@@ -310,7 +324,7 @@ mod tests {
     #[test]
     fn ephemeral_numbers_begin_at_1_and_end_as_leased_ones_do() {
         for (esn, last) in [(false, u64::from(u32::MAX)), (true, u64::MAX - 1)] {
-            let mut numbers = SequenceNumbers::of(NumberSource::Ephemeral, esn);
+            let mut numbers = SequenceNumbers::of(NumberSource::Ephemeral, esn).unwrap();
             assert_eq!((numbers.reserve(), numbers.reserve_run(10), numbers.next()), (Ok(1), Some(2), 12));
             assert_eq!(numbers.reserve_run(last - 13), Some(12));
             assert_eq!(numbers.reserve_run(3), None, "two are left");

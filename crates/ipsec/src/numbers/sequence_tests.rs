@@ -1,5 +1,7 @@
 //! What holds for the sequence numbers of an SA, whether one worker has them all or several share them.
 
+#![allow(clippy::unwrap_used, reason = "test data")]
+
 use super::lease::Waker;
 use super::*;
 use crate::lifetime::Moment;
@@ -226,7 +228,8 @@ fn numbers_are_unused_once_all_workers_have_left() {
     let all = Arc::new(SharedNumbers::new(source, true, 32, 2));
     let (mut one, mut two) = (all.join().unwrap(), all.join().unwrap());
     drop(all);
-    (one.reserve(1, 4).unwrap(), two.reserve(1, 3).unwrap());
+    one.reserve(1, 4).unwrap();
+    two.reserve(1, 3).unwrap();
     drop(one);
     assert_eq!(lease.unused(), None);
     assert_eq!(two.reserve(1, 2), Ok(Block { first: 8, end: 10 }));

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! A worker reserves a block of numbers for each run of packets, with one atomic operation, and uses them
-//! like numbers of its own. What it does not use is left out: to give a number back would let [`next`] go
+//! like numbers of its own. What it does not use is left out: to give a number back would let `next` go
 //! back, and then the argument below does not hold.
 //!
 //! **Spread.** Packets of different workers overtake each other, and a peer drops those that are left of its
@@ -17,12 +17,12 @@
 //! flight is no more than that. Otherwise a worker gets fewer numbers or none, keeps its packets, and tries
 //! again in its next turn. The block that is left out is for what the port still has.
 //!
-//! Each worker has a *slot*, in which it tells the lowest number that it has in flight:
+//! Each worker has a *slot*, in which it tells the lowest number that it has in flight. To reserve numbers,
 //!
-//! 1. it reads `next`, which is a;
-//! 2. it looks for the lowest number in all slots;
-//! 3. if it has nothing in flight, it writes a into its slot: it will reserve nothing lower;
-//! 4. it moves `next` from a to a + n, which fails if `next` is not a any more; then it begins anew.
+//! - (1) it reads `next`, which is a;
+//! - (2) it looks for the lowest number in all slots;
+//! - (3) if it has nothing in flight, it writes a into its slot: it will reserve nothing lower;
+//! - (4) it moves `next` from a to a + n, which fails if `next` is not a any more; then it begins anew.
 //!
 //! Nothing that is in flight when `next` moves is missed. Let x be in flight, reserved by another worker:
 //! that one wrote x or less into its slot (3) before it moved `next` past x (4). Since x < a, this worker has
@@ -42,6 +42,7 @@ use super::lease::{Lease, NumberSource};
 use super::padded::Padded;
 use super::sequence::{SequenceError, last_number};
 use crate::lifetime::Moment;
+use crate::shared_use::SharedUse;
 use crate::sync::{AtomicU64, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
@@ -70,6 +71,7 @@ pub struct SharedNumbers {
     taken: AtomicU64,
     /// Since when each slot says what it says.
     watched: Box<[Watched]>,
+    used: Arc<SharedUse>,
 }
 
 /// What each reservation reads or moves: all in one line, which the worker then has.
@@ -106,6 +108,8 @@ impl SharedNumbers {
         let (first, lease) = match source {
             NumberSource::Leased { first, lease } => (first.max(1), Some(lease)),
             NumberSource::Ephemeral => (1, None),
+            // Those belong to others: none is left for these.
+            NumberSource::Shared(_) => (last + 1, None),
         };
         let leased = match &lease {
             Some(lease) => {
@@ -137,7 +141,13 @@ impl SharedNumbers {
             watched: (0..workers)
                 .map(|_| Watched { low: AtomicU64::new(IDLE), since_ms: AtomicU64::new(0) })
                 .collect(),
+            used: Arc::new(SharedUse::new()),
         }
+    }
+
+    /// What the workers have used of the SA's lifetime.
+    pub(crate) fn used(&self) -> &Arc<SharedUse> {
+        &self.used
     }
 
     /// Takes a slot for a worker; `None` if all belong to others.
@@ -386,17 +396,19 @@ mod loom_tests {
     use loom::sync::atomic::AtomicU64 as Durable;
     use loom::thread;
 
+    type Reserve = fn(&mut Reserver) -> Result<Block, SequenceError>;
+
     /// Reserves a block twice, and hands each over; returns what it got. `flying` has no number that is not
     /// in flight.
-    fn send(worker: &mut Reserver, flying: &Mutex<Vec<u64>>, spread: u64) -> Vec<u64> {
+    fn send(worker: &mut Reserver, reserve: Reserve, flying: &Mutex<Vec<u64>>, spread: u64) -> Vec<u64> {
         let mut used = Vec::new();
         for _ in 0..2 {
-            let Ok(block) = worker.reserve(1, 1) else { continue };
+            let Ok(block) = reserve(worker) else { continue };
             used.extend(block.first..block.end);
             let mut now = flying.lock().unwrap();
             now.extend(block.first..block.end);
             let (low, high) = (now.iter().min().unwrap(), now.iter().max().unwrap());
-            assert!(high + 1 - low <= spread, "{now:?}");
+            assert!(high + 1 - low <= spread, "numbers in flight are too far apart: {now:?}");
             drop(now);
             flying.lock().unwrap().retain(|number| !used.contains(number));
             worker.handed_over_all();
@@ -404,7 +416,7 @@ mod loom_tests {
         used
     }
 
-    fn workers_keep_within(peer_window: u32) {
+    fn workers_keep_within(peer_window: u32, reserve: Reserve) {
         let mut model = loom::model::Builder::new();
         model.preemption_bound = Some(3);
         model.check(move || {
@@ -414,9 +426,9 @@ mod loom_tests {
             let spread = all.spread();
             let other = {
                 let flying = flying.clone();
-                thread::spawn(move || send(&mut one, &flying, spread))
+                thread::spawn(move || send(&mut one, reserve, &flying, spread))
             };
-            let mut used = send(&mut two, &flying, spread);
+            let mut used = send(&mut two, reserve, &flying, spread);
             used.extend(other.join().unwrap());
             used.sort_unstable();
             assert!(used.iter().copied().eq(1..all.next()), "{used:?}");
@@ -427,13 +439,34 @@ mod loom_tests {
     /// here of one, so that only one may be in flight.
     #[test]
     fn one_number_in_flight_excludes_others() {
-        workers_keep_within(2);
+        workers_keep_within(2, |worker| worker.reserve(1, 1));
     }
 
     /// The same with a spread of three.
     #[test]
     fn numbers_in_flight_keep_within_the_spread() {
-        workers_keep_within(4);
+        workers_keep_within(4, |worker| worker.reserve(1, 1));
+    }
+
+    /// The model is worth something: it finds a worker that tells what it has in flight (3) only after it has
+    /// moved `next` (4).
+    #[test]
+    #[should_panic(expected = "numbers in flight are too far apart")]
+    fn a_slot_that_is_written_too_late_is_found() {
+        workers_keep_within(2, |worker| {
+            let shared = Arc::clone(&worker.shared);
+            let slot = &shared.slots[worker.slot].0;
+            let first = shared.next();
+            if shared.lowest_in_flight(first, Some(worker.slot)) + shared.spread() <= first {
+                return Err(SequenceError::PeerWindowFull);
+            }
+            let next = &shared.counter.0.next;
+            let moved = next.compare_exchange(first, first + 1, Ordering::AcqRel, Ordering::Relaxed);
+            moved.map_err(|_| SequenceError::PeerWindowFull)?;
+            slot.store(first, Ordering::Release);
+            worker.end = first + 1;
+            Ok(Block { first, end: first + 1 })
+        });
     }
 
     /// Two workers use no number before it is recorded, though one alone has seen the grant.

@@ -14,10 +14,12 @@
 //! **How the window moves.** Nothing is cleared. A word whose tag is not that of a number's block says
 //! nothing of the number. A worker that commits numbers
 //!
-//! 1. moves the top up to the highest of them, if it is lower; 2. reads the word; 3. reads the top, and
-//! refuses those of its numbers that are left of the window now; 4. puts the bits of the others into the
-//! word, by compare-exchange: beside those that are there if the tag is that of their block, in the place of
-//! everything if not. If the word is not what was read any more, it goes on at 2.
+//! - (1) moves the top up to the highest of them, if it is lower;
+//! - (2) reads the word;
+//! - (3) reads the top, and refuses those of its numbers that are left of the window now;
+//! - (4) puts the bits of the others into the word, by compare-exchange: beside those that are there if the
+//!   tag is that of their block, in the place of everything if not. If the word is not what was read any
+//!   more, it goes on at (2).
 //!
 //! What was set before is received already: a duplicate.
 //!
@@ -40,7 +42,9 @@
 
 use super::padded::Padded;
 use super::window::{OFF, ReplayError, ReplayWindow, window_size};
+use crate::shared_use::SharedUse;
 use crate::sync::{AtomicU64, Ordering};
+use std::sync::Arc;
 use testudo_packet::prefetch;
 
 /// Numbers in a word.
@@ -55,6 +59,7 @@ pub struct SharedWindow {
     esn: bool,
     /// Tags and bits. The length is a power of two.
     words: Box<[AtomicU64]>,
+    used: Arc<SharedUse>,
 }
 
 /// A word that was read.
@@ -94,7 +99,13 @@ impl SharedWindow {
             size: size.into(),
             esn,
             words: (0..words).map(|_| AtomicU64::new(0)).collect(),
+            used: Arc::new(SharedUse::new()),
         }
+    }
+
+    /// What the workers have used of the SA's lifetime.
+    pub(crate) fn used(&self) -> &Arc<SharedUse> {
+        &self.used
     }
 
     /// Highest sequence number received; 0 before the first.
@@ -286,19 +297,29 @@ impl SharedWindow {
 mod loom_tests {
     use super::*;
     use loom::thread;
-    use std::sync::Arc;
 
     /// Two threads commit these, each one batch after the other; returns how often each number was accepted.
     fn accepted(batches: [&'static [&'static [u64]]; 2], check: impl Fn(&[u64]) + Sync + Send + 'static) {
+        accepted_by(|window, batch, refuse| window.commit_batch(batch, refuse), batches, check);
+    }
+
+    type Batch<'b> = std::iter::Enumerate<std::iter::Copied<std::slice::Iter<'b, u64>>>;
+
+    /// The same with another way to commit.
+    fn accepted_by(
+        commit_batch: fn(&SharedWindow, Batch<'_>, &mut dyn FnMut(usize, ReplayError)),
+        batches: [&'static [&'static [u64]]; 2],
+        check: impl Fn(&[u64]) + Sync + Send + 'static,
+    ) {
         let mut model = loom::model::Builder::new();
         model.preemption_bound = Some(3);
         model.check(move || {
             let window = Arc::new(SharedWindow::new(32, true));
-            let commit = |batches: &'static [&'static [u64]], window: Arc<SharedWindow>| {
+            let commit = move |batches: &'static [&'static [u64]], window: Arc<SharedWindow>| {
                 let mut accepted = Vec::new();
                 for batch in batches {
                     let mut kept = batch.to_vec();
-                    window.commit_batch(batch.iter().copied().enumerate(), |place, _| kept[place] = 0);
+                    commit_batch(&window, batch.iter().copied().enumerate(), &mut |place, _| kept[place] = 0);
                     accepted.extend(kept.into_iter().filter(|number| *number != 0));
                 }
                 accepted
@@ -332,6 +353,30 @@ mod loom_tests {
     fn a_word_that_is_taken_for_later_numbers_lets_nothing_pass_twice() {
         accepted([&[&[5], &[69]], &[&[69], &[5]]], |accepted| {
             assert!(accepted == [69] || accepted == [5, 69], "{accepted:?}");
+        });
+    }
+
+    /// The model is worth something: it finds a worker that reads the top (3) before the word (2), so that it
+    /// takes a word of later numbers back to 5.
+    #[test]
+    #[should_panic(expected = "accepted twice")]
+    fn a_top_that_is_read_before_the_word_is_found() {
+        let commit = |window: &SharedWindow, batch: Batch<'_>, refuse: &mut dyn FnMut(usize, ReplayError)| {
+            for (at, number) in batch {
+                let block = number / NUMBERS;
+                window.raise_top(number);
+                let (top, place) = (window.top(), window.word(block));
+                let word = Word(place.load(Ordering::Acquire));
+                let marked = Word::of(block, word.bits(block) | bit(number)).0;
+                let is_new = !window.is_left_of(top, number) && word.bits(block) & bit(number) == 0;
+                let moved = place.compare_exchange(word.0, marked, Ordering::AcqRel, Ordering::Acquire);
+                if !is_new || moved.is_err() {
+                    refuse(at, ReplayError::TooOld);
+                }
+            }
+        };
+        accepted_by(commit, [&[&[5], &[69]], &[&[69], &[5]]], |accepted| {
+            assert!(accepted.windows(2).all(|two| two[0] != two[1]), "accepted twice: {accepted:?}");
         });
     }
 

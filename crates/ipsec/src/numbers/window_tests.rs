@@ -1,5 +1,7 @@
 //! What holds for replay windows, whether one worker has them or several share them.
 
+#![allow(clippy::unwrap_used, reason = "test data")]
+
 use super::*;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
@@ -202,7 +204,8 @@ fn rubbish_is_no_saved_window(make: Make) {
 #[test]
 fn batches_of_any_worker_agree_with_a_set_of_all_numbers() {
     let sizes = prop_oneof![Just(32u32), Just(64), Just(96), Just(256), Just(4096)];
-    proptest!(|(size in sizes, seed in any::<u64>(), start in prop_oneof![Just(0u64), Just(1 << 37), any::<u32>().prop_map(u64::from)])| {
+    let starts = prop_oneof![Just(0u64), Just(1 << 37), any::<u32>().prop_map(u64::from)];
+    proptest!(|(size in sizes, seed in any::<u64>(), start in starts)| {
         let mut rng = fastrand::Rng::with_seed(seed);
         let window = Arc::new(SharedWindow::new(size, true));
         let mut model = Model { seen: BTreeSet::new(), size: size.into() };
@@ -220,7 +223,8 @@ fn batches_of_any_worker_agree_with_a_set_of_all_numbers() {
             }
             let expected: Vec<_> = numbers.iter().map(|number| model.commit(*number)).collect();
             let mut outcome = vec![Ok(()); numbers.len()];
-            window.commit_batch(numbers.iter().copied().enumerate(), |place, error| outcome[place] = Err(error));
+            let numbered = numbers.iter().copied().enumerate();
+            window.commit_batch(numbered, |place, error| outcome[place] = Err(error));
             prop_assert_eq!(outcome, expected);
         }
         let snapshot = window.snapshot();
