@@ -7,8 +7,8 @@ use crate::sa_counts::PlacedSa;
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 use testudo_ipsec::{
-    InboundParameters, InstallError, OutboundParameters, PolicyChange, PolicyId, SaRef, SaSelectors, Spd,
-    SpdError, TunnelIndex, TunnelParameters,
+    InboundParameters, InstallError, OutboundParameters, PolicyChange, PolicyId, SaRef, SaSelectors,
+    SharedWindow, Spd, SpdError, TunnelIndex, TunnelParameters,
 };
 
 /// An SA towards the peer, to be installed.
@@ -18,6 +18,9 @@ pub struct OutboundInstall {
     pub parameters: OutboundParameters,
     /// Its key.
     pub key: PlacedKey,
+    /// The replay window that the peer has, in packets. Where there are several workers, their numbers in
+    /// flight stay within it.
+    pub peer_window: u32,
 }
 
 /// An SA from the peer, to be installed.
@@ -32,6 +35,8 @@ pub struct InboundInstall {
     /// An SA with the same key that this update removes: its window, as it is at that moment, is taken over
     /// instead.
     pub inherits: Option<SaRef>,
+    /// The window of all workers, where there are several: made from the parameters when they get the SA.
+    pub shared: Option<Arc<SharedWindow>>,
 }
 
 /// A tunnel to install, with one SA each way.

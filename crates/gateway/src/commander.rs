@@ -233,6 +233,9 @@ impl Commander {
         if changes.len() > MAX_SA_CHANGES {
             return Err(CommanderError::TooManySaChanges);
         }
+        if self.workers() > 1 {
+            changes.iter_mut().for_each(|change| change.share(self.workers()));
+        }
         let mut others: Vec<Vec<SaChange>> =
             (1..self.workers()).map(|_| changes.iter_mut().map(SaChange::replica).collect()).collect();
         let undo: Vec<_> = if others.is_empty() { Vec::new() } else { changes.iter().map(undo).collect() };

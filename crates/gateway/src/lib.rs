@@ -46,6 +46,7 @@ mod sa_change;
 mod sa_counts;
 mod serve;
 mod speed;
+mod waits;
 mod worker;
 
 pub use all_counters::AllCounters;

@@ -1,13 +1,26 @@
 //! The same change for every worker, and one answer from all of theirs.
+//!
+//! What workers share of an SA is made before the change is copied: [`SharedNumbers`](testudo_ipsec::SharedNumbers)
+//! towards the peer, a [`SharedWindow`] from it. No two workers ever have the same lease, which would use
+//! numbers twice.
 
 use crate::command::{InboundInstall, OutboundInstall, TunnelInstall, Update, UpdateOutcome};
 use crate::sa_change::{SaChange, SaChanged, SaOutcome};
 use crate::worker::Worker;
-use testudo_ipsec::{Moment, TunnelIndex};
+use std::sync::Arc;
+use testudo_ipsec::{
+    InboundParameters, Moment, NumberSource, OutboundParameters, SharedWindow, Spent, TunnelIndex,
+};
 
 impl Update {
     /// The same for each of the workers but the first.
     pub(crate) fn replicas(&mut self, workers: usize) -> Vec<Self> {
+        if workers > 1 {
+            for tunnel in &mut self.install {
+                tunnel.outbound.share(workers);
+                tunnel.inbound.share();
+            }
+        }
         (1..workers).map(|_| self.replica()).collect()
     }
 
@@ -33,24 +46,50 @@ impl TunnelInstall {
 }
 
 impl OutboundInstall {
+    /// For several workers: their numbers are the same ones.
+    fn share(&mut self, workers: usize) {
+        let OutboundParameters { numbers, sa, .. } = &mut self.parameters;
+        let source = std::mem::replace(numbers, NumberSource::Ephemeral);
+        *numbers = source.shared(sa.esn, self.peer_window, workers);
+    }
+
+    /// For another worker, once it is [shared](Self::share).
     fn replica(&mut self) -> Self {
-        Self { parameters: self.parameters.clone(), key: self.key.replica() }
+        let parameters = self.parameters.clone();
+        Self { parameters, key: self.key.replica(), peer_window: self.peer_window }
     }
 }
 
 impl InboundInstall {
+    /// For several workers: their window is the same one.
+    fn share(&mut self) {
+        let InboundParameters { sa, replay_window } = &self.parameters;
+        self.shared = Some(Arc::new(SharedWindow::new(*replay_window, sa.esn)));
+    }
+
     fn replica(&mut self) -> Self {
         Self {
             parameters: self.parameters.clone(),
             key: self.key.replica(),
             window: self.window.clone(),
             inherits: self.inherits,
+            shared: self.shared.clone(),
         }
     }
 }
 
 impl SaChange {
-    /// The same for another worker.
+    /// For each of several workers: what they share of an SA is the same.
+    pub(crate) fn share(&mut self, workers: usize) {
+        match self {
+            Self::AddInbound(_, install) => install.share(),
+            Self::AddOutbound(_, install, _) => install.share(workers),
+            _ => {}
+        }
+    }
+
+    /// The same for another worker, once it is [shared](Self::share). What changes something that they share
+    /// is for the first one alone.
     pub(crate) fn replica(&mut self) -> Self {
         match self {
             Self::AddTunnel(tunnel, parameters) => Self::AddTunnel(*tunnel, parameters.clone()),
@@ -62,11 +101,10 @@ impl SaChange {
             Self::UseOutbound(tunnel, spi) => Self::UseOutbound(*tunnel, *spi),
             Self::Redirect(tunnel, ends, learns) => Self::Redirect(*tunnel, *ends, *learns),
             Self::Limit(tunnel, direction, spi, lifetime, spent) => {
-                Self::Limit(*tunnel, *direction, *spi, *lifetime, *spent)
+                let spent = Spent { packets: 0, bytes: 0, ..*spent };
+                Self::Limit(*tunnel, *direction, *spi, *lifetime, spent)
             }
-            Self::Advance(tunnel, direction, spi, number) => {
-                Self::Advance(*tunnel, *direction, *spi, *number)
-            }
+            Self::Advance(..) | Self::MadeByFirst => Self::MadeByFirst,
             Self::Hear(event) => Self::Hear(*event),
             Self::RemoveInbound(tunnel, spi) => Self::RemoveInbound(*tunnel, *spi),
             Self::RemoveOutbound(tunnel, spi) => Self::RemoveOutbound(*tunnel, *spi),

@@ -40,6 +40,8 @@ pub enum SaChange {
     Limit(TunnelIndex, Direction, u32, Lifetime, Spent),
     /// Move the numbers of the SA with this SPI, in this direction, on to this last one.
     Advance(TunnelIndex, Direction, u32, u64),
+    /// Nothing: the first worker makes the change for all.
+    MadeByFirst,
     /// Follow what another worker has learned.
     Hear(Event),
     /// Remove the SA from a tunnel's peer that has this SPI.
@@ -154,6 +156,7 @@ impl Worker {
                 let is_ahead = moved.ok_or(SaChangeError::NoSa { spi })?;
                 is_ahead.then_some(SaChanged::Set).ok_or(SaChangeError::FurtherOn { spi })
             }
+            SaChange::MadeByFirst => Ok(SaChanged::Set),
             SaChange::Hear(event) => {
                 self.ipsec.hear(event, now);
                 Ok(SaChanged::Set)

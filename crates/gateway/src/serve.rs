@@ -20,6 +20,10 @@ const TICK: Duration = Duration::from_secs(1);
 /// Tunnels or SAs that are changed, or windows that are saved, between two batches: worth some ten
 /// microseconds.
 const TUNNELS_AT_A_TIME: usize = 16;
+/// How often a worker whose packets wait for other workers looks again at once, and how long it sleeps after
+/// that: they have sent theirs within a turn, unless their port is full.
+const LOOKS: usize = 64;
+const NAP: Duration = Duration::from_micros(100);
 /// How long packets in flight may take to leave when the gateway ends.
 const DRAIN: Duration = Duration::from_millis(500);
 
@@ -61,6 +65,7 @@ pub fn serve(
     let mut task: Option<Task> = None;
     let mut stop_at: Option<Moment> = None;
     let mut failure: Option<PortError> = None;
+    let mut looks = 0;
     loop {
         let now = clock.now();
         // A long command in parts, and one between two batches: however many ask, packets have their turn.
@@ -108,7 +113,8 @@ pub fn serve(
         let is_idle = moved == 0;
         if let Some(deadline) = stop_at {
             let (protected, unprotected) = worker.is_waiting();
-            let done = is_idle && !worker.is_busy() && !protected && !unprotected;
+            let waits = protected || unprotected || worker.waits_for_numbers();
+            let done = is_idle && !worker.is_busy() && !waits;
             if done || now >= deadline {
                 worker.discard_waiting();
                 worker.end_ports();
@@ -116,7 +122,18 @@ pub fn serve(
             }
         } else if is_idle && !worker.is_busy() && !was_told {
             let next = worker.next_dummy().map_or(next_tick, |due| due.min(next_tick));
-            wait(worker, inbox, next.since(now))?;
+            let mut timeout = next.since(now);
+            if worker.waits_for_numbers() {
+                looks += 1;
+                if looks < LOOKS {
+                    std::thread::yield_now();
+                    continue;
+                }
+                timeout = timeout.min(NAP);
+            }
+            wait(worker, inbox, timeout)?;
+        } else {
+            looks = 0;
         }
     }
 }
@@ -161,9 +178,10 @@ impl Task {
 /// Waits until a port is ready, a command comes, or `timeout` has passed.
 fn wait(worker: &Worker, inbox: &Inbox, timeout: Duration) -> Result<(), ServeError> {
     let (protected_waits, unprotected_waits) = worker.is_waiting();
+    let takes_nothing = unprotected_waits || worker.waits_for_numbers();
     let mut fds = Vec::with_capacity(8);
     let sides = [
-        (worker.protected_port(), protected_waits, unprotected_waits),
+        (worker.protected_port(), protected_waits, takes_nothing),
         (worker.unprotected_port(), unprotected_waits, protected_waits),
     ];
     for (port, has_output, other_is_stuck) in sides {

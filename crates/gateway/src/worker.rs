@@ -48,13 +48,13 @@ pub struct Worker {
     pub(crate) dispatcher: Dispatcher,
     pub(crate) counters: Arc<WorkerCounters>,
     batch: Batch,
-    prepared: Prepared,
+    pub(crate) prepared: Prepared,
     released: Vec<Job>,
     /// Stage times of outbound packets.
     outbound_clock: StageClock,
     /// Stage times of inbound packets.
     inbound_clock: StageClock,
-    draining: bool,
+    pub(crate) draining: bool,
     /// Whether another worker sends what no packet asks for.
     is_follower: bool,
     /// Which SAs the NIC of the unprotected port has, if it does cryptography.
@@ -227,7 +227,7 @@ impl Worker {
         install: OutboundInstall,
         now: Moment,
     ) -> Result<AddedSa, UpdateError> {
-        let OutboundInstall { parameters, key } = install;
+        let OutboundInstall { parameters, key, .. } = install;
         let suite = key.suite();
         let key = self.place(index, key, Direction::Seal)?;
         let added = self.ipsec.add_outbound(index, parameters, now);
@@ -241,10 +241,13 @@ impl Worker {
         install: InboundInstall,
         now: Moment,
     ) -> Result<AddedSa, UpdateError> {
-        let InboundInstall { parameters, key, window, .. } = install;
+        let InboundInstall { parameters, key, window, shared, .. } = install;
         let (spi, suite) = (parameters.sa.spi, key.suite());
         let key = self.place(index, key, Direction::Open)?;
-        let added = self.ipsec.add_inbound(index, parameters, now);
+        let added = match &shared {
+            None => self.ipsec.add_inbound(index, parameters, now),
+            Some(window) => self.ipsec.add_shared_inbound(index, parameters, window, now),
+        };
         let added = self.connect(Direction::Open, added, key, suite)?;
         if window.is_some_and(|window| !self.ipsec.restore_window(added.sa, &window)) {
             // Without its window the SA would accept again what was accepted before.
@@ -356,11 +359,14 @@ impl Worker {
         let mut moved = self.collect(now);
         // Backpressure: while packets wait for a port no more are made for it, so that the kernel's queue
         // behind the other port fills instead of ours.
-        if !self.unprotected.is_waiting() && !self.draining {
+        if !self.unprotected.is_waiting() && (!self.draining || self.ipsec.waits_for_numbers()) {
             moved += self.outbound(now);
         }
         if !self.protected.is_waiting() {
             moved += self.inbound(now);
+        }
+        if self.ipsec.shares_numbers() {
+            self.hand_over();
         }
         let failure = self.protected.take_failure().or(self.unprotected.take_failure());
         if moved > 0 || was_busy || failure.is_some() {
@@ -384,6 +390,9 @@ impl Worker {
         self.outbound_clock.begin();
         let mut moved = 0;
         for _ in 0..rounds(&self.unprotected) {
+            if self.ipsec.waits_for_numbers() && !self.send_waiting(now, &mut moved) {
+                break;
+            }
             // Those that have waited for an SA are older than what comes now.
             let received = match self.ipsec.take_released(&mut self.batch) {
                 0 => self.protected.receive(&mut self.pool, &mut self.batch),
@@ -417,7 +426,7 @@ impl Worker {
     }
 
     /// Runs the crypto for outbound jobs, then sends what is [ready](Outlet::flush_ready).
-    fn seal(&mut self, now: Moment) {
+    pub(crate) fn seal(&mut self, now: Moment) {
         if self.prepared.jobs.is_empty() {
             return self.unprotected.flush_ready(&mut self.pool);
         }
@@ -624,38 +633,6 @@ impl Worker {
         let (protected, unprotected) = self.is_waiting();
         let exhausted = self.protected.port.exhausted() && self.unprotected.port.exhausted();
         exhausted && !protected && !unprotected && !self.is_busy()
-    }
-
-    /// Drops what still waits, when the gateway must end now. Packets that are with engines are counted,
-    /// though their buffers do not come back; those that were given up were counted then.
-    pub fn discard_waiting(&mut self) {
-        self.pool.count(DropReason::ShuttingDown, self.dispatcher.under_way() as u64);
-        for job in self.prepared.jobs.drain(..) {
-            self.pool.discard(job.buffer, DropReason::ShuttingDown);
-        }
-        self.ipsec.discard_waits([DropReason::ShuttingDown; 2], &mut self.pool);
-        self.protected.discard_all(&mut self.pool);
-        self.unprotected.discard_all(&mut self.pool);
-        self.publish();
-    }
-
-    /// Drops datagrams that are not complete, and packets that wait for an SA, as if their time were over:
-    /// nothing will come any more. For ports that end while the clock stands still.
-    pub fn end_waits(&mut self) {
-        self.ipsec.discard_waits([DropReason::FragmentTimeout, DropReason::HoldExpired], &mut self.pool);
-        self.publish();
-    }
-
-    /// Datagrams whose other fragments have not come yet; each has a buffer of the pool.
-    #[must_use]
-    pub fn incomplete_datagrams(&self) -> usize {
-        self.ipsec.incomplete_datagrams()
-    }
-
-    /// Packets that wait for an SA; each has a buffer of the pool.
-    #[must_use]
-    pub fn held_packets(&self) -> usize {
-        self.ipsec.held_packets()
     }
 
     /// Tells both ports that no more packets will be sent.

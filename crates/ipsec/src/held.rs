@@ -395,6 +395,7 @@ impl Ipsec {
         let waiting = std::mem::take(&mut self.held.waiting).into_values().map(|waiting| waiting.packet);
         released.into_iter().chain(waiting).for_each(|packet| pool.discard(packet.packet, without_sa));
         self.held.queues.clear();
+        self.discard_unnumbered(without_sa, pool);
     }
 
     /// Packets that wait for an SA, each of which has a buffer.

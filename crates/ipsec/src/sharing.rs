@@ -62,6 +62,18 @@ impl Ipsec {
         !self.sharing.waiting.is_empty()
     }
 
+    /// Whether the numbers of any SA towards a peer are shared.
+    #[must_use]
+    #[inline]
+    pub fn shares_numbers(&self) -> bool {
+        !self.sharing.outbound.is_empty()
+    }
+
+    /// Drops packets that wait for sequence numbers.
+    pub(crate) fn discard_unnumbered(&mut self, reason: DropReason, pool: &mut Pool) {
+        self.sharing.waiting.drain(..).for_each(|waiting| pool.discard(waiting.packet, reason));
+    }
+
     /// Makes jobs of the packets that wait for sequence numbers, as far as there are any now. Returns how
     /// many do not wait any more. To be called in each turn, before [`outbound`](Self::outbound).
     pub fn send_waiting(&mut self, now: Moment, pool: &mut Pool, out: &mut Prepared) -> usize {

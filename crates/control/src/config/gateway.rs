@@ -6,7 +6,7 @@ use super::model::{
 use super::port_kind::{self, KindName, PortKind};
 use super::value::{self, Parsed};
 use super::walk::{Located, Problem, Section, Walker};
-use super::{dpdk, engine, mentions_ipv6, offload, xdp};
+use super::{dpdk, engine, mentions_ipv6, offload, workers, xdp};
 use std::path::{Component, Path, PathBuf};
 use testudo_ipsec::{Fragmentation, Mode};
 use testudo_packet::Interface;
@@ -50,6 +50,7 @@ pub(super) fn read_gateway(
     let engines_named = section.value("engines").is_some();
     let log = section.or_default(walker, "log", LogLevel::Info, value::choice(&levels));
     let buffers = section.or_default(walker, "buffers", 4096, value::number(256, 1 << 20));
+    let workers = workers::read(&mut section, walker, &engines);
     let seccomp = section.or_default(walker, "seccomp", true, value::boolean);
     let allow_key_export = section.or_default(walker, "allow_key_export", false, value::boolean);
     let audit = section.located(walker, "audit", audit(base));
@@ -74,6 +75,7 @@ pub(super) fn read_gateway(
         log,
         audit,
         buffers,
+        workers,
         seccomp,
         allow_key_export,
     })

@@ -47,6 +47,7 @@ mod traffic;
 mod tunnel;
 mod value;
 mod walk;
+mod workers;
 mod xdp;
 
 pub use addition::Slot;
@@ -73,6 +74,7 @@ pub(crate) use suggest::did_you_mean;
 pub(crate) use traffic::networks;
 pub use traffic::{protocol_name, protocol_number};
 pub use tunnel::MAX_SELECTORS;
+pub use workers::{MAX_WORKERS, Workers};
 pub use xdp::{XdpMode, XdpSettings, ZeroCopy};
 
 use checks::Facts;
@@ -229,6 +231,10 @@ fn read_document(
     protected.check_sides(walker, &unprotected.value);
     check_dpdk(walker, &unprotected, &tunnels, ike.is_some());
     facts.check_modes(walker, &tunnels, protected.has_tun());
+    if let Some(Gateway { workers, .. }) = gateway {
+        let side = (protected.name(), protected.has_tun());
+        workers::check(walker, workers, side, &unprotected, (&tunnels, facts));
+    }
     if protected.routes && protected.has_tun() {
         facts.check_routes(walker, &unprotected.value);
     }

@@ -3,6 +3,7 @@
 use super::engine::Cryptodev;
 use super::offload::Offload;
 use super::port_kind::PortKind;
+use super::workers::Workers;
 use crate::keys::KeySource;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -54,8 +55,10 @@ pub struct Gateway {
     pub log: LogLevel,
     /// Where auditable events go (RFC 4303 4).
     pub audit: AuditTarget,
-    /// Buffers in the pool.
+    /// Buffers in the pool of each worker.
     pub buffers: usize,
+    /// How many workers there are.
+    pub workers: Workers,
     /// Whether the system calls of the running gateway are filtered.
     pub seccomp: bool,
     /// Whether the keys of SAs stay in memory, for root and the gateway's own user to read.
@@ -259,6 +262,8 @@ pub struct Tunnel {
     pub esn: bool,
     /// Packets in the replay window: 32 to 2,097,152, a multiple of 32; 0 if replays are accepted.
     pub replay_window: u32,
+    /// The replay window that the peer has, in packets: what several workers have in flight stays within it.
+    pub peer_window: u32,
     /// The DSCP of outer headers.
     pub dscp: Dscp,
     /// What is done to packets and their headers.

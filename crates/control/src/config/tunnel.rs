@@ -15,7 +15,8 @@ use std::path::Path;
 use std::time::Duration;
 use testudo_crypto::{NonceRule, Suite};
 use testudo_ipsec::{
-    Dscp, Encapsulation, Fragmentation, IpsecProtocol, Lifetime, Limits, Mode, PacketRules, Selector,
+    DEFAULT_PEER_WINDOW, Dscp, Encapsulation, Fragmentation, IpsecProtocol, Lifetime, Limits, MAX_WINDOW,
+    MIN_WINDOW, Mode, PacketRules, Selector,
 };
 use testudo_packet::Interface;
 use toml::de::DeValue;
@@ -51,6 +52,8 @@ pub(super) fn read_tunnel(
     refuse_in_transport(&mut section, walker, mode, remote);
     let esn = section.or_default(walker, "esn", true, value::boolean);
     let replay_window = read_replay_window(&mut section, walker, esn);
+    let windows = value::number(MIN_WINDOW.into(), MAX_WINDOW.into());
+    let peer_window = section.or_default(walker, "peer_window", DEFAULT_PEER_WINDOW.into(), windows);
     let dscp = section.or_default(walker, "dscp", Dscp::Copy, dscp);
     let fragmentation = read_fragmentation(&mut section, walker, mode);
     let non_first_fragments = section.or_default(walker, "non_first_fragments", false, value::boolean);
@@ -85,6 +88,7 @@ pub(super) fn read_tunnel(
         keepalive,
         esn,
         replay_window,
+        peer_window: u32::try_from(peer_window).unwrap_or(DEFAULT_PEER_WINDOW),
         dscp,
         rules,
         fragmentation,

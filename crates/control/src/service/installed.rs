@@ -490,12 +490,14 @@ fn begin(
             outbound: OutboundInstall {
                 parameters: assemble::outbound(&running.tunnel, start, spent_by(true)),
                 key: numbers.prepared(&keys.outbound, Direction::Seal),
+                peer_window: running.tunnel.peer_window,
             },
             inbound: InboundInstall {
                 parameters: assemble::inbound(&running.tunnel, spent_by(false)),
                 key: numbers.prepared(&keys.inbound, Direction::Open),
                 window,
                 inherits: None,
+                shared: None,
             },
         });
     }

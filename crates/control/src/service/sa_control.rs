@@ -348,7 +348,7 @@ impl SaControl {
         };
         let parameters = InboundParameters { sa: parameters_of(&sa), replay_window: wanted.replay_window };
         let key = self.preparers.prepare(key.clone(), Direction::Open);
-        let install = InboundInstall { parameters, key, window, inherits: None };
+        let install = InboundInstall { parameters, key, window, inherits: None, shared: None };
         self.add_one(sa, SaChange::AddInbound(running.index, Box::new(install)))
     }
 
@@ -368,7 +368,7 @@ impl SaControl {
         };
         let parameters = OutboundParameters { sa: parameters_of(&sa), numbers, iv_mask };
         let key = self.preparers.prepare(key.clone(), Direction::Seal);
-        let install = Box::new(OutboundInstall { parameters, key });
+        let install = Box::new(OutboundInstall { parameters, key, peer_window: running.tunnel.peer_window });
         let is_first = || running.sas.outbound().is_none_or(|sa| !sa.is_in_use());
         let from = match &wanted.inbound {
             Some((inbound, _)) if wanted.is_waiting_for_peer => UseFrom::PeersUseOf(*inbound),

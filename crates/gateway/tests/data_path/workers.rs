@@ -1,10 +1,18 @@
 //! Several workers that get the same commands.
 
 use crate::support::gateway::{PoolSize, portable};
-use crate::support::{Gateway, Inner, LeaseTwin, Side, TunnelSpec};
-use testudo_crypto::Suite;
-use testudo_gateway::{Commander, PlacementError, SaChange, SystemClock, Update, UpdateError, Worker, serve};
-use testudo_ipsec::{Event, EventKind, LearnedFrom, PolicyChange, Position};
+use crate::support::{Gateway, Inner, LeaseTwin, PortHandle, Side, TunnelSpec};
+use std::collections::BTreeSet;
+use testudo_crypto::{Direction, Suite};
+use testudo_gateway::{
+    Commander, Installed, PlacementError, SaChange, SystemClock, TunnelInstall, Update, UpdateError, Worker,
+    serve,
+};
+use testudo_ipsec::{
+    Event, EventKind, LearnedFrom, Lifetime, Limits, Moment, PolicyChange, Position, SaCounters, SaState,
+    Spent,
+};
+use testudo_packet::{BATCH_SIZE, DropReason};
 
 fn spec(number: u8) -> TunnelSpec {
     TunnelSpec::new(number, Suite::AES128GCM16)
@@ -105,4 +113,196 @@ fn a_worker_follows_what_another_has_learned_and_tells_nobody() {
     let took_over = Event { kind: EventKind::TookOver { spi: spec(0).spi_from(Side::A) }, ..event };
     a.worker.change_sa(SaChange::Hear(took_over), now).expect("nothing refuses that");
     assert_eq!((before, a.worker.take_events().len()), (0, 0));
+}
+
+/// Gateways that are workers of one, and what they have in common on the unprotected side.
+fn gateways<const N: usize>(side: Side, link: &PortHandle) -> [Gateway; N] {
+    [(); N].map(|()| {
+        let (policies, pool) = (spec(0).policies(side), PoolSize(512, 2048));
+        Gateway::on_links(PortHandle::default(), link.clone(), policies, pool, portable())
+    })
+}
+
+/// Installs a tunnel at workers that do not run yet.
+fn install_at<const N: usize>(gateways: [Gateway; N], tunnel: TunnelInstall) -> ([Gateway; N], Installed) {
+    let mut ends = Vec::new();
+    let mut workers = Vec::new();
+    for Gateway { worker, protected, unprotected, clock } in gateways {
+        workers.push(worker);
+        ends.push((protected, unprotected, clock));
+    }
+    let update = Update { install: vec![tunnel], ..Update::default() };
+    let (_, outcome) = Worker::update_all(&mut workers, update, Moment::default()).remove(0);
+    let whole = workers.into_iter().zip(ends).map(|(worker, (protected, unprotected, clock))| Gateway {
+        worker,
+        protected,
+        unprotected,
+        clock,
+    });
+    let gateways: Vec<_> = whole.collect();
+    (gateways.try_into().ok().expect("as many"), outcome.expect("there is room"))
+}
+
+fn number_of(datagram: &[u8]) -> u64 {
+    u32::from_be_bytes(datagram[24..28].try_into().expect("an ESP header")).into()
+}
+
+/// Numbers, and whether they are in an order that a window of 32 takes.
+fn assert_sent_within_the_peers_window(datagrams: &[Vec<u8>]) {
+    let mut highest = 0;
+    let mut used = BTreeSet::new();
+    for number in datagrams.iter().map(|datagram| number_of(datagram)) {
+        assert!(used.insert(number), "{number} is used twice");
+        highest = highest.max(number);
+        assert!(highest - number < 32 - 8, "{number} after {highest}");
+    }
+    let mut peer = Gateway::with_tunnels(Side::B, &[TunnelSpec { window: 32, ..spec(0) }]);
+    let opened: usize = datagrams.iter().map(|datagram| peer.open(datagram.clone()).len()).sum();
+    assert_eq!((opened, peer.worker.pool().drops().total()), (datagrams.len(), 0));
+}
+
+#[test]
+fn two_workers_seal_for_one_sa_and_a_window_of_32_takes_all_of_it() {
+    const EACH: usize = 700;
+    let link = PortHandle::default();
+    let all: [Gateway; 2] = gateways(Side::A, &link);
+    let protected = all.each_ref().map(|gateway| gateway.protected.clone());
+    let mut store = LeaseTwin::new(1 << 40);
+    let workers = all.map(|gateway| gateway.worker).into();
+    let (workers, installed) = run(workers, |commander| {
+        let (_, outcome) = commander.update(install(&mut store, 0)).expect("they answer").remove(0);
+        let packet = || Inner::udp("10.0.0.1", "172.16.0.2", 100).bytes();
+        for _ in 0..EACH {
+            protected.iter().for_each(|port| port.push(packet()));
+        }
+        while link.departed() < 2 * EACH {
+            // The ports of this test do not wake them; commands do.
+            commander.save_windows(Vec::new()).expect("they answer");
+        }
+        outcome.expect("there is room")
+    });
+    assert_sent_within_the_peers_window(&link.take());
+    let counters = &installed.outbound.counters;
+    let each: Vec<_> = counters.each().map(SaCounters::packets).collect();
+    assert_eq!((each, counters.packets()), (vec![EACH as u64; 2], 2 * EACH as u64));
+    assert!(workers.iter().all(|worker| worker.pool().in_use() == 0 && worker.pool().drops().total() == 0));
+}
+
+#[test]
+fn a_worker_whose_packets_wait_for_another_takes_no_more_and_loses_none() {
+    let (full, free) = (PortHandle::default(), PortHandle::default());
+    let [slow] = gateways(Side::A, &full);
+    let [fast] = gateways(Side::A, &free);
+    let tunnel = spec(0).install(Side::A, &mut LeaseTwin::new(1 << 40), None);
+    let ([mut slow, mut fast], _) = install_at([slow, fast], tunnel);
+    let packet = || Inner::udp("10.0.0.1", "172.16.0.2", 100).bytes();
+    full.set_room(Some(0));
+    (0..3).for_each(|_| slow.protected.push(packet()));
+    slow.turn();
+    (0..200).for_each(|_| fast.protected.push(packet()));
+    for _ in 0..5 {
+        fast.turn();
+    }
+    let sent = free.departed();
+    assert_eq!(sent, 24 - 3, "numbers 1 to 3 are in flight");
+    assert!(fast.worker.waits_for_numbers());
+    assert_eq!(fast.protected.arriving(), 200 - BATCH_SIZE, "one batch was taken, and no more since");
+
+    full.set_room(None);
+    slow.settle();
+    while fast.turn() > 0 || fast.worker.waits_for_numbers() {}
+    assert!(free.take().iter().map(|datagram| number_of(datagram)).eq(4..=203));
+    assert_eq!(full.take().len(), 3);
+    assert_eq!((fast.worker.pool().in_use(), fast.worker.pool().drops().total()), (0, 0));
+}
+
+#[test]
+fn packets_that_wait_for_numbers_are_dropped_by_name_when_the_gateway_ends() {
+    let (full, free) = (PortHandle::default(), PortHandle::default());
+    let [slow] = gateways(Side::A, &full);
+    let [fast] = gateways(Side::A, &free);
+    let tunnel = spec(0).install(Side::A, &mut LeaseTwin::new(1 << 40), None);
+    let ([mut slow, mut fast], _) = install_at([slow, fast], tunnel);
+    full.set_room(Some(0));
+    slow.protected.push(Inner::udp("10.0.0.1", "172.16.0.2", 100).bytes());
+    slow.turn();
+    (0..40).for_each(|_| fast.protected.push(Inner::udp("10.0.0.1", "172.16.0.2", 100).bytes()));
+    fast.turn();
+    fast.worker.drain();
+    fast.turn();
+    fast.worker.discard_waiting();
+    let waited = 40 - free.departed() as u64;
+    assert_eq!(fast.worker.pool().drops().get(DropReason::ShuttingDown), waited);
+    assert!(waited > 0 && fast.worker.pool().in_use() == 0);
+}
+
+#[test]
+fn a_replay_is_refused_whichever_worker_has_it() {
+    let mut peer = Gateway::with_tunnels(Side::A, &[spec(0)]);
+    let packet = || Inner::udp("10.0.0.1", "172.16.0.2", 100).bytes();
+    let sealed: Vec<_> = (0..300).flat_map(|_| peer.seal(packet())).collect();
+    let links = [(); 2].map(|()| PortHandle::default());
+    let all = links.each_ref().map(|link| gateways::<1>(Side::B, link)).map(|[gateway]| gateway);
+    let tunnel = spec(0).install(Side::B, &mut LeaseTwin::new(1 << 40), None);
+    let (mut all, installed) = install_at(all, tunnel);
+    for (n, datagram) in sealed.iter().enumerate() {
+        let worker = usize::from(n % 3 == 0);
+        assert_eq!(all[worker].open(datagram.clone()).len(), 1, "{n}");
+        // At once, to either of them.
+        assert!(all[n % 2].open(datagram.clone()).is_empty(), "{n}");
+    }
+    for (n, datagram) in sealed.iter().enumerate() {
+        assert!(all[usize::from(n % 3 != 0)].open(datagram.clone()).is_empty(), "{n} at the other one");
+    }
+    let replays = |gateway: &Gateway| gateway.worker.pool().drops().get(DropReason::ReplayDuplicate);
+    assert_eq!(all.iter().map(replays).sum::<u64>(), 600);
+    let counters = &installed.inbound.counters;
+    let each: Vec<_> = counters.each().map(SaCounters::packets).collect();
+    assert_eq!((each, counters.packets(), counters.sequence()), (vec![200, 100], 300, 300));
+    assert_eq!(counters.drops(DropReason::ReplayDuplicate), 600);
+    // What is saved of it is what both have received.
+    let windows = all.each_ref().map(|gateway| gateway.worker.save_window(installed.inbound.sa));
+    assert_eq!(windows[0], windows[1]);
+    let restored = spec(0).install(Side::B, &mut LeaseTwin::new(1 << 40), windows[0].clone());
+    let (mut again, _) = install_at(gateways::<2>(Side::B, &PortHandle::default()), restored);
+    assert!(sealed.iter().all(|datagram| again[1].open(datagram.clone()).is_empty()));
+}
+
+#[test]
+fn a_limit_counts_what_all_workers_have_sent_and_other_limits_are_set_once() {
+    let hard = |packets| Lifetime {
+        hard: Limits { packets: Some(packets), ..Limits::default() },
+        ..Lifetime::default()
+    };
+    let link = PortHandle::default();
+    let limited = TunnelSpec { lifetime: hard(100), ..spec(0) };
+    let tunnel = limited.install(Side::A, &mut LeaseTwin::new(1 << 40), None);
+    let (mut all, installed) = install_at(gateways::<2>(Side::A, &link), tunnel);
+    let packet = || Inner::udp("10.0.0.1", "172.16.0.2", 100).bytes();
+    let sent: usize = (0..200).map(|n| all[n % 2].seal(packet()).len()).sum();
+    let counters = &installed.outbound.counters;
+    assert_eq!(sent, 100);
+    assert_eq!((counters.packets(), counters.state()), (100, SaState::Expired));
+
+    let [one, two] = all;
+    let ports = [one.protected, two.protected];
+    let (workers, ()) = run(vec![one.worker, two.worker], |commander| {
+        let more = Spent { packets: 10, ..Spent::default() };
+        let spi = limited.spi_from(Side::A);
+        let limit = SaChange::Limit(spec(0).index(), Direction::Seal, spi, hard(200), more);
+        let advance = SaChange::Advance(spec(0).index(), Direction::Seal, spi, 1000);
+        let back = SaChange::Advance(spec(0).index(), Direction::Seal, spi, 5);
+        let outcome = commander.change_sas(vec![limit, advance, back]).expect("they answer");
+        assert!(outcome[0].is_ok() && outcome[1].is_ok() && outcome[2].is_err(), "{outcome:?}");
+        for _ in 0..100 {
+            ports.iter().for_each(|port| port.push(packet()));
+        }
+        while ports.iter().any(|port| port.arriving() > 0) {
+            commander.save_windows(Vec::new()).expect("they answer");
+        }
+    });
+    assert_eq!(link.take().len(), 90, "100 were used before, and 10 elsewhere");
+    let last = counters.sequence();
+    assert!((1090..1200).contains(&last), "after 1,000, with some left out at the end: {last}");
+    assert!(workers.iter().all(|worker| worker.pool().in_use() == 0));
 }

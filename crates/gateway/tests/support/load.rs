@@ -9,9 +9,9 @@ use std::time::Duration;
 use testudo_crypto::{Capability, Direction, Engine, EngineError, Job, JobStatus, KeyId, KeyMaterial, Suite};
 use testudo_gateway::{InboundInstall, OutboundInstall, PortPair, TunnelInstall, Update, Worker};
 use testudo_ipsec::{
-    Action, Demand, Dscp, Encapsulation, Endpoints, Fragmentation, InboundParameters, IpsecProtocol, Lease,
-    Lifetime, Mode, Moment, NumberSource, OutboundParameters, PacketRules, Policy, Prefix, SaParameters,
-    SaSelectors, Selector, Spd, Spent, TunnelIndex, TunnelParameters,
+    Action, DEFAULT_PEER_WINDOW, Demand, Dscp, Encapsulation, Endpoints, Fragmentation, InboundParameters,
+    IpsecProtocol, Lease, Lifetime, Mode, Moment, NumberSource, OutboundParameters, PacketRules, Policy,
+    Prefix, SaParameters, SaSelectors, Selector, Spd, Spent, TunnelIndex, TunnelParameters,
 };
 use testudo_packet::{Interface, Pool, Port};
 use testudo_port_memory::{LoopPort, SinkPort};
@@ -290,12 +290,14 @@ impl Load {
         let outbound = OutboundInstall {
             parameters: OutboundParameters { sa: sa(outbound), numbers, iv_mask: 0 },
             key: key().into(),
+            peer_window: DEFAULT_PEER_WINDOW,
         };
         let inbound = InboundInstall {
             parameters: InboundParameters { sa: sa(inbound), replay_window: 4096 },
             key: key().into(),
             window: None,
             inherits: None,
+            shared: None,
         };
         TunnelInstall { index: TunnelIndex(number), parameters, outbound, inbound }
     }

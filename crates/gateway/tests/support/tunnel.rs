@@ -11,9 +11,9 @@ use std::time::Duration;
 use testudo_crypto::{KeyMaterial, Suite};
 use testudo_gateway::{InboundInstall, OutboundInstall, TunnelInstall};
 use testudo_ipsec::{
-    Action, Dscp, Encapsulation, Endpoints, Fragmentation, InboundParameters, IpsecProtocol, Lease, Lifetime,
-    Mode, NumberSource, OutboundParameters, PacketRules, Policy, Prefix, SaParameters, SaSelectors, Selector,
-    Shape, Spent, TunnelIndex, TunnelParameters,
+    Action, DEFAULT_PEER_WINDOW, Dscp, Encapsulation, Endpoints, Fragmentation, InboundParameters,
+    IpsecProtocol, Lease, Lifetime, Mode, NumberSource, OutboundParameters, PacketRules, Policy, Prefix,
+    SaParameters, SaSelectors, Selector, Shape, Spent, TunnelIndex, TunnelParameters,
 };
 use testudo_packet::Interface;
 use testudo_wire::ip::Version;
@@ -196,14 +196,20 @@ impl TunnelSpec {
         let (first, lease, iv_mask) = store.start(self.spi_from(side));
         let numbers = NumberSource::Leased { first, lease };
         let parameters = OutboundParameters { sa: self.sa_from(side), numbers, iv_mask };
-        OutboundInstall { parameters, key: self.key_from(side).into() }
+        OutboundInstall { parameters, key: self.key_from(side).into(), peer_window: DEFAULT_PEER_WINDOW }
     }
 
     /// Everything to install the SA that this side receives through.
     pub fn inbound(&self, side: Side) -> InboundInstall {
         let other = if side == Side::A { Side::B } else { Side::A };
         let parameters = InboundParameters { sa: self.sa_from(other), replay_window: self.window };
-        InboundInstall { parameters, key: self.key_from(other).into(), window: None, inherits: None }
+        InboundInstall {
+            parameters,
+            key: self.key_from(other).into(),
+            window: None,
+            inherits: None,
+            shared: None,
+        }
     }
 }
 

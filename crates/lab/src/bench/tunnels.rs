@@ -6,9 +6,9 @@ use std::sync::Arc;
 use testudo_crypto::{KeyMaterial, Suite};
 use testudo_gateway::{InboundInstall, OutboundInstall, TunnelInstall, Update, Worker};
 use testudo_ipsec::{
-    Action, Dscp, Endpoints, Fragmentation, InboundParameters, IpsecProtocol, Lease, Lifetime, Mode, Moment,
-    NumberSource, OutboundParameters, PacketRules, Policy, Prefix, SaParameters, SaSelectors, Selector, Spd,
-    Spent, TunnelIndex, TunnelParameters,
+    Action, DEFAULT_PEER_WINDOW, Dscp, Endpoints, Fragmentation, InboundParameters, IpsecProtocol, Lease,
+    Lifetime, Mode, Moment, NumberSource, OutboundParameters, PacketRules, Policy, Prefix, SaParameters,
+    SaSelectors, Selector, Spd, Spent, TunnelIndex, TunnelParameters,
 };
 use testudo_packet::Interface;
 use zeroize::Zeroizing;
@@ -82,12 +82,14 @@ fn tunnel(case: &Case, number: u32, side: Way, lease: Arc<Lease>) -> Result<Tunn
     let outbound = OutboundInstall {
         parameters: OutboundParameters { sa: sa(outbound, suite, case.esn), numbers, iv_mask: 0 },
         key: key(suite, outbound)?.into(),
+        peer_window: DEFAULT_PEER_WINDOW,
     };
     let inbound = InboundInstall {
         parameters: InboundParameters { sa: sa(inbound, suite, case.esn), replay_window: REPLAY_WINDOW },
         key: key(suite, inbound)?.into(),
         window: None,
         inherits: None,
+        shared: None,
     };
     Ok(TunnelInstall { index: TunnelIndex(number), parameters, outbound, inbound })
 }

@@ -14,7 +14,9 @@ use crate::service::saver::Saver;
 use serde_json::{Value, json};
 use std::net::Ipv4Addr;
 use testudo_gateway::{Notice, OutboundInstall, SaChanged, UseFrom};
-use testudo_ipsec::{Event, EventKind, Lease, NumberSource, OutboundParameters, SaParameters, Spent};
+use testudo_ipsec::{
+    DEFAULT_PEER_WINDOW, Event, EventKind, Lease, NumberSource, OutboundParameters, SaParameters, Spent,
+};
 
 /// Rounds of the worker that a packet may take: a test that needs more has failed.
 const ROUNDS: usize = 100_000;
@@ -353,7 +355,7 @@ fn the_tunnel_of_a_flow_ends_with_its_last_sequence_number() {
     };
     let numbers = NumberSource::Leased { first: u32::MAX.into(), lease: Arc::new(Lease::until(u64::MAX)) };
     let parameters = OutboundParameters { sa, numbers, iv_mask: 0 };
-    let install = OutboundInstall { parameters, key: material(77).into() };
+    let install = OutboundInstall { parameters, key: material(77).into(), peer_window: DEFAULT_PEER_WINDOW };
     let add = SaChange::AddOutbound(running.index, Box::new(install), UseFrom::Now);
     let Ok(SaChanged::Added(added)) = gateway.sas().change(vec![add]).unwrap().remove(0) else { panic!() };
     running.sas.lock().push(RunningSa { spi: 0x3_0000, added: Some(added), ..old.clone() });

@@ -7,8 +7,8 @@ use std::fmt;
 use std::net::IpAddr;
 use testudo_crypto::Suite;
 use testudo_ipsec::{
-    AddressRange, Df, Dscp, Encapsulation, Endpoints, Fragmentation, IpsecProtocol, Lifetime, Limits, Mode,
-    PacketRules, Selector,
+    AddressRange, DEFAULT_PEER_WINDOW, Df, Dscp, Encapsulation, Endpoints, Fragmentation, IpsecProtocol,
+    Lifetime, Limits, Mode, PacketRules, Selector,
 };
 use testudo_packet::Interface;
 use testudo_wire::netlink::ack::Refusal;
@@ -153,6 +153,7 @@ impl TemplateKey {
             keepalive: None,
             esn: false,
             replay_window: 0,
+            peer_window: DEFAULT_PEER_WINDOW,
             dscp,
             rules,
             fragmentation: Fragmentation::Before,

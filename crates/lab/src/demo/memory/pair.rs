@@ -12,9 +12,9 @@ use testudo_gateway::{
     TunnelInstall, Update, Worker, choose_engines,
 };
 use testudo_ipsec::{
-    Action, Dscp, Encapsulation, Endpoints, Fragmentation, InboundParameters, IpsecProtocol, Lease, Lifetime,
-    Mode, Moment, NumberSource, OutboundParameters, PacketRules, Policy, Prefix, SaParameters, SaSelectors,
-    Selector, Spd, Spent, TunnelIndex, TunnelParameters,
+    Action, DEFAULT_PEER_WINDOW, Dscp, Encapsulation, Endpoints, Fragmentation, InboundParameters,
+    IpsecProtocol, Lease, Lifetime, Mode, Moment, NumberSource, OutboundParameters, PacketRules, Policy,
+    Prefix, SaParameters, SaSelectors, Selector, Spd, Spent, TunnelIndex, TunnelParameters,
 };
 use testudo_packet::{Interface, Pool, Port};
 use testudo_port_memory::{MemoryHandle, MemoryPort};
@@ -211,9 +211,9 @@ fn sas(
     };
     let numbers = NumberSource::Leased { first: 1, lease };
     let parameters = OutboundParameters { sa: sa(spis[0], &outbound), numbers, iv_mask: 0 };
-    let outbound = OutboundInstall { parameters, key: outbound.into() };
+    let outbound = OutboundInstall { parameters, key: outbound.into(), peer_window: DEFAULT_PEER_WINDOW };
     let parameters = InboundParameters { sa: sa(spis[1], &inbound), replay_window: REPLAY_WINDOW };
-    (outbound, InboundInstall { parameters, key: inbound.into(), window: None, inherits: None })
+    (outbound, InboundInstall { parameters, key: inbound.into(), window: None, inherits: None, shared: None })
 }
 
 impl End {

@@ -1,0 +1,82 @@
+//! Packets that wait in a worker: for numbers, for an SA, for the rest of their datagram.
+//!
+//! Of sequence numbers that several workers share, those in flight stay within the peer's window
+//! ([`testudo_ipsec::SharedNumbers`]). So a worker tells when its packets are with the port, and packets for
+//! which there is no number now wait for other workers to tell. Meanwhile it takes no more from the protected
+//! side.
+
+use crate::worker::Worker;
+use testudo_ipsec::Moment;
+use testudo_packet::DropReason;
+
+impl Worker {
+    /// Sends packets that wait for sequence numbers, as long as there are any. Returns `false` if some still
+    /// wait, or nothing more is to be taken in this turn.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn send_waiting(&mut self, now: Moment, moved: &mut usize) -> bool {
+        while self.ipsec.waits_for_numbers() {
+            self.seal(now);
+            self.unprotected.flush(&mut self.pool);
+            self.hand_over();
+            if self.unprotected.is_waiting() {
+                return false;
+            }
+            let sent = self.ipsec.send_waiting(now, &mut self.pool, &mut self.prepared);
+            for packet in self.prepared.replies.drain(..) {
+                self.protected.push(packet, &mut self.pool);
+            }
+            if sent == 0 {
+                return false;
+            }
+            *moved += sent;
+        }
+        !self.draining
+    }
+
+    /// Tells the other workers that all packets with numbers are with the port, if they are.
+    pub(crate) fn hand_over(&mut self) {
+        let is_underway = self.dispatcher.is_busy() || !self.prepared.jobs.is_empty();
+        if !is_underway && !self.unprotected.is_waiting() {
+            self.ipsec.handed_over_all();
+        }
+    }
+
+    /// Whether packets wait for sequence numbers that other workers have in flight.
+    #[must_use]
+    pub fn waits_for_numbers(&self) -> bool {
+        self.ipsec.waits_for_numbers()
+    }
+
+    /// Drops what still waits, when the gateway must end now. Packets that are with engines are counted,
+    /// though their buffers do not come back; those that were given up were counted then.
+    pub fn discard_waiting(&mut self) {
+        self.pool.count(DropReason::ShuttingDown, self.dispatcher.under_way() as u64);
+        for job in self.prepared.jobs.drain(..) {
+            self.pool.discard(job.buffer, DropReason::ShuttingDown);
+        }
+        self.ipsec.discard_waits([DropReason::ShuttingDown; 2], &mut self.pool);
+        self.protected.discard_all(&mut self.pool);
+        self.unprotected.discard_all(&mut self.pool);
+        self.publish();
+    }
+
+    /// Drops datagrams that are not complete, and packets that wait for an SA, as if their time were over:
+    /// nothing will come any more. For ports that end while the clock stands still.
+    pub fn end_waits(&mut self) {
+        self.ipsec.discard_waits([DropReason::FragmentTimeout, DropReason::HoldExpired], &mut self.pool);
+        self.publish();
+    }
+
+    /// Datagrams whose other fragments have not come yet; each has a buffer of the pool.
+    #[must_use]
+    pub fn incomplete_datagrams(&self) -> usize {
+        self.ipsec.incomplete_datagrams()
+    }
+
+    /// Packets that wait for an SA; each has a buffer of the pool.
+    #[must_use]
+    pub fn held_packets(&self) -> usize {
+        self.ipsec.held_packets()
+    }
+}
