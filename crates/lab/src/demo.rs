@@ -101,6 +101,10 @@ pub struct DemoOptions {
     #[arg(long)]
     pub engine: Option<String>,
 
+    /// Workers of each gateway, which share the SAs
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=64), conflicts_with_all = ["memory", "ike", "port"])]
+    pub workers: u8,
+
     /// Keys by two charons of strongSwan, in place of key files: they renew the CHILD_SA again and again
     /// while packets flow; needs charon-systemd and swanctl
     #[arg(long, conflicts_with_all = ["memory", "testudo", "port"])]
@@ -179,8 +183,9 @@ fn choose_environment(options: &DemoOptions) -> Result<(Environment, Workspace),
         let (inside, workspace) = enter_as_root_with_workspace("demo", options.keep)?;
         return Ok((Environment::Namespaces(inside), workspace));
     }
-    // Neither another build of the program nor a daemon can run inside this process.
-    let may_fall_back = options.testudo.is_none() && !options.ike;
+    // Neither another build of the program nor a daemon can run inside this process, where a gateway has one
+    // worker.
+    let may_fall_back = options.testudo.is_none() && !options.ike && options.workers == 1;
     let (inside, workspace) = match enter_with_workspace("demo", options.keep) {
         Err(LabError::Namespace(error @ NamespaceError::Forbidden { .. })) if may_fall_back => {
             return in_memory(&error.to_string());
@@ -305,7 +310,9 @@ mod tests {
     #[test]
     fn options_have_defaults_and_limits() {
         let options = Line::parse_from(["demo"]).options;
-        assert_eq!((options.seconds, options.ipv6), (5, false));
+        assert_eq!((options.seconds, options.ipv6, options.workers), (5, false, 1));
+        assert_eq!(Line::parse_from(["demo", "--workers", "2"]).options.workers, 2);
+        assert!(Line::try_parse_from(["demo", "--workers", "2", "--memory"]).is_err());
         assert_eq!(options.protection().unwrap(), Protection::esp("aes128gcm16", "esp-in-udp"));
         assert!(Line::try_parse_from(["demo", "--seconds", "0"]).is_err());
         for accepted in ["aes128-sha1", "aes256ctr-aesxcbc", "3des-md5", "aes128ccm8iiv", "sha256"] {

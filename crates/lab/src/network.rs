@@ -67,6 +67,7 @@ pub(crate) struct Tunnel<'a> {
     pub(crate) protection: &'a Protection,
     pub(crate) port: PortKind,
     pub(crate) engine: Option<&'a str>,
+    pub(crate) workers: u8,
 }
 
 /// Addresses of one site.
@@ -292,5 +293,6 @@ fn settings(here: &Site, there: &Site, is_a: bool, tunnel: &Tunnel) -> Settings 
         addresses: here.ends.clone(),
         port: tunnel.port,
         engine: tunnel.engine.map(str::to_owned),
+        workers: tunnel.workers,
     }
 }

@@ -58,32 +58,45 @@ fn passed_in_memory(report: &Value) {
     assert_eq!(report["cleartext_packets_outside"], 0);
 }
 
-/// The other terminal runs the command that the demo prints.
-#[test]
-fn the_demos_gateways_can_be_watched_from_another_terminal() {
-    let folder = tempfile::tempdir().unwrap();
+/// Runs the demo and, meanwhile, a command at gateway A until it succeeds, made of the command that the demo
+/// prints for another terminal. Returns what the command said; the demo must have passed.
+fn watched(arguments: &[&str], command_of: impl Fn(&str) -> String) -> Outcome<Value> {
+    let folder = tempfile::tempdir()?;
     let mut command = Command::new(PROGRAM);
-    command.args(["demo", "--seconds", "3"]).env("TMPDIR", folder.path());
-    let mut child =
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+    command.args(["demo", "--seconds", "3"]).args(arguments).env("TMPDIR", folder.path());
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
+    let mut lines = BufReader::new(child.stdout.take().ok_or("its output")?).lines().map_while(Result::ok);
     let shown = lines
         .find_map(|line| line.strip_prefix("watch a gateway from another terminal: ").map(str::to_owned));
-    let shown = shown.expect("it prints the command");
+    let once = command_of(&shown.ok_or("it prints no command")?);
     let started = Instant::now();
     let said = loop {
-        let once = format!("{shown} --count 1 --interval 0.2 --json");
-        let said = Command::new("sh").args(["-c", &once]).output().unwrap();
+        let said = Command::new("sh").args(["-c", &once]).output()?;
         // No answer until the gateway has created its socket.
-        if said.status.success() || started.elapsed() > PATIENCE || child.try_wait().unwrap().is_some() {
+        if said.status.success() || started.elapsed() > PATIENCE || child.try_wait()?.is_some() {
             break said;
         }
     };
-    assert!(said.status.success(), "{shown}: {}", text(&said.stderr));
-    let snapshot: Value = serde_json::from_slice(&said.stdout).unwrap();
-    assert!(snapshot["engine"].is_string(), "{snapshot:#}");
+    assert!(said.status.success(), "{once}: {}", text(&said.stderr));
     let rest: Vec<_> = lines.collect();
-    assert!(child.wait().unwrap().success(), "{rest:#?}");
+    assert!(child.wait()?.success(), "{rest:#?}");
+    Ok(serde_json::from_slice(&said.stdout)?)
+}
+
+/// The other terminal runs the command that the demo prints.
+#[test]
+fn the_demos_gateways_can_be_watched_from_another_terminal() {
+    let snapshot = watched(&[], |shown| format!("{shown} --count 1 --interval 0.2 --json")).unwrap();
+    assert!(snapshot["engine"].is_string(), "{snapshot:#}");
+}
+
+#[test]
+fn the_demo_passes_with_two_workers_that_share_each_sa() {
+    for encapsulation in ["esp-in-udp", "esp"] {
+        let status = |shown: &str| format!("{} --json", shown.replacen(" top ", " status ", 1));
+        let status = watched(&["--workers", "2", "--encapsulation", encapsulation], status).unwrap();
+        assert_eq!(status["workers"].as_array().map(Vec::len), Some(2), "{status:#}");
+    }
 }
 
 #[test]

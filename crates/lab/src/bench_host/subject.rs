@@ -76,7 +76,7 @@ impl Subject {
             Subject::Testudo => {
                 let engine = setting.engine.as_deref();
                 let protection = Protection::esp(&setting.suite, "esp-in-udp");
-                let tunnel = Tunnel { protection: &protection, port: PortKind::Tun, engine };
+                let tunnel = Tunnel { protection: &protection, port: PortKind::Tun, engine, workers: 1 };
                 let gateways = network.start_gateways(&tunnel, &setting.program, folder)?;
                 let gbit_s = stream()?;
                 let engine = gateways[0].status()?.engine(&setting.suite).to_owned();

@@ -70,7 +70,8 @@ pub(super) fn run(
     progress.stage("building two sites and a link", SECOND);
     let network = Network::build(inside, options.ipv6, options.port)?;
     progress.stage("starting two gateways", SECOND);
-    let tunnel = Tunnel { protection, port: options.port, engine: options.engine.as_deref() };
+    let (engine, workers) = (options.engine.as_deref(), options.workers);
+    let tunnel = Tunnel { protection, port: options.port, engine, workers };
     let gateways = match strongswan {
         None => network.start_gateways(&tunnel, program, workspace.path())?,
         Some(_) => network.start_gateways_for_daemons(&tunnel, program, workspace.path())?,

@@ -82,6 +82,8 @@ pub struct Settings {
     pub port: PortKind,
     /// The engine to use; `None` for the gateway's own choice.
     pub engine: Option<String>,
+    /// How many workers it has.
+    pub workers: u8,
 }
 
 impl Settings {
@@ -106,7 +108,8 @@ impl Settings {
         } else {
             ("a", (0x1002, "b-to-a"), (0x1001, "a-to-b"))
         };
-        let common = common(self.engine.as_deref(), self.port, &self.addresses);
+        let common = common((self.engine.as_deref(), self.workers), self.port, &self.addresses);
+        let peer_window = if self.workers > 1 { "peer_window = 4096\n" } else { "" };
         let Self { local, remote, protection, .. } = self;
         let (suite, ah_suite) = protection.suites()?;
         let sa = |(spi, key): (u32, &str)| {
@@ -135,7 +138,7 @@ local = "{local}"
 remote = "{remote}"
 {lines}{confirmations}esn = true
 replay_window = 4096
-selectors = [ {{ local = "{local_network}", remote = "{remote_network}" }} ]
+{peer_window}selectors = [ {{ local = "{local_network}", remote = "{remote_network}" }} ]
 outbound = {outbound}
 inbound = {inbound}
 "#
@@ -144,8 +147,9 @@ inbound = {inbound}
 }
 
 /// The sections of any gateway of the laboratory, the last one still open.
-fn common(engine: Option<&str>, port: PortKind, addresses: &[String; 2]) -> String {
+fn common((engine, workers): (Option<&str>, u8), port: PortKind, addresses: &[String; 2]) -> String {
     let engine = engine.map(|name| format!("engines = [\"{name}\"]\n")).unwrap_or_default();
+    let workers = if workers > 1 { format!("workers = {workers}\n") } else { String::new() };
     let fast = |kind: &str, interface: &str| {
         format!("kind = \"{kind}\"\ninterface = \"{interface}\"\nmode = \"native\"")
     };
@@ -163,7 +167,7 @@ fn common(engine: Option<&str>, port: PortKind, addresses: &[String; 2]) -> Stri
         r#"[gateway]
 state = "state.redb"
 control = "control.sock"
-{engine}
+{engine}{workers}
 [port.protected]
 {protected}
 
@@ -187,7 +191,10 @@ pub(crate) fn write_for_daemon(
     let (suite, _) = protection.suites()?;
     let confirmations = suites::confirmations(suite, None);
     let ike = format!("\n[ike]\nsocket = \"{DAEMON_SOCKET}\"\n{confirmations}");
-    write_private(&folder.join(CONFIGURATION), &(common(engine, PortKind::Tun, &Default::default()) + &ike))
+    write_private(
+        &folder.join(CONFIGURATION),
+        &(common((engine, 1), PortKind::Tun, &Default::default()) + &ike),
+    )
 }
 
 /// The options of `testudo init` for this configuration: its keys are new, which matters to the store where
@@ -216,6 +223,7 @@ mod tests {
             addresses: ["10.1.0.1/24", "192.0.2.1/24"].map(str::to_owned),
             port: PortKind::Tun,
             engine: Some("portable".to_owned()),
+            workers: 1,
         }
     }
 

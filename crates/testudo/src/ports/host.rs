@@ -6,19 +6,39 @@ use testudo_control::Configuration;
 use testudo_control::config::{Action, OuterEndpoint, OuterProtocol, Tunnel};
 use testudo_ipsec::Mode;
 use testudo_packet::Port;
-use testudo_port_socket::{Encapsulation, Endpoint, OpenError, SocketConfig, SocketPort};
-use testudo_port_tun::{TunConfig, TunPort};
+use testudo_port_socket::{Encapsulation, Endpoint, OpenError, SocketConfig, SocketPort, SocketQueues};
+use testudo_port_tun::{TunConfig, TunPort, TunQueues};
+use testudo_wire::steering::Steering;
 
-/// Opens the TUN interfaces, and configures them and brings them up: the main one first, if it is one.
-pub fn open_tuns(configuration: &Configuration) -> Result<Vec<Box<dyn Port>>, Failure> {
-    let mut ports: Vec<Box<dyn Port>> = Vec::new();
+/// Opens the TUN interfaces with a queue for each worker, and configures them and brings them up: the main one
+/// first, if it is one. Returns the queues of all interfaces for each worker.
+pub fn open_tuns(configuration: &Configuration, workers: u32) -> Result<Vec<Vec<Box<dyn Port>>>, Failure> {
+    let mut of_workers: Vec<Vec<Box<dyn Port>>> = (0..workers).map(|_| Vec::new()).collect();
     for interface in interface::all(configuration) {
-        let port = TunPort::open(&TunConfig::new(interface.name)).map_err(failure(Kind::Port))?;
+        let queues = open_tun(interface.name, workers)?;
+        let Some(first) = queues.first() else { continue };
+        // The interface is one, whichever of its queues says so.
         let (addresses, routes) = (interface.prefixes(), interface.routes(configuration));
-        port.configure(&addresses, interface.mtu.into(), &routes).map_err(failure(Kind::Port))?;
+        first.configure(&addresses, interface.mtu.into(), &routes).map_err(failure(Kind::Port))?;
         let (name, mtu) = (interface.name, interface.mtu);
-        tracing::info!("protected side: {name} with MTU {mtu}, offloads {:?}", port.offloads());
-        ports.push(Box::new(port));
+        tracing::info!("protected side: {name} with MTU {mtu}, offloads {:?}", first.offloads());
+        for (ports, queue) in of_workers.iter_mut().zip(queues) {
+            ports.push(Box::new(queue));
+        }
+    }
+    Ok(of_workers)
+}
+
+/// The queues of one interface. What steers them stays in the kernel as long as they do.
+fn open_tun(name: &str, workers: u32) -> Result<Vec<TunPort>, Failure> {
+    if workers == 1 {
+        return Ok(vec![TunPort::open(&TunConfig::new(name)).map_err(failure(Kind::Port))?]);
+    }
+    let (queues, ports) = TunQueues::open(name, workers).map_err(failure(Kind::Port))?;
+    if let Some(why) = queues.steering_refused() {
+        tracing::warn!(
+            "protected side: {name}: {why}; a flow may change its worker, and its order once then"
+        );
     }
     Ok(ports)
 }
@@ -35,19 +55,28 @@ pub fn endpoint(OuterEndpoint { local, protocol }: OuterEndpoint) -> Endpoint {
 }
 
 /// The sockets of a configuration, without a mark where the system refuses that alone.
-fn open_marked(mut config: SocketConfig) -> Result<(SocketPort, bool), OpenError> {
-    match SocketPort::open(&config) {
+fn open_marked(mut config: SocketConfig, workers: u32) -> Result<(Vec<SocketPort>, bool), OpenError> {
+    match open_queues(&config, workers) {
         Err(error @ OpenError::NotMarked { .. }) => {
             tracing::warn!("{error}; policies to networks with a peer's own address are refused");
             config.mark = 0;
-            SocketPort::open(&config).map(|port| (port, false))
+            open_queues(&config, workers).map(|ports| (ports, false))
         }
-        outcome => outcome.map(|port| (port, config.mark != 0)),
+        outcome => outcome.map(|ports| (ports, config.mark != 0)),
     }
 }
 
-/// Opens the sockets. Returns whether they have a mark, too.
-pub fn open_sockets(configuration: &Configuration) -> Result<(SocketPort, bool), Failure> {
+/// A socket of each endpoint for each worker. All packets of an SA come to one worker, so that their order
+/// stays; what steers them stays in the kernel as long as the sockets do.
+fn open_queues(config: &SocketConfig, workers: u32) -> Result<Vec<SocketPort>, OpenError> {
+    if workers == 1 {
+        return SocketPort::open(config).map(|port| vec![port]);
+    }
+    SocketQueues::open(config, workers, |_| Steering::BySpi).map(|(_, ports)| ports)
+}
+
+/// Opens the sockets, for each worker. Returns whether they have a mark, too.
+pub fn open_sockets(configuration: &Configuration, workers: u32) -> Result<(Vec<SocketPort>, bool), Failure> {
     let (optional, needed): (Vec<_>, Vec<_>) =
         configuration.outer_endpoints().into_iter().partition(|end| configuration.is_optional(end));
     let mut config = SocketConfig::new(needed.into_iter().map(endpoint).collect());
@@ -59,7 +88,9 @@ pub fn open_sockets(configuration: &Configuration) -> Result<(SocketPort, bool),
     config.hop_limits = configuration.ike.is_some() || configuration.tunnels.iter().any(is_transport);
     config.bypass = configuration.policies.iter().any(|p| p.action == Action::Bypass);
     config.mark = configuration.ike.as_ref().map_or(0, |ike| ike.mark);
-    let (port, is_marked) = open_marked(config).map_err(failure(Kind::Port))?;
+    let (ports, is_marked) = open_marked(config, workers).map_err(failure(Kind::Port))?;
+    // What holds for the first one holds for all.
+    let Some(port) = ports.first() else { return Ok((ports, is_marked)) };
     for end in port.endpoints() {
         tracing::info!("unprotected side: {end}");
     }
@@ -69,7 +100,7 @@ pub fn open_sockets(configuration: &Configuration) -> Result<(SocketPort, bool),
     if !port.hears_icmp_errors() {
         warn_of_no_icmp_errors();
     }
-    Ok((port, is_marked))
+    Ok((ports, is_marked))
 }
 
 /// That nobody says so where a path carries less.

@@ -52,19 +52,21 @@ pub struct Opened {
 
 /// A port of one side, with what belongs to it.
 struct Side {
-    ports: Vec<Box<dyn Port>>,
+    /// Of each worker, the first has the main interface's; none yet where that is the host's.
+    ports: Vec<Vec<Box<dyn Port>>>,
     details: Option<Arc<dyn PortDetails>>,
     background: Option<Background>,
 }
 
 impl Side {
-    fn of_host(ports: Vec<Box<dyn Port>>) -> Self {
+    fn of_host(ports: Vec<Vec<Box<dyn Port>>>) -> Self {
         Self { ports, details: None, background: None }
     }
 }
 
 /// Opens both ports and makes their buffers; TUN interfaces are configured and up.
 pub fn open(configuration: &Configuration) -> Result<Opened, Failure> {
+    let workers = workers(configuration);
     let mut pool = buffers::pool(configuration)?;
     // Packets cross from one side's device to the other's where they are.
     let umem = SharedUmem::new();
@@ -74,8 +76,9 @@ pub fn open(configuration: &Configuration) -> Result<Opened, Failure> {
     let mut followed = None;
     let (unprotected, is_marked) = match &configuration.unprotected.kind {
         PortKind::Host => {
-            let (port, is_marked) = host::open_sockets(configuration)?;
-            (Side::of_host(vec![Box::new(port)]), is_marked)
+            let (ports, is_marked) = host::open_sockets(configuration, workers)?;
+            let ports = ports.into_iter().map(|port| -> Vec<Box<dyn Port>> { vec![Box::new(port)] });
+            (Side::of_host(ports.collect()), is_marked)
         }
         PortKind::Xdp(settings) => {
             let interface = configuration.unprotected.interface.as_deref().unwrap_or_default();
@@ -97,7 +100,7 @@ pub fn open(configuration: &Configuration) -> Result<Opened, Failure> {
             (Side::alone(opened.port, opened.details), true)
         }
     };
-    let (mut protected, leading) = match &configuration.protected.kind {
+    let (protected, leading) = match &configuration.protected.kind {
         PortKind::Host => (Side::of_host(Vec::new()), Leading::Routes),
         PortKind::Xdp(settings) => {
             let interface = &configuration.protected.name;
@@ -117,11 +120,10 @@ pub fn open(configuration: &Configuration) -> Result<Opened, Failure> {
             (Side::alone(opened.port, opened.details), Leading::ByHosts(Arc::new(networks)))
         }
     };
-    protected.ports.extend(host::open_tuns(configuration)?);
-    let pair = PortPair { protected: as_one(protected.ports)?, unprotected: as_one(unprotected.ports)? };
+    let tuns = host::open_tuns(configuration, workers)?;
+    let queues = pairs(configuration, pool, with_tuns(protected.ports, tuns), unprotected.ports)?;
     let details = BothDetails { protected: protected.details, unprotected: unprotected.details };
     let background = protected.background.into_iter().chain(unprotected.background).collect();
-    let queues = vec![(pair, pool)];
     Ok(Opened { queues, is_marked, details, nic, leading, followed, background })
 }
 
@@ -136,7 +138,7 @@ impl Side {
 
     /// A port with nothing beside the worker.
     fn alone(port: impl Port + 'static, details: Arc<impl PortDetails + 'static>) -> Self {
-        Self { ports: vec![Box::new(port)], details: Some(details), background: None }
+        Self { ports: vec![vec![Box::new(port)]], details: Some(details), background: None }
     }
 }
 
@@ -170,6 +172,37 @@ impl Opened {
         }
         Ok(())
     }
+}
+
+/// How many workers a configuration has on this machine.
+fn workers(configuration: &Configuration) -> u32 {
+    let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    u32::try_from(configuration.gateway.workers.count(processors)).unwrap_or(1)
+}
+
+/// The TUN interfaces of each worker, after the main interface where that is another port.
+fn with_tuns(main: Vec<Vec<Box<dyn Port>>>, tuns: Vec<Vec<Box<dyn Port>>>) -> Vec<Vec<Box<dyn Port>>> {
+    let mut main = main.into_iter();
+    let all = tuns.into_iter().map(|tuns| main.next().unwrap_or_default().into_iter().chain(tuns).collect());
+    all.collect()
+}
+
+/// The ports of each worker with buffers of its own; the first one's are made already.
+fn pairs(
+    configuration: &Configuration,
+    first: Pool,
+    protected: Vec<Vec<Box<dyn Port>>>,
+    unprotected: Vec<Vec<Box<dyn Port>>>,
+) -> Result<Vec<(PortPair, Pool)>, Failure> {
+    let mut first = Some(first);
+    let pair = |(protected, unprotected)| {
+        let pool = match first.take() {
+            Some(pool) => pool,
+            None => buffers::pool(configuration)?,
+        };
+        Ok((PortPair { protected: as_one(protected)?, unprotected: as_one(unprotected)? }, pool))
+    };
+    protected.into_iter().zip(unprotected).map(pair).collect()
 }
 
 /// The ports of a side as one. The first is the main interface's, which is a port of its own where there is
