@@ -28,6 +28,7 @@ pub mod config;
 mod fingerprint;
 pub mod firewall;
 pub mod keys;
+pub mod processors;
 pub mod service;
 pub mod store;
 

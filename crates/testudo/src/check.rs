@@ -9,6 +9,7 @@ use crate::out::{errln, outln};
 use crate::reverse_path;
 use std::path::Path;
 use testudo_control::config::{Configuration, KnownAnswers, Sizes};
+use testudo_control::processors;
 
 /// Reports all errors of a configuration and its keys.
 pub fn check(args: &CheckArgs) -> Result<(), Failure> {
@@ -28,6 +29,7 @@ pub fn check(args: &CheckArgs) -> Result<(), Failure> {
             let reverse_path = reverse_path::warning(&loaded.configuration);
             let warnings = loaded.configuration.warnings().into_iter().chain(mtu).chain(reverse_path);
             let warnings = warnings.chain(interfaces::warnings(&loaded.configuration));
+            let warnings = warnings.chain(processors::warnings(&loaded.configuration));
             warnings.for_each(|warning| outln!("warning: {warning}"));
             if loaded.configuration.tunnels.iter().any(|t| t.known_answer.is_some()) {
                 outln!("note: it sets known answers: `testudo replay` accepts it, `testudo run` does not");

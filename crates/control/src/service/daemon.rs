@@ -29,6 +29,7 @@ use super::worker_threads::{WorkerParts, WorkerThreads};
 use super::xfrm::XfrmSocket;
 use crate::config::{AuditTarget, Configuration, Ike, KnownAnswers, Loaded};
 use crate::firewall::RouteChange;
+use crate::processors;
 use crate::{Fingerprint, LeaseStore, StoreError};
 use sd_notify::NotifyState;
 use serde_json::{Value, json};
@@ -346,7 +347,8 @@ pub(super) fn unix_s() -> u64 {
 
 /// Logs the settings that are valid but should be deliberate.
 fn warn(configuration: &Configuration) {
-    configuration.warnings().iter().for_each(|line| tracing::warn!("{line}"));
+    let of_workers = processors::warnings(configuration);
+    configuration.warnings().iter().chain(&of_workers).for_each(|line| tracing::warn!("{line}"));
 }
 
 impl Daemon {

@@ -2,7 +2,8 @@
 
 use super::daemon::DaemonError;
 use super::news::{LostNotices, News};
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use crate::processors::Processors;
+use rustix::thread::{CpuSet, sched_setaffinity};
 use std::io;
 use std::sync::mpsc::SyncSender;
 use std::thread::JoinHandle;
@@ -35,7 +36,7 @@ pub(super) struct WorkerThreads(Vec<JoinHandle<Ended>>);
 
 impl WorkerThreads {
     /// Starts each worker on a thread of its own. Where there are several, each has a processor of its own,
-    /// as far as there are enough of those that this process may use.
+    /// as far as there are enough of those that [this process may use](Processors).
     ///
     /// # Errors
     /// The system has no thread left.
@@ -45,7 +46,10 @@ impl WorkerThreads {
         news: &SyncSender<News>,
         lost: &LostNotices,
     ) -> io::Result<Self> {
-        let processors = if workers.len() > 1 { processors() } else { Vec::new() };
+        let processors = match workers.len() {
+            1 => Vec::new(),
+            several => Processors::of_this_process().of_workers(several),
+        };
         let start = |(number, (mut worker, inbox)): (usize, (Worker, Inbox))| {
             let (mut tell, news) = (lost.teller(news.clone()), news.clone());
             let processor = processors.get(number).copied();
@@ -106,12 +110,6 @@ impl EndedWorkers {
         let results: Vec<_> = self.0.into_iter().map(|(worker, result)| (drop(worker), result).1).collect();
         results.into_iter().collect()
     }
-}
-
-/// The processors that this process may use, lowest first.
-fn processors() -> Vec<usize> {
-    let Ok(allowed) = sched_getaffinity(None) else { return Vec::new() };
-    (0..CpuSet::MAX_CPU).filter(|number| allowed.is_set(*number)).collect()
 }
 
 /// Binds this thread to a processor.

@@ -24,6 +24,7 @@ use outer::FollowedAddresses;
 use std::sync::Arc;
 use testudo_control::Configuration;
 use testudo_control::config::{Offload, PortKind};
+use testudo_control::processors::Processors;
 use testudo_control::service::port_details::{BothDetails, PortDetails};
 use testudo_control::service::system_calls::Needs;
 use testudo_engine_inline::Nic;
@@ -176,7 +177,7 @@ impl Opened {
 
 /// How many workers a configuration has on this machine.
 fn workers(configuration: &Configuration) -> u32 {
-    let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let processors = Processors::of_this_process().count();
     u32::try_from(configuration.gateway.workers.count(processors)).unwrap_or(1)
 }
 
