@@ -365,7 +365,7 @@ impl Worker {
         if !self.protected.is_waiting() {
             moved += self.inbound(now);
         }
-        if self.ipsec.shares_numbers() {
+        if self.ipsec.has_numbers_in_flight() {
             self.hand_over();
         }
         let failure = self.protected.take_failure().or(self.unprotected.take_failure());

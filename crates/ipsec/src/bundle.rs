@@ -285,7 +285,7 @@ impl Ipsec {
         counters.set_learned_mtu(tunnel.path_mtu.learned());
         tunnel.outbound.push(Member { spi, sa, suite });
         if is_shared {
-            self.sharing.begin(sa);
+            self.sharing.begin();
         }
         self.names.add(index, SaName::of(tunnel.parameters.protocol, &tunnel.parameters.endpoints, spi));
         Ok(AddedSa { sa, counters })

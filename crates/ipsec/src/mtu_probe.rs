@@ -356,6 +356,7 @@ impl Ipsec {
         let probe = self.tunnel(index)?.parameters.rules.mtu_probe?;
         let sa_ref = self.outbound_in_use(index)?;
         let mut packet = pool.create(inner_bytes)?;
+        self.note_flying(sa_ref);
         let is_written = write_request(&mut packet, &probe, inner_bytes, token);
         let header = IpHeader::parse(packet.bytes()).ok().filter(|_| is_written);
         let (Some(header), Some(sa)) = (header, self.outbound.get_mut(sa_ref)) else {

@@ -185,7 +185,9 @@ impl Ipsec {
         pool: &mut Pool,
         out: &mut Prepared,
     ) {
-        if !self.protect_run(sa_ref, metas, buffers, now, pool, out) {
+        if self.protect_run(sa_ref, metas, buffers, now, pool, out) {
+            self.note_flying(sa_ref);
+        } else {
             self.protect_slowly(sa_ref, metas, buffers, now, pool, out);
         }
     }

@@ -41,16 +41,18 @@ pub(crate) struct Waiting {
 /// What an [`Ipsec`] has to do with other workers.
 #[derive(Debug, Default)]
 pub(crate) struct Sharing {
-    /// SAs towards the peer whose numbers are shared, some perhaps removed.
-    outbound: Vec<SaRef>,
+    /// There is or was an SA towards a peer whose numbers are shared.
+    is_any: bool,
+    /// SAs of which this worker may have numbers in flight, some perhaps removed: each once.
+    flying: Vec<SaRef>,
     /// Packets that wait, oldest first.
     waiting: Vec<Waiting>,
 }
 
 impl Sharing {
-    /// Notes an SA towards the peer whose numbers are shared.
-    pub(crate) fn begin(&mut self, sa: SaRef) {
-        self.outbound.push(sa);
+    /// Notes that the numbers of an SA towards a peer are shared.
+    pub(crate) fn begin(&mut self) {
+        self.is_any = true;
     }
 }
 
@@ -62,11 +64,29 @@ impl Ipsec {
         !self.sharing.waiting.is_empty()
     }
 
-    /// Whether the numbers of any SA towards a peer are shared.
+    /// Whether this worker has numbers in flight that others may wait for.
     #[must_use]
     #[inline]
-    pub fn shares_numbers(&self) -> bool {
-        !self.sharing.outbound.is_empty()
+    pub fn has_numbers_in_flight(&self) -> bool {
+        !self.sharing.flying.is_empty()
+    }
+
+    /// Notes that numbers of this SA may be in flight from now on, if they are shared.
+    #[inline]
+    pub(crate) fn note_flying(&mut self, sa: SaRef) {
+        // Packets of one SA tend to come together.
+        if self.sharing.is_any && self.sharing.flying.last() != Some(&sa) {
+            self.note_another_flying(sa);
+        }
+    }
+
+    #[cold]
+    fn note_another_flying(&mut self, sa: SaRef) {
+        if let Some(reserver) = self.outbound.get_mut(sa).and_then(|sa| sa.sequence.reserver())
+            && !std::mem::replace(&mut reserver.is_noted, true)
+        {
+            self.sharing.flying.push(sa);
+        }
     }
 
     /// Drops packets that wait for sequence numbers.
@@ -102,13 +122,18 @@ impl Ipsec {
     }
 
     /// The worker has handed to the port, or dropped, all packets that it has made jobs of: nobody waits for
-    /// it. To be called at the end of a turn after which nothing is in flight.
+    /// it. To be called at the end of a turn after which nothing is in flight. It costs something for each SA
+    /// that was used since, however many there are.
     pub fn handed_over_all(&mut self) {
-        let (sas, outbound) = (&mut self.sharing.outbound, &mut self.outbound);
-        sas.retain(|sa| {
-            let reserver = outbound.get_mut(*sa).and_then(|sa| sa.sequence.reserver());
-            reserver.map(|reserver| reserver.handed_over_all()).is_some()
-        });
+        for sa in self.sharing.flying.drain(..) {
+            let Some(sa) = self.outbound.get_mut(sa) else { continue };
+            if let Some(reserver) = sa.sequence.reserver() {
+                reserver.is_noted = false;
+                reserver.handed_over_all();
+                // A number that was at hand for a packet that was refused: later it might be too old.
+                sa.sequence.leave_rest_out();
+            }
+        }
     }
 
     /// The worker has handed to the port, or dropped, all packets of an SA towards the peer that it has
@@ -138,6 +163,7 @@ impl Ipsec {
         pool: &mut Pool,
         out: &mut Prepared,
     ) {
+        self.note_flying(sa_ref);
         while !metas.is_empty() {
             let Some(sa) = self.outbound.get_mut(sa_ref) else {
                 return discard(buffers, DropReason::NoSa, pool);

@@ -9,8 +9,8 @@ use testudo_gateway::{
     serve,
 };
 use testudo_ipsec::{
-    Event, EventKind, LearnedFrom, Lifetime, Limits, Moment, PolicyChange, Position, SaCounters, SaState,
-    Spent,
+    Event, EventKind, LearnedFrom, Lifetime, Limits, Moment, PacketRules, PolicyChange, Position, SaCounters,
+    SaState, Spent,
 };
 use testudo_packet::{BATCH_SIZE, DropReason};
 
@@ -236,6 +236,22 @@ fn packets_that_wait_for_numbers_are_dropped_by_name_when_the_gateway_ends() {
     assert!(waited > 0 && fast.worker.pool().in_use() == 0);
 }
 
+/// Dummies have numbers, too: once they are with the port, nobody waits for them.
+#[test]
+fn nobody_waits_for_dummies_that_were_sent() {
+    let link = PortHandle::default();
+    let rules = PacketRules { dummy_packets_per_second: 1, ..PacketRules::default() };
+    let tunnel = TunnelSpec { rules, ..spec(0) }.install(Side::A, &mut LeaseTwin::new(1 << 40), None);
+    let ([mut first, mut second], _) = install_at(gateways::<2>(Side::A, &link), tunnel);
+    let now = first.now();
+    first.worker.send_dummies(now);
+    first.turn();
+    assert_eq!(link.departed(), 1);
+    (0..200).for_each(|_| second.protected.push(Inner::udp("10.0.0.1", "172.16.0.2", 100).bytes()));
+    second.settle();
+    assert_eq!((link.departed(), second.worker.waits_for_numbers()), (201, false));
+}
+
 #[test]
 fn a_replay_is_refused_whichever_worker_has_it() {
     let mut peer = Gateway::with_tunnels(Side::A, &[spec(0)]);
@@ -278,6 +294,7 @@ fn a_limit_counts_what_all_workers_have_sent_and_other_limits_are_set_once() {
     let limited = TunnelSpec { lifetime: hard(100), ..spec(0) };
     let tunnel = limited.install(Side::A, &mut LeaseTwin::new(1 << 40), None);
     let (mut all, installed) = install_at(gateways::<2>(Side::A, &link), tunnel);
+    let spi = limited.spi_from(Side::A);
     let packet = || Inner::udp("10.0.0.1", "172.16.0.2", 100).bytes();
     let sent: usize = (0..200).map(|n| all[n % 2].seal(packet()).len()).sum();
     let counters = &installed.outbound.counters;
@@ -288,7 +305,6 @@ fn a_limit_counts_what_all_workers_have_sent_and_other_limits_are_set_once() {
     let ports = [one.protected, two.protected];
     let (workers, ()) = run(vec![one.worker, two.worker], |commander| {
         let more = Spent { packets: 10, ..Spent::default() };
-        let spi = limited.spi_from(Side::A);
         let limit = SaChange::Limit(spec(0).index(), Direction::Seal, spi, hard(200), more);
         let advance = SaChange::Advance(spec(0).index(), Direction::Seal, spi, 1000);
         let back = SaChange::Advance(spec(0).index(), Direction::Seal, spi, 5);

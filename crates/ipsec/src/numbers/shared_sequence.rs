@@ -163,7 +163,14 @@ impl SharedNumbers {
             let joined = taken | 1 << slot;
             match self.taken.compare_exchange(taken, joined, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => {
-                    return Some(Reserver { shared: Arc::clone(self), slot, low: 0, end: 0, waits: false });
+                    return Some(Reserver {
+                        shared: Arc::clone(self),
+                        slot,
+                        low: 0,
+                        end: 0,
+                        waits: false,
+                        is_noted: false,
+                    });
                 }
                 Err(now) => taken = now,
             }
@@ -300,6 +307,8 @@ pub struct Reserver {
     end: u64,
     /// Packets of this worker wait for numbers: those that come after them must, too.
     pub(crate) waits: bool,
+    /// This worker will tell that it has handed over what it has in flight.
+    pub(crate) is_noted: bool,
 }
 
 impl Reserver {
