@@ -22,7 +22,7 @@ use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use testudo_ipsec::{Event, PolicyChange, PolicyId, SaRef, SpdError};
 
 /// Commands that may wait for a worker.
@@ -112,8 +112,25 @@ impl Commander {
     ///
     /// # Errors
     /// [`CommanderError`] if not all can take it; none has it then, unless one has ended.
-    pub fn post(&self, mut make: impl FnMut(usize) -> Command) -> Result<(), CommanderError> {
-        let _in_order = self.order.lock().unwrap_or_else(PoisonError::into_inner);
+    pub fn post(&self, make: impl FnMut(usize) -> Command) -> Result<(), CommanderError> {
+        self.post_in_order(&self.lock_order(), make)
+    }
+
+    fn lock_order(&self) -> MutexGuard<'_, ()> {
+        self.order.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// For a change in several steps at several workers: until this is dropped nobody else sends commands. So
+    /// a later step finds room, and no change is left half made because workers are busy.
+    fn hold_order(&self) -> Option<MutexGuard<'_, ()>> {
+        (self.workers() > 1).then(|| self.lock_order())
+    }
+
+    fn post_in_order(
+        &self,
+        _order: &MutexGuard<'_, ()>,
+        mut make: impl FnMut(usize) -> Command,
+    ) -> Result<(), CommanderError> {
         if self.lines.iter().any(|line| line.waiting.load(Ordering::Acquire) >= MAX_COMMANDS) {
             return Err(CommanderError::Busy);
         }
@@ -129,7 +146,7 @@ impl Commander {
     /// # Errors
     /// [`CommanderError::Busy`] if one has too many commands waiting.
     pub fn stop(&self) -> Result<(), CommanderError> {
-        let _in_order = self.order.lock().unwrap_or_else(PoisonError::into_inner);
+        let _order = self.lock_order();
         let told = self.lines.iter().map(|line| match line.send(Command::Stop) {
             Ok(()) | Err(CommanderError::Ended) => Ok(()),
             Err(error) => Err(error),
@@ -145,16 +162,22 @@ impl Commander {
     }
 
     /// Sends each worker a command with a way to answer, and waits for all answers: in the workers' order.
+    /// `held` is what the caller [holds](Self::hold_order).
     fn ask<A>(
         &self,
+        held: Option<&MutexGuard<'_, ()>>,
         mut make: impl FnMut(usize, SyncSender<A>) -> Command,
     ) -> Result<impl Iterator<Item = A>, CommanderError> {
         let mut answers = Vec::with_capacity(self.lines.len());
-        self.post(|worker| {
+        let make = |worker| {
             let (reply, answer) = sync_channel(1);
             answers.push(answer);
             make(worker, reply)
-        })?;
+        };
+        match held {
+            Some(order) => self.post_in_order(order, make)?,
+            None => self.post(make)?,
+        }
         let answers: Result<Vec<_>, _> = answers.into_iter().map(|answer| answer.recv()).collect();
         answers.map(Vec::into_iter).map_err(|_| CommanderError::Ended)
     }
@@ -164,29 +187,34 @@ impl Commander {
     /// # Errors
     /// [`CommanderError`] if the workers do not take it or one ends before it answers.
     pub fn update(&self, mut update: Update) -> Result<UpdateOutcome, CommanderError> {
-        if self.workers() > 1 {
-            self.remove_first(&mut update)?;
+        let held = self.hold_order();
+        if held.is_some() {
+            self.remove_first(held.as_ref(), &mut update)?;
         }
         let mut others = update.replicas(self.workers());
         let mut own = Some(update);
-        let changes = self.ask(|worker, reply| {
+        let changes = self.ask(held.as_ref(), |worker, reply| {
             let update = if worker == 0 { own.take() } else { others.pop() };
             Command::Update(Box::new(Change::new(update.unwrap_or_default())), reply)
         })?;
         let (outcome, torn) = merge_updates(changes.map(|change| change.into_outcome()));
         // A tunnel that one worker refused is at none.
-        self.remove_first(&mut Update { remove: torn, ..Update::default() })?;
+        self.remove_first(held.as_ref(), &mut Update { remove: torn, ..Update::default() })?;
         Ok(outcome)
     }
 
     /// Removes tunnels at all workers before anything else of an update is done: a window that another SA is
     /// to take over is the last word only when no worker has the SA any more.
-    fn remove_first(&self, update: &mut Update) -> Result<(), CommanderError> {
+    fn remove_first(
+        &self,
+        held: Option<&MutexGuard<'_, ()>>,
+        update: &mut Update,
+    ) -> Result<(), CommanderError> {
         let remove = std::mem::take(&mut update.remove);
         if remove.is_empty() {
             return Ok(());
         }
-        let changes = self.ask(|_, reply| {
+        let changes = self.ask(held, |_, reply| {
             let update = Update { remove: remove.clone(), ..Update::default() };
             Command::Update(Box::new(Change::new(update)), reply)
         })?;
@@ -215,7 +243,7 @@ impl Commander {
         }
         let last = self.workers().saturating_sub(1);
         let mut changes = Some(changes);
-        let mut answers = self.ask(|worker, reply| {
+        let mut answers = self.ask(None, |worker, reply| {
             let changes = if worker == last { changes.take() } else { changes.clone() };
             Command::ChangePolicies(changes.unwrap_or_default(), reply)
         })?;
@@ -229,31 +257,55 @@ impl Commander {
     /// # Errors
     /// [`CommanderError`] if there are more than [`MAX_SA_CHANGES`], or if the workers do not take them or
     /// one ends before it answers.
-    pub fn change_sas(&self, mut changes: Vec<SaChange>) -> Result<SaOutcome, CommanderError> {
+    pub fn change_sas(&self, changes: Vec<SaChange>) -> Result<SaOutcome, CommanderError> {
         if changes.len() > MAX_SA_CHANGES {
             return Err(CommanderError::TooManySaChanges);
         }
-        if self.workers() > 1 {
-            changes.iter_mut().for_each(|change| change.share(self.workers()));
+        if let Some(held) = self.hold_order() {
+            return self.change_sas_of_several(&held, changes);
         }
-        let mut others: Vec<Vec<SaChange>> =
-            (1..self.workers()).map(|_| changes.iter_mut().map(SaChange::replica).collect()).collect();
-        let undo: Vec<_> = if others.is_empty() { Vec::new() } else { changes.iter().map(undo).collect() };
         let mut own = Some(changes);
-        let outcomes = self.ask(|worker, reply| {
-            let changes = if worker == 0 { own.take() } else { others.pop() };
-            Command::ChangeSas(changes.unwrap_or_default(), reply)
-        })?;
-        let (outcome, torn) = merge_changes(outcomes);
+        let mut outcomes =
+            self.ask(None, |_, reply| Command::ChangeSas(own.take().unwrap_or_default(), reply))?;
+        outcomes.next().ok_or(CommanderError::Ended)
+    }
+
+    /// An SA is put to use when all workers have it. If one refused it after another had sent through it, who
+    /// adds the SA would take its key for unused, and might begin with the same numbers again.
+    fn change_sas_of_several(
+        &self,
+        held: &MutexGuard<'_, ()>,
+        mut changes: Vec<SaChange>,
+    ) -> Result<SaOutcome, CommanderError> {
+        changes.iter_mut().for_each(|change| change.share(self.workers()));
+        let uses: Vec<_> = changes.iter_mut().map(SaChange::take_use).collect();
+        let undo: Vec<_> = changes.iter().map(undo).collect();
+        let (outcome, torn) = merge_changes(self.tell_each(held, changes)?);
         // A change that one worker refused is made at none.
         let mut undo: Vec<_> = undo.into_iter().enumerate().collect();
         undo.retain(|(at, _)| torn.contains(at));
-        let mut undo: Vec<SaChange> = undo.into_iter().rev().filter_map(|(_, change)| change).collect();
-        if !undo.is_empty() {
-            let replica = |changes: &mut Vec<SaChange>| changes.iter_mut().map(SaChange::replica).collect();
-            drop(self.ask(|_, reply| Command::ChangeSas(replica(&mut undo), reply))?);
+        let undo: Vec<_> = undo.into_iter().rev().filter_map(|(_, change)| change).collect();
+        let made = uses.into_iter().zip(&outcome).filter(|(_, result)| result.is_ok());
+        let more: Vec<_> = undo.into_iter().chain(made.filter_map(|(change, _)| change)).collect();
+        if !more.is_empty() {
+            drop(self.tell_each(held, more)?);
         }
         Ok(outcome)
+    }
+
+    /// Sends all workers these changes, and waits for their answers.
+    fn tell_each(
+        &self,
+        held: &MutexGuard<'_, ()>,
+        mut changes: Vec<SaChange>,
+    ) -> Result<impl Iterator<Item = SaOutcome>, CommanderError> {
+        let mut others: Vec<Vec<SaChange>> =
+            (1..self.workers()).map(|_| changes.iter_mut().map(SaChange::replica).collect()).collect();
+        let mut own = Some(changes);
+        self.ask(Some(held), move |worker, reply| {
+            let changes = if worker == 0 { own.take() } else { others.pop() };
+            Command::ChangeSas(changes.unwrap_or_default(), reply)
+        })
     }
 
     /// Lets all workers know what one of them has learned.
@@ -274,11 +326,10 @@ impl Commander {
     /// # Errors
     /// [`CommanderError`] if the workers do not take the command or one ends before it answers.
     pub fn save_windows(&self, inbound: Vec<SaRef>) -> Result<Vec<(SaRef, Vec<u8>)>, CommanderError> {
-        let last = self.workers().saturating_sub(1);
         let mut inbound = Some(inbound);
-        let mut answers = self.ask(|worker, reply| {
-            let inbound = if worker == last { inbound.take() } else { inbound.clone() };
-            Command::SaveWindows(inbound.unwrap_or_default(), reply)
+        let mut answers = self.ask(None, |_, reply| {
+            // The first one saves them for all.
+            Command::SaveWindows(inbound.take().unwrap_or_default(), reply)
         })?;
         // Workers share windows.
         answers.next().ok_or(CommanderError::Ended)

@@ -5,7 +5,7 @@
 //! numbers twice.
 
 use crate::command::{InboundInstall, OutboundInstall, TunnelInstall, Update, UpdateOutcome};
-use crate::sa_change::{SaChange, SaChanged, SaOutcome};
+use crate::sa_change::{SaChange, SaChanged, SaOutcome, UseFrom};
 use crate::worker::Worker;
 use std::sync::Arc;
 use testudo_ipsec::{
@@ -85,6 +85,18 @@ impl SaChange {
             Self::AddInbound(_, install) => install.share(),
             Self::AddOutbound(_, install, _) => install.share(workers),
             _ => {}
+        }
+    }
+
+    /// Has the SA that it adds carry nothing yet, and returns the change that puts it to use, if it was to be
+    /// at once.
+    pub(crate) fn take_use(&mut self) -> Option<Self> {
+        match self {
+            Self::AddOutbound(tunnel, install, from) if *from == UseFrom::Now => {
+                *from = UseFrom::Later;
+                Some(Self::UseOutbound(*tunnel, install.parameters.sa.spi))
+            }
+            _ => None,
         }
     }
 

@@ -5,12 +5,12 @@ use crate::support::{Gateway, Inner, LeaseTwin, PortHandle, Side, TunnelSpec};
 use std::collections::BTreeSet;
 use testudo_crypto::{Direction, Suite};
 use testudo_gateway::{
-    Commander, Installed, PlacementError, SaChange, SystemClock, TunnelInstall, Update, UpdateError, Worker,
-    serve,
+    Commander, Installed, PlacementError, SaChange, SystemClock, TunnelInstall, Update, UpdateError, UseFrom,
+    Worker, serve,
 };
 use testudo_ipsec::{
-    Event, EventKind, LearnedFrom, Lifetime, Limits, Moment, PacketRules, PolicyChange, Position, SaCounters,
-    SaState, Spent,
+    Event, EventKind, LearnedFrom, Lifetime, Limits, Moment, NumberSource, PacketRules, PolicyChange,
+    Position, SaCounters, SaState, Spent, TunnelParameters,
 };
 use testudo_packet::{BATCH_SIZE, DropReason};
 
@@ -92,6 +92,41 @@ fn a_change_that_one_worker_refuses_is_made_by_none() {
     });
     for worker in &workers {
         assert_eq!(worker.inbound_sas(spec(0).index()).count(), 0);
+    }
+}
+
+/// Packets wait at the first worker for an SA that the second one refuses. Had it sent them before that, who
+/// adds the SA again would begin with the same numbers.
+#[test]
+fn no_worker_sends_through_an_sa_before_all_have_it() {
+    let add = |number: u8| {
+        let mut outbound = spec(number).outbound(Side::A, &mut LeaseTwin::new(1 << 40));
+        outbound.parameters.numbers = NumberSource::Ephemeral;
+        vec![SaChange::AddOutbound(spec(number).index(), Box::new(outbound), UseFrom::Now)]
+    };
+    let tunnel = |number: u8| {
+        let parameters = TunnelParameters { acquires: true, ..spec(number).parameters(Side::A) };
+        SaChange::AddTunnel(spec(number).index(), Box::new(parameters))
+    };
+    for refuses in [true, false] {
+        let first = Gateway::new(spec(0).policies(Side::A), PoolSize(512, 2048), portable());
+        let (protected, sent) = (first.protected.clone(), first.unprotected.clone());
+        let engines = if refuses { Vec::new() } else { portable() };
+        let second = Gateway::new(spec(0).policies(Side::A), PoolSize(16, 2048), engines);
+        run(vec![first.worker, second.worker], |commander| {
+            let turn = || drop(commander.save_windows(Vec::new()).expect("they answer"));
+            assert!(commander.change_sas(vec![tunnel(0)]).expect("they answer")[0].is_ok());
+            (0..5).for_each(|_| protected.push(Inner::udp("10.0.0.1", "172.16.0.2", 100).bytes()));
+            while protected.arriving() > 0 {
+                turn();
+            }
+            let outcome = commander.change_sas(add(0)).expect("they answer");
+            assert_eq!(outcome[0].is_err(), refuses, "{outcome:?}");
+            while !refuses && sent.departed() < 5 {
+                turn();
+            }
+        });
+        assert_eq!(sent.departed(), if refuses { 0 } else { 5 });
     }
 }
 
