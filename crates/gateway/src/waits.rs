@@ -58,6 +58,8 @@ impl Worker {
         self.ipsec.discard_waits([DropReason::ShuttingDown; 2], &mut self.pool);
         self.protected.discard_all(&mut self.pool);
         self.unprotected.discard_all(&mut self.pool);
+        // The SAs stay until all workers have ended; those that still send wait for nothing here.
+        self.ipsec.handed_over_all();
         self.publish();
     }
 

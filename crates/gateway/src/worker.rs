@@ -632,7 +632,7 @@ impl Worker {
     pub fn is_finished(&self) -> bool {
         let (protected, unprotected) = self.is_waiting();
         let exhausted = self.protected.port.exhausted() && self.unprotected.port.exhausted();
-        exhausted && !protected && !unprotected && !self.is_busy()
+        exhausted && !protected && !unprotected && !self.is_busy() && !self.waits_for_numbers()
     }
 
     /// Tells both ports that no more packets will be sent.

@@ -287,6 +287,26 @@ fn nobody_waits_for_dummies_that_were_sent() {
     assert_eq!((link.departed(), second.worker.waits_for_numbers()), (201, false));
 }
 
+/// Its SAs are there until all workers have ended.
+#[test]
+fn nobody_waits_for_a_worker_that_has_ended() {
+    let (full, free) = (PortHandle::default(), PortHandle::default());
+    let [slow] = gateways(Side::A, &full);
+    let [fast] = gateways(Side::A, &free);
+    let tunnel = spec(0).install(Side::A, &mut LeaseTwin::new(1 << 40), None);
+    let ([mut slow, mut fast], _) = install_at([slow, fast], tunnel);
+    full.set_room(Some(0));
+    slow.protected.push(Inner::udp("10.0.0.1", "172.16.0.2", 100).bytes());
+    slow.turn();
+    (0..40).for_each(|_| fast.protected.push(Inner::udp("10.0.0.1", "172.16.0.2", 100).bytes()));
+    fast.turn();
+    assert!(fast.worker.waits_for_numbers() && !fast.worker.is_finished());
+    slow.worker.drain();
+    slow.worker.discard_waiting();
+    fast.settle();
+    assert_eq!((free.departed(), fast.worker.waits_for_numbers()), (40, false));
+}
+
 #[test]
 fn a_replay_is_refused_whichever_worker_has_it() {
     let mut peer = Gateway::with_tunnels(Side::A, &[spec(0)]);
