@@ -179,6 +179,11 @@ impl LifetimeUse {
         self.look_at_soft(now)
     }
 
+    /// Whether this call is the first to tell that a hard limit was reached, of all workers that share it.
+    pub(crate) fn tells_end(&self) -> bool {
+        self.limits.shared.as_ref().is_none_or(|shared| shared.tell_end())
+    }
+
     fn look_at_soft(&mut self, now: Moment) -> LifetimeState {
         if self.limits.warned || !self.reached(|lifetime| &lifetime.soft, now) {
             return LifetimeState::Alive;

@@ -278,7 +278,9 @@ impl OutboundSa {
     pub(crate) fn expire(&mut self, events: &mut Vec<Event>) {
         self.counters.set_state(SaState::Expired);
         let kind = EventKind::HardLifetime { spi: self.spi, outbound: true };
-        report(events, &mut self.reported.hard_lifetime, self.tunnel, kind);
+        if self.lifetime.tells_end() {
+            report(events, &mut self.reported.hard_lifetime, self.tunnel, kind);
+        }
     }
 
     /// Whether the next packet has to wait for a number, since other workers have too many in flight.
@@ -345,7 +347,9 @@ impl InboundSa {
     pub(crate) fn expire(&mut self, events: &mut Vec<Event>) {
         self.counters.set_state(SaState::Expired);
         let kind = EventKind::HardLifetime { spi: self.spi, outbound: false };
-        report(events, &mut self.reported.hard_lifetime, self.tunnel, kind);
+        if self.lifetime.tells_end() {
+            report(events, &mut self.reported.hard_lifetime, self.tunnel, kind);
+        }
     }
 
     /// Whether a packet may be decrypted at all.

@@ -31,6 +31,8 @@ pub(crate) struct SharedUse {
     warned: AtomicBool,
     /// One worker has found a hard limit reached.
     ended: AtomicBool,
+    /// One worker has told that.
+    told: AtomicBool,
 }
 
 /// Amounts of one kind.
@@ -43,8 +45,8 @@ pub(crate) struct Taken {
 impl SharedUse {
     pub(crate) fn new() -> Self {
         let taken = |longest_share| Taken { amount: AtomicU64::new(0), longest_share };
-        let (warned, ended) = (AtomicBool::new(false), AtomicBool::new(false));
-        Self { packets: taken(PACKETS), bytes: taken(BYTES), warned, ended }
+        let [warned, ended, told] = [(); 3].map(|()| AtomicBool::new(false));
+        Self { packets: taken(PACKETS), bytes: taken(BYTES), warned, ended, told }
     }
 
     /// A worker installs the SA, of which so much was used before: all say the same, and it counts once.
@@ -68,6 +70,11 @@ impl SharedUse {
     /// Whether this call is the first to warn.
     pub(crate) fn warn(&self) -> bool {
         !self.warned.swap(true, Ordering::Relaxed)
+    }
+
+    /// Whether this call is the first to tell that it has ended.
+    pub(crate) fn tell_end(&self) -> bool {
+        !self.told.load(Ordering::Relaxed) && !self.told.swap(true, Ordering::Relaxed)
     }
 
     pub(crate) fn has_ended(&self) -> bool {

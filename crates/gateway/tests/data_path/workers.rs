@@ -355,6 +355,11 @@ fn a_limit_counts_what_all_workers_have_sent_and_other_limits_are_set_once() {
     let counters = &installed.outbound.counters;
     assert_eq!(sent, 100);
     assert_eq!((counters.packets(), counters.state()), (100, SaState::Expired));
+    let events = all.iter_mut().flat_map(|gateway| gateway.worker.take_events());
+    assert!(
+        events.map(|event| event.kind).eq([EventKind::HardLifetime { spi, outbound: true }]),
+        "one tells"
+    );
 
     let [one, two] = all;
     let ports = [one.protected, two.protected];
