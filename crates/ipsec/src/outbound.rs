@@ -185,16 +185,26 @@ impl Ipsec {
         pool: &mut Pool,
         out: &mut Prepared,
     ) {
-        if self.protect_run(sa_ref, metas, buffers, now, pool, out) {
-            self.note_flying(sa_ref);
-        } else {
-            self.protect_slowly(sa_ref, metas, buffers, now, pool, out);
+        let Some(sa) = self.outbound.get_mut(sa_ref) else { return discard(buffers, DropReason::NoSa, pool) };
+        if sa.framed != Framed::Singly {
+            let first = admit_run(sa, metas, now);
+            if let (Some(first), Some(framing)) = (first, Framing::of(sa, sa_ref)) {
+                frame_run(&framing, metas, buffers, first, pool, &mut out.jobs);
+                if sa.framed == Framed::InRunsThatVary {
+                    let (template, jobs) =
+                        (sa.template.as_ref(), out.jobs.iter_mut().rev().take(metas.len()));
+                    outer_fields::complete_run(template, sa_ref, jobs, &mut self.identifications);
+                }
+                return self.note_flying(sa_ref);
+            }
         }
+        self.protect_slowly(sa_ref, metas, buffers, now, pool, out);
     }
 
-    /// [`protect`](Self::protect) for common packets: `false`, with nothing done, if some are not, or there
-    /// are not as many numbers at hand.
-    #[inline(always)]
+    /// What [`protect`](Self::protect) does with common packets, for those whose numbers several workers
+    /// share: `false`, with nothing done, if some are not common, or there are not as many numbers at hand.
+    #[cold]
+    #[inline(never)]
     pub(crate) fn protect_run(
         &mut self,
         sa_ref: SaRef,
@@ -364,7 +374,7 @@ impl Ipsec {
 
 /// Reserves a number for each packet and returns the first. Returns `None`, with nothing used up, if any
 /// packet is not common, or a limit of the SA or of its lease is near.
-#[inline]
+#[inline(always)]
 fn admit_run(sa: &mut OutboundSa, metas: &[PacketMeta], now: Moment) -> Option<u64> {
     let (mut bytes, mut all_common) = (0, sa.template.is_some());
     for meta in metas {
@@ -384,7 +394,7 @@ fn admit_run(sa: &mut OutboundSa, metas: &[PacketMeta], now: Moment) -> Option<u
 
 /// Appends the jobs of packets that have room, and writes headers and trailers around them. Two loops: one
 /// that does both would need more live values than there are registers.
-#[inline]
+#[inline(always)]
 fn frame_run(
     framing: &Framing<'_>,
     metas: &[PacketMeta],

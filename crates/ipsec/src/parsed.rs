@@ -97,7 +97,7 @@ impl ParsedBatch {
     }
 
     /// [`read`](Self::read) for a packet that is not plain IPv4.
-    #[inline]
+    #[inline(always)]
     fn read_other(&mut self, buffer: &mut Buffer, has_room: bool) {
         let Some(header) = PlainHeader::parse(buffer.bytes()) else { return self.read_uncommon(buffer) };
         buffer.truncate(header.total_bytes.into());
@@ -126,7 +126,7 @@ impl ParsedBatch {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn push_flow(&mut self, flow: Flow, content: Content, is_common: bool) {
         let place = u8::try_from(self.flows.len()).unwrap_or(u8::MAX);
         self.flows.push(flow);

@@ -224,19 +224,24 @@ impl ReplayWindow {
     /// window is not shared.
     #[inline]
     pub(crate) fn commit_ahead(&mut self, first: u64, count: u64) -> bool {
-        if first <= self.top || count == 0 || count > 64 || self.sharing().is_some() {
+        if first <= self.top || count == 0 || count > 64 {
             return false;
         }
         let Some(last) = first.checked_add(count - 1) else { return false };
-        self.advance(last);
+        // Asked once: runs of one packet are the rule where there are many SAs.
+        let Received::Owned(words) = &mut self.received else { return false };
+        let (from, to) = (self.top / 64, last / 64);
+        self.top = last;
+        if from != to {
+            clear_between(words, from, to);
+        }
         // Their bits are in one word or in two, and there are at least two words.
         let (marks, at) = (u64::MAX >> (64 - count), first % 64);
-        let (low, high) = (self.place(first).0, self.place(last).0);
-        if let Received::Owned(words) = &mut self.received {
-            words[low] |= marks << at;
-            if low != high {
-                words[high] |= marks >> (64 - at);
-            }
+        let mask = words.len() - 1;
+        let (low, high) = (ring(first / 64, mask), ring(to, mask));
+        words[low] |= marks << at;
+        if low != high {
+            words[high] |= marks >> (64 - at);
         }
         true
     }
@@ -246,17 +251,7 @@ impl ReplayWindow {
         let (from, to) = (self.top / 64, sequence / 64);
         self.top = sequence;
         if from != to {
-            self.clear_between(from, to);
-        }
-    }
-
-    /// Clears the words of the blocks of 64 numbers after `from`, up to and including `to`.
-    fn clear_between(&mut self, from: u64, to: u64) {
-        let words = self.words_mut();
-        let mask = words.len() - 1;
-        let cleared = (to - from).min(words.len() as u64);
-        for step in 0..cleared {
-            words[ring(to - step, mask)] = 0;
+            clear_between(self.words_mut(), from, to);
         }
     }
 
@@ -380,6 +375,15 @@ impl ReplayWindow {
         window.words_mut().iter_mut().zip(numbers).for_each(|(word, saved)| *word = saved);
         window.open_above_top();
         Some(window)
+    }
+}
+
+/// Clears the words of the blocks of 64 numbers after `from`, up to and including `to`.
+fn clear_between(words: &mut [u64], from: u64, to: u64) {
+    let mask = words.len() - 1;
+    let cleared = (to - from).min(words.len() as u64);
+    for step in 0..cleared {
+        words[ring(to - step, mask)] = 0;
     }
 }
 
