@@ -1,7 +1,7 @@
 //! The same change for every worker, and one answer from all of theirs.
 //!
-//! What workers share of an SA is made before the change is copied: [`SharedNumbers`](testudo_ipsec::SharedNumbers)
-//! towards the peer, a [`SharedWindow`] from it. No two workers ever have the same lease, which would use
+//! What workers share of an SA is made before the change is copied: [`testudo_ipsec::SharedNumbers`] towards
+//! the peer, a [`SharedWindow`] from it. No two workers ever have the same lease, which would use
 //! numbers twice.
 
 use crate::command::{InboundInstall, OutboundInstall, TunnelInstall, Update, UpdateOutcome};

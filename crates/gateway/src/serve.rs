@@ -106,10 +106,7 @@ pub fn serve(
             failure.get_or_insert(error);
             0
         });
-        worker.take_events().into_iter().map(Notice::Tunnel).for_each(&mut *tell);
-        worker.take_audit().into_iter().map(Notice::Audit).for_each(&mut *tell);
-        worker.take_withdrawals().into_iter().map(Notice::Engine).for_each(&mut *tell);
-        worker.take_offload_failure().map(Notice::Offload).into_iter().for_each(&mut *tell);
+        tell_all(worker, tell);
         let is_idle = moved == 0;
         if let Some(deadline) = stop_at {
             let (protected, unprotected) = worker.is_waiting();
@@ -122,20 +119,33 @@ pub fn serve(
             }
         } else if is_idle && !worker.is_busy() && !was_told {
             let next = worker.next_dummy().map_or(next_tick, |due| due.min(next_tick));
-            let mut timeout = next.since(now);
-            if worker.waits_for_numbers() {
-                looks += 1;
-                if looks < LOOKS {
-                    std::thread::yield_now();
-                    continue;
-                }
-                timeout = timeout.min(NAP);
-            }
-            wait(worker, inbox, timeout)?;
+            rest(worker, inbox, next.since(now), &mut looks)?;
         } else {
             looks = 0;
         }
     }
+}
+
+/// Passes on what the operator should hear about.
+fn tell_all(worker: &mut Worker, tell: &mut dyn FnMut(Notice)) {
+    worker.take_events().into_iter().map(Notice::Tunnel).for_each(&mut *tell);
+    worker.take_audit().into_iter().map(Notice::Audit).for_each(&mut *tell);
+    worker.take_withdrawals().into_iter().map(Notice::Engine).for_each(&mut *tell);
+    worker.take_offload_failure().map(Notice::Offload).into_iter().for_each(&mut *tell);
+}
+
+/// Waits for something to do. Other workers tell nobody that they have handed packets over: a worker whose
+/// packets wait for that has looked `looks` times, and looks again soon.
+fn rest(worker: &Worker, inbox: &Inbox, timeout: Duration, looks: &mut usize) -> Result<(), ServeError> {
+    if !worker.waits_for_numbers() {
+        return wait(worker, inbox, timeout);
+    }
+    *looks += 1;
+    if *looks < LOOKS {
+        std::thread::yield_now();
+        return Ok(());
+    }
+    wait(worker, inbox, timeout.min(NAP))
 }
 
 /// A command that takes several turns.

@@ -232,6 +232,10 @@ fn names_of_tests() -> HashSet<String> {
             let case = line.strip_prefix("fn ").and_then(|rest| rest.split_once("() = "));
             names.extend(case.map(|(name, _)| name.to_owned()));
         }
+        // Tests of what one worker owns and of what several share have one body; a macro has their names.
+        let listed = lines.iter().skip_while(|line| **line != "for_both! {").skip(1);
+        let listed = listed.take_while(|line| **line != "}").filter(|line| is_identifier(line));
+        names.extend(listed.map(|line| (*line).to_owned()));
         if source.text.contains("harness::") {
             names.extend(cases_of_a_runner(&source.text));
         }

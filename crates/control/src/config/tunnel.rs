@@ -50,10 +50,7 @@ pub(super) fn read_tunnel(
     refuse_udp(&mut section, walker, protocols, encapsulation);
     let (local, remote) = read_addresses(&mut section, walker, encapsulation, facts);
     refuse_in_transport(&mut section, walker, mode, remote);
-    let esn = section.or_default(walker, "esn", true, value::boolean);
-    let replay_window = read_replay_window(&mut section, walker, esn);
-    let windows = value::number(MIN_WINDOW.into(), MAX_WINDOW.into());
-    let peer_window = section.or_default(walker, "peer_window", DEFAULT_PEER_WINDOW.into(), windows);
+    let Windows { esn, replay_window, peer_window } = read_windows(&mut section, walker);
     let dscp = section.or_default(walker, "dscp", Dscp::Copy, dscp);
     let fragmentation = read_fragmentation(&mut section, walker, mode);
     let non_first_fragments = section.or_default(walker, "non_first_fragments", false, value::boolean);
@@ -88,7 +85,7 @@ pub(super) fn read_tunnel(
         keepalive,
         esn,
         replay_window,
-        peer_window: u32::try_from(peer_window).unwrap_or(DEFAULT_PEER_WINDOW),
+        peer_window,
         dscp,
         rules,
         fragmentation,
@@ -313,6 +310,21 @@ fn read_selectors(
     }
     facts.without_selectors.push(none.then_some(place));
     selectors
+}
+
+/// What the numbers of a tunnel's packets are checked against, at both ends.
+struct Windows {
+    esn: bool,
+    replay_window: u32,
+    peer_window: u32,
+}
+
+fn read_windows(section: &mut Section<'_>, walker: &mut Walker<'_>) -> Windows {
+    let esn = section.or_default(walker, "esn", true, value::boolean);
+    let replay_window = read_replay_window(section, walker, esn);
+    let packets = value::number(MIN_WINDOW.into(), MAX_WINDOW.into());
+    let peer_window = section.or_default(walker, "peer_window", DEFAULT_PEER_WINDOW.into(), packets);
+    Windows { esn, replay_window, peer_window: u32::try_from(peer_window).unwrap_or(DEFAULT_PEER_WINDOW) }
 }
 
 /// The replay window. To have none is a decision (RFC 4303 3.4.3), and without one a receiver does not know

@@ -218,7 +218,7 @@ impl SharedWindow {
         let place = self.word(block);
         let mut word = Word(place.load(Ordering::Acquire));
         loop {
-            // After the word: whoever wrote it had moved the top before.
+            // After the word: who wrote it had moved the top before.
             let top = self.top();
             let (received, wanted) = (word.bits(block), wanted(top));
             if wanted & !received == 0 {

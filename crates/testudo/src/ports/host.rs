@@ -10,8 +10,8 @@ use testudo_port_socket::{Encapsulation, Endpoint, OpenError, SocketConfig, Sock
 use testudo_port_tun::{TunConfig, TunPort, TunQueues};
 use testudo_wire::steering::Steering;
 
-/// Opens the TUN interfaces with a queue for each worker, and configures them and brings them up: the main one
-/// first, if it is one. Returns the queues of all interfaces for each worker.
+/// Opens the TUN interfaces with a queue for each worker, and configures them and brings them up: the main
+/// one first, if it is one. Returns the queues of all interfaces for each worker.
 pub fn open_tuns(configuration: &Configuration, workers: u32) -> Result<Vec<Vec<Box<dyn Port>>>, Failure> {
     let mut of_workers: Vec<Vec<Box<dyn Port>>> = (0..workers).map(|_| Vec::new()).collect();
     for interface in interface::all(configuration) {
