@@ -22,6 +22,10 @@ pub enum JobStatus {
 /// Bytes of SPI and sequence number, at the start of every ESP packet (RFC 4303 2).
 const ESP_HEADER_BYTES: usize = 8;
 
+/// Bytes of a header of VPE, its ICV included, and where that is in it (`docs/VPE.md`).
+const VPE_HEADER_BYTES: usize = 32;
+const VPE_ICV_AT: usize = 16;
+
 /// Bytes of the IV of a combined mode or of counter mode, and of the part of a nonce that stands for it.
 const NONCE_IV_BYTES: usize = 8;
 
@@ -64,8 +68,10 @@ impl Aad {
 /// One packet's worth of cryptography over parts of a buffer, in place.
 ///
 /// ```text
-///   the packet        | outer headers | SPI, number | IV | text …           | ICV |
-///   ESP                               ▲ auth_start       ▲ text_start       ▲ text_start + text_bytes
+///   ESP               | outer headers | SPI, number | IV | text …           | ICV |
+///                                     ▲ auth_start       ▲ text_start       ▲ text_start + text_bytes
+///   VPE               | outer headers | nonce, SPI | ICV | text …        |
+///                                     ▲ auth_start       ▲ text_start    ▲ text_start + text_bytes
 /// ```
 ///
 /// Offsets are counted from the packet's start ([`Buffer::bytes`]). From `auth_start` to the text's end
@@ -76,6 +82,9 @@ impl Aad {
 /// half is authenticated, too: a combined mode has it between SPI and low half (RFC 4106 5), other suites
 /// after the text (RFC 4303 2.2.1). A nonce is the key's salt and the packet's IV; where packets carry none,
 /// the sequence number (RFC 8750 4).
+///
+/// In VPE, which the key's suite says ([`Suite::is_for_vpe`]), the nonce is the packet's first 12 bytes from
+/// `auth_start` on, the ICV is in front of the text, and nothing beside the text is authenticated.
 ///
 /// **CBC and its IV.** When sealing, the IV's field holds a block that is unique under the key (by the
 /// caller, which has the sequence numbers). The engine encrypts it together with the text, as the first block
@@ -159,6 +168,9 @@ impl Job {
     #[must_use]
     #[inline]
     pub fn parts(&mut self, suite: Suite) -> Option<JobParts<'_>> {
+        if suite.is_for_vpe() {
+            return self.vpe_parts();
+        }
         let (start, len) = (self.auth_start as usize, self.text_bytes as usize);
         let text_at = (self.text_start as usize).checked_sub(start)?;
         let iv_at = text_at.checked_sub(suite.iv_bytes())?;
@@ -172,18 +184,30 @@ impl Job {
         let packet = self.buffer.bytes_mut().get_mut(start..end)?;
         Some(JobParts { packet, iv_at, text_at, icv_at, sequence: self.sequence, high_half })
     }
+
+    /// [`parts`](Self::parts) of VPE.
+    fn vpe_parts(&mut self) -> Option<JobParts<'_>> {
+        let (start, text_at) = (self.auth_start as usize, self.text_start as usize);
+        if text_at.checked_sub(start)? != VPE_HEADER_BYTES {
+            return None;
+        }
+        let end = text_at.checked_add(self.text_bytes as usize)?;
+        let (sequence, text_at, icv_at) = (self.sequence, VPE_HEADER_BYTES, VPE_ICV_AT);
+        let packet = self.buffer.bytes_mut().get_mut(start..end)?;
+        Some(JobParts { packet, iv_at: 0, text_at, icv_at, sequence, high_half: None })
+    }
 }
 
 /// What an engine reads and writes of a [`Job`].
 #[derive(Debug)]
 pub struct JobParts<'a> {
-    /// Header, IV, text and ICV. All but the ICV is authenticated.
+    /// Header, IV, text and ICV. All but the ICV is authenticated. In VPE header, ICV and text.
     pub packet: &'a mut [u8],
     /// Where the IV starts in it, if there is one.
     pub iv_at: usize,
     /// Where the text starts in it.
     pub text_at: usize,
-    /// Where the text ends and the ICV starts.
+    /// Where the ICV starts: where the text ends, but for VPE.
     pub icv_at: usize,
     /// The number's high half, if it is authenticated.
     pub high_half: Option<[u8; 4]>,
@@ -193,7 +217,7 @@ pub struct JobParts<'a> {
 /// What a combined mode takes.
 #[derive(Debug)]
 pub struct AeadParts<'a> {
-    /// Salt, then IV or number (RFC 4106 4, RFC 7634 2, RFC 8750 4).
+    /// Salt, then IV or number (RFC 4106 4, RFC 7634 2, RFC 8750 4); in VPE what the header begins with.
     pub nonce: [u8; 12],
     /// Authenticated besides the text.
     pub aad: Aad,
@@ -209,6 +233,11 @@ impl<'a> JobParts<'a> {
     #[inline]
     pub fn aead(self, salt: [u8; 4]) -> Option<AeadParts<'a>> {
         let (front, rest) = self.packet.split_at_mut_checked(self.text_at)?;
+        if self.icv_at < self.text_at {
+            let (front, icv) = front.split_at_mut_checked(self.icv_at)?;
+            let nonce = *front.first_chunk()?;
+            return Some(AeadParts { nonce, aad: Aad::EMPTY, text: rest, icv });
+        }
         let (text, icv) = rest.split_at_mut_checked(self.icv_at.checked_sub(self.text_at)?)?;
         let iv: &[u8; NONCE_IV_BYTES] = match self.iv_at == self.text_at {
             true => &self.sequence.to_be_bytes(),

@@ -111,7 +111,9 @@ fn algorithms(suite: Suite) -> Result<(&'static str, &'static str), &'static str
             | Cipher::AesCcmImplicitIv(_)
             | Cipher::AesGmac(_)
             | Cipher::ChaCha20Poly1305
-            | Cipher::ChaCha20Poly1305ImplicitIv,
+            | Cipher::ChaCha20Poly1305ImplicitIv
+            | Cipher::AesGcmVpe(_)
+            | Cipher::ChaCha20Poly1305Vpe,
             _,
         ) => return Err("Wireshark 4.0 does not know this cipher"),
     };

@@ -12,12 +12,14 @@ pub(super) const ICV_BYTES: usize = 16;
 /// An expanded key; `None` for another cipher, for a key of the wrong length, and if memory runs out.
 pub(super) fn key(cipher: Cipher, key: &[u8]) -> Option<LessSafeKey> {
     let algorithm = match cipher {
-        Cipher::AesGcm(size) | Cipher::AesGcmImplicitIv(size) => match size {
+        Cipher::AesGcm(size) | Cipher::AesGcmImplicitIv(size) | Cipher::AesGcmVpe(size) => match size {
             AesKey::Aes128 => &AES_128_GCM,
             AesKey::Aes192 => &AES_192_GCM,
             AesKey::Aes256 => &AES_256_GCM,
         },
-        Cipher::ChaCha20Poly1305 | Cipher::ChaCha20Poly1305ImplicitIv => &CHACHA20_POLY1305,
+        Cipher::ChaCha20Poly1305 | Cipher::ChaCha20Poly1305ImplicitIv | Cipher::ChaCha20Poly1305Vpe => {
+            &CHACHA20_POLY1305
+        }
         _ => return None,
     };
     UnboundKey::new(algorithm, key).ok().map(LessSafeKey::new)

@@ -31,6 +31,11 @@ pub enum Cipher {
     ChaCha20Poly1305,
     /// ChaCha20 and Poly1305 with an implicit IV (RFC 8750), a combined mode.
     ChaCha20Poly1305ImplicitIv,
+    /// AES-GCM as VPE has it (`docs/VPE.md`), a combined mode: the nonce is the header's first 12 bytes, and
+    /// nothing is authenticated beside the text. Not in [`ALL`](Self::ALL), whose modes are ESP's.
+    AesGcmVpe(AesKey),
+    /// ChaCha20 and Poly1305 as VPE has it, likewise.
+    ChaCha20Poly1305Vpe,
     /// AES-CBC (RFC 3602).
     AesCbc(AesKey),
     /// AES-CTR (RFC 3686).
@@ -49,8 +54,8 @@ pub enum NonceRule {
     /// From the IV that the packet carries, which may be any value that no other packet under the key has
     /// (RFC 4106 3.1, RFC 7634 2, RFC 3602 3, RFC 3686 3.1); or there is none.
     Explicit,
-    /// From the sequence number itself, as with an implicit IV (RFC 8750): restarting the count under the
-    /// same key repeats nonces.
+    /// From the sequence number itself, as with an implicit IV (RFC 8750) and in VPE: restarting the count
+    /// under the same key repeats nonces.
     Counter,
 }
 
@@ -252,13 +257,28 @@ const NULL: CipherInfo = CipherInfo {
     ..CBC
 };
 
+/// What makes VPE's form of a mode: nonces are parts of the header, and the key material has no salt.
+const fn in_vpe(of: CipherInfo, algorithm: &'static str, icvs: &'static [IcvLength]) -> CipherInfo {
+    let (linux, nonce_rule) = (None, NonceRule::Counter);
+    CipherInfo { algorithm, linux, salt_bytes: 0, iv_bytes: 0, nonce_rule, icvs, ..of }
+}
+
+const GCM_VPE: &str = "AES-GCM in VPE";
+/// VPE is not among RFC 8221's protocols; its modes are.
+const ICV_16_VPE: &[IcvLength] = &[icv(16, Requirement::Must)];
+const AES_128_GCM_VPE: CipherInfo = in_vpe(AES_128_GCM, GCM_VPE, ICV_16_VPE);
+const AES_192_GCM_VPE: CipherInfo = in_vpe(AES_192_GCM, GCM_VPE, ICV_16);
+const AES_256_GCM_VPE: CipherInfo = in_vpe(AES_256_GCM, GCM_VPE, ICV_16_VPE);
+const CHACHA20_POLY1305_VPE: CipherInfo =
+    in_vpe(CHACHA20_POLY1305, "ChaCha20-Poly1305 in VPE", CHACHA20_POLY1305.icvs);
+
 impl AesKey {
     /// All lengths.
     pub const ALL: [AesKey; 3] = [AesKey::Aes128, AesKey::Aes192, AesKey::Aes256];
 }
 
 impl Cipher {
-    /// All ciphers.
+    /// All ciphers of ESP.
     pub const ALL: &'static [Cipher] = &[
         Cipher::AesGcm(AesKey::Aes128),
         Cipher::AesGcm(AesKey::Aes192),
@@ -310,6 +330,10 @@ impl Cipher {
             Cipher::AesGmac(Aes256) => &AES_256_GMAC,
             Cipher::ChaCha20Poly1305 => &CHACHA20_POLY1305,
             Cipher::ChaCha20Poly1305ImplicitIv => &CHACHA20_POLY1305_IIV,
+            Cipher::AesGcmVpe(Aes128) => &AES_128_GCM_VPE,
+            Cipher::AesGcmVpe(Aes192) => &AES_192_GCM_VPE,
+            Cipher::AesGcmVpe(Aes256) => &AES_256_GCM_VPE,
+            Cipher::ChaCha20Poly1305Vpe => &CHACHA20_POLY1305_VPE,
             Cipher::AesCbc(Aes128) => &AES_128_CBC,
             Cipher::AesCbc(Aes192) => &AES_192_CBC,
             Cipher::AesCbc(Aes256) => &AES_256_CBC,

@@ -61,8 +61,16 @@ impl Suite {
     /// No encryption (RFC 2410) and HMAC-SHA-512-256 (RFC 4868).
     pub const NULL_SHA512: Suite = Suite::pair(Cipher::Null, Integrity::HmacSha512);
 
+    /// The suites of VPE (`docs/VPE.md`). They have the names of the [suites](Self::without_vpe) of ESP, which
+    /// share no packet with them.
+    pub const ALL_FOR_VPE: [Suite; 3] = [
+        Suite::combined(Cipher::AesGcmVpe(AesKey::Aes128), 16),
+        Suite::combined(Cipher::AesGcmVpe(AesKey::Aes256), 16),
+        Suite::combined(Cipher::ChaCha20Poly1305Vpe, 16),
+    ];
+
     /// Every combined mode with every length of its ICV, then every other cipher with every integrity
-    /// algorithm. Suites [without authentication](Self::cipher_only) are not among them.
+    /// algorithm. Suites of VPE and [without authentication](Self::cipher_only) are not among them.
     pub const ALL: &'static [Suite] = &all::<{ count(false) }>(false);
 
     /// Every combined mode with every length of its ICV, every other cipher, and every integrity algorithm,
@@ -91,6 +99,29 @@ impl Suite {
     pub fn measurable() -> impl Iterator<Item = Suite> {
         let alone = Cipher::ALL.iter().filter_map(|cipher| Self::cipher_only(*cipher));
         Self::ALL.iter().copied().chain(alone)
+    }
+
+    /// The suite of VPE with this one's cipher and ICV, if there is one.
+    #[must_use]
+    pub fn for_vpe(self) -> Option<Suite> {
+        Self::ALL_FOR_VPE.into_iter().find(|suite| suite.without_vpe() == self.without_vpe())
+    }
+
+    /// Whether it is a suite of VPE.
+    #[must_use]
+    pub const fn is_for_vpe(self) -> bool {
+        matches!(self.cipher, Cipher::AesGcmVpe(_) | Cipher::ChaCha20Poly1305Vpe)
+    }
+
+    /// The suite of ESP with the cipher and the ICV of this one, which may be of VPE.
+    #[must_use]
+    pub const fn without_vpe(self) -> Suite {
+        let cipher = match self.cipher {
+            Cipher::AesGcmVpe(key) => Cipher::AesGcm(key),
+            Cipher::ChaCha20Poly1305Vpe => Cipher::ChaCha20Poly1305,
+            other => other,
+        };
+        Suite { cipher, ..self }
     }
 
     /// The cipher.
@@ -273,6 +304,22 @@ mod tests {
 
     fn named(name: &str) -> Suite {
         name.parse().unwrap()
+    }
+
+    /// `docs/VPE.md`: three suites, whose key material is the cipher's key alone.
+    #[test]
+    fn vpe_has_three_suites_without_salt_and_iv() {
+        let of_vpe: Vec<String> =
+            Suite::ALL.iter().filter_map(|suite| suite.for_vpe()).map(|suite| suite.to_string()).collect();
+        assert_eq!(of_vpe, ["aes128gcm16", "aes256gcm16", "chacha20poly1305"]);
+        for (suite, key_bytes) in Suite::ALL_FOR_VPE.into_iter().zip([16, 32, 32]) {
+            assert!(suite.is_for_vpe() && !Suite::ALL.contains(&suite), "{suite}");
+            assert_eq!((suite.for_vpe(), suite.without_vpe().for_vpe()), (Some(suite), Some(suite)));
+            assert!(!suite.without_vpe().is_for_vpe() && named(&suite.to_string()) == suite.without_vpe());
+            assert_eq!((suite.keying_material_bytes(), suite.key_bytes()), (key_bytes, key_bytes));
+            assert_eq!((suite.iv_bytes(), suite.icv_bytes()), (0, 16), "{suite}");
+            assert_eq!(suite.nonce_rule(), NonceRule::Counter, "{suite}");
+        }
     }
 
     #[test]

@@ -1,10 +1,14 @@
 //! The test vectors of `docs/VPE.md`, which a Scapy layer has written: headers as `testudo-wire` reads and
-//! writes them, ciphers of OpenSSL.
+//! writes them, ciphers of OpenSSL, and jobs of every engine that does VPE.
 
 #![allow(clippy::unwrap_used, reason = "a test panics on failure")]
 
 use openssl::symm::{Cipher, decrypt_aead, encrypt_aead};
 use serde_json::Value;
+use testudo_conformance::{drive, unless_waived};
+use testudo_crypto::{Direction, Engine, Job, JobStatus, KeyId, KeyMaterial, PortableEngine, Suite};
+use testudo_engine_vaes::VaesEngine;
+use testudo_packet::Buffer;
 use testudo_wire::vpe::{
     BadVpePlaintext, VPE_HEADER_BYTES, VPE_ICV_AT, VPE_ICV_BYTES, VpeHeader, VpePlaintext,
 };
@@ -84,5 +88,123 @@ fn packets_of_the_vectors_are_opened_and_judged() {
             Some(other) => panic!("{other}"),
         };
         assert_eq!(VpePlaintext::parse(&text), expected, "{}", vector.text("name"));
+    }
+}
+
+/// Bytes of outer headers before VPE's, here.
+const OUTER_BYTES: usize = 20;
+
+/// The suite of VPE with this name.
+fn suite(name: &str) -> Suite {
+    name.parse::<Suite>().unwrap().for_vpe().unwrap()
+}
+
+/// The engines that do VPE in any suite, which this machine has.
+fn engines() -> Vec<Box<dyn Engine>> {
+    let vaes = unless_waived(VaesEngine::open(), "TESTUDO_WITHOUT_VAES");
+    let portable: Box<dyn Engine> = Box::new(PortableEngine::new());
+    std::iter::once(portable).chain(vaes.map(|engine| Box::new(engine) as _)).collect()
+}
+
+fn install(engine: &mut dyn Engine, suite: Suite, key: &[u8], direction: Direction) -> KeyId {
+    engine.install(&KeyMaterial::new(suite, key.to_vec().into()).unwrap(), direction).unwrap()
+}
+
+fn job(packet: &[u8], key: KeyId, direction: Direction) -> Job {
+    let bytes = [&[0x45; OUTER_BYTES], packet].concat();
+    let text_start = OUTER_BYTES + VPE_HEADER_BYTES;
+    Job {
+        key,
+        auth_start: OUTER_BYTES.try_into().unwrap(),
+        text_start: text_start.try_into().unwrap(),
+        text_bytes: (bytes.len() - text_start).try_into().unwrap(),
+        ..Job::new(Buffer::copied(&bytes, 64, 64), direction, 0)
+    }
+}
+
+/// What an engine makes of a packet of VPE.
+fn done(engine: &mut dyn Engine, job: Job) -> (JobStatus, Vec<u8>) {
+    let ended = drive(engine, vec![job]).unwrap().remove(0);
+    (ended.status, ended.buffer.bytes()[OUTER_BYTES..].to_vec())
+}
+
+#[test]
+fn engines_seal_and_open_the_vectors_and_refuse_a_changed_bit() {
+    for mut engine in engines() {
+        let mut count = 0;
+        for vector in vectors() {
+            let suite = suite(vector.text("suite"));
+            if engine.capability(suite).is_none() {
+                continue;
+            }
+            count += 1;
+            let (engine, key) = (engine.as_mut(), vector.bytes("key"));
+            let (seal, open) = (Direction::Seal, Direction::Open);
+            let (to_seal, to_open) = (install(engine, suite, &key, seal), install(engine, suite, &key, open));
+            let (sealed, text) = (vector.bytes("packet"), vector.bytes("plaintext"));
+            let plain = [&sealed[..VPE_ICV_AT], &[0; VPE_ICV_BYTES], &text].concat();
+            let (status, packet) = done(engine, job(&plain, to_seal, seal));
+            assert_eq!((status, &packet), (JobStatus::Done, &sealed), "{}", vector.0);
+            let (status, packet) = done(engine, job(&sealed, to_open, open));
+            assert_eq!((status, &packet[VPE_HEADER_BYTES..]), (JobStatus::Done, &text[..]), "{}", vector.0);
+            // The SPI is not authenticated (bytes 12 to 15); everything else is.
+            for at in (0..sealed.len()).filter(|at| !(12..16).contains(at)) {
+                let mut forged = sealed.clone();
+                forged[at] ^= 1 << (at % 8);
+                let (status, packet) = done(engine, job(&forged, to_open, open));
+                assert_eq!(status, JobStatus::AuthenticationFailed, "byte {at} of {}", vector.0);
+                // Engines may wipe a text with zeros, which fill packets consist of.
+                let is_fill = text.iter().all(|byte| *byte == 0);
+                assert!(is_fill || packet[VPE_HEADER_BYTES..] != text, "nothing decrypted remains");
+            }
+            engine.remove(to_seal);
+            engine.remove(to_open);
+        }
+        assert!(count > 10, "{} does {count} of the vectors", engine.name());
+    }
+}
+
+#[test]
+fn engines_agree_with_openssl_at_every_length() {
+    let key: Vec<u8> = (7..39).collect();
+    for mut engine in engines() {
+        let engine = engine.as_mut();
+        for name in ["aes128gcm16", "aes256gcm16", "chacha20poly1305"] {
+            let (suite, key) = (suite(name), &key[..if name == "aes128gcm16" { 16 } else { 32 }]);
+            if engine.capability(suite).is_none() {
+                continue;
+            }
+            let cipher = Vector(serde_json::json!({ "suite": name })).cipher();
+            let id = install(engine, suite, key, Direction::Seal);
+            let lengths: Vec<usize> = (0..300).chain([1419, 1420, 1500, 8999, 9000]).collect();
+            let texts = lengths.iter().map(|&n| (0..=250).cycle().take(n).collect::<Vec<u8>>());
+            let texts: Vec<Vec<u8>> = texts.collect();
+            let header = |n: usize| VpeHeader { sender: 0, window: 3, number: n as u64 + 1, spi: 0x1000 };
+            // All in one burst, so that packets of several lengths are done in parallel.
+            let jobs = (0..).zip(&texts).map(|(n, text)| {
+                job(&[&header(n).to_bytes()[..], &[0; VPE_ICV_BYTES], text].concat(), id, Direction::Seal)
+            });
+            let ended = drive(engine, jobs.collect()).unwrap();
+            for (n, (text, job)) in texts.iter().zip(&ended).enumerate() {
+                let mut icv = [0; VPE_ICV_BYTES];
+                let nonce = header(n).nonce();
+                let sealed = encrypt_aead(cipher, key, Some(&nonce), &[], text, &mut icv).unwrap();
+                let expected = [&header(n).to_bytes()[..], &icv, &sealed].concat();
+                assert_eq!(job.buffer.bytes()[OUTER_BYTES..], expected, "{name}, {} bytes", text.len());
+            }
+        }
+    }
+}
+
+#[test]
+fn a_job_whose_header_is_none_of_vpe_is_a_fault() {
+    for mut engine in engines() {
+        let (engine, suite) = (engine.as_mut(), suite("aes128gcm16"));
+        let id = install(engine, suite, &[1; 16], Direction::Open);
+        let short = Job { text_start: 50, text_bytes: 0, ..job(&[0; 40], id, Direction::Open) };
+        let long = Job { text_bytes: 9, ..job(&[0; 40], id, Direction::Open) };
+        for job in [short, long] {
+            assert_eq!(done(engine, job).0, JobStatus::Fault);
+        }
     }
 }

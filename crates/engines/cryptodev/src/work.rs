@@ -55,6 +55,8 @@ impl Plan {
             Cipher::DesCbc => (Layout::Cbc, cipher::DES_CBC, 8),
             Cipher::AesCtr(_) => (Layout::Ctr, cipher::AES_CTR, 16),
             Cipher::Null => (Layout::Integrity, cipher::NONE, 0),
+            // No device knows VPE.
+            Cipher::AesGcmVpe(_) | Cipher::ChaCha20Poly1305Vpe => return None,
         };
         let auth = match suite.integrity() {
             Integrity::Combined if layout == Layout::Gmac => auth::AES_GMAC,

@@ -32,6 +32,8 @@ struct VaesKey {
 /// A key in the form that its kernels take.
 enum Form {
     Gcm(Box<ExpandedKey>, Kind),
+    /// The same kernels, for packets of VPE.
+    GcmOfVpe(Box<ExpandedKey>, Kind),
     Chained(Box<ChainedKey>, chained::Kind),
 }
 
@@ -54,10 +56,13 @@ impl Kind {
     /// The kind of jobs in `suite`; `None` for a suite that this engine does not do.
     const fn new(suite: Suite, direction: Direction) -> Option<Self> {
         match (suite.cipher(), suite.icv_bytes(), direction) {
-            (Cipher::AesGcm(AesKey::Aes128), 16, Direction::Seal) => Some(Self::Seal128),
-            (Cipher::AesGcm(AesKey::Aes128), 16, Direction::Open) => Some(Self::Open128),
-            (Cipher::AesGcm(AesKey::Aes256), 16, Direction::Seal) => Some(Self::Seal256),
-            (Cipher::AesGcm(AesKey::Aes256), 16, Direction::Open) => Some(Self::Open256),
+            (Cipher::AesGcm(key) | Cipher::AesGcmVpe(key), 16, direction) => match (key, direction) {
+                (AesKey::Aes128, Direction::Seal) => Some(Self::Seal128),
+                (AesKey::Aes128, Direction::Open) => Some(Self::Open128),
+                (AesKey::Aes256, Direction::Seal) => Some(Self::Seal256),
+                (AesKey::Aes256, Direction::Open) => Some(Self::Open256),
+                (AesKey::Aes192, _) => None,
+            },
             _ => None,
         }
     }
@@ -209,8 +214,9 @@ fn expand(key: &KeyMaterial, direction: Direction, room: &Room) -> Option<Form> 
     if let Some(kind) = chained::Kind::new(key.suite(), direction) {
         return Some(Form::Chained(ChainedKey::new(key, kind), kind));
     }
-    Kind::new(key.suite(), direction)
-        .map(|kind| Form::Gcm(ExpandedKey::new(key.key(), *key.nonce_salt(), room), kind))
+    let kind = Kind::new(key.suite(), direction)?;
+    let expanded = ExpandedKey::new(key.key(), *key.nonce_salt(), room);
+    Some(if key.suite().is_for_vpe() { Form::GcmOfVpe(expanded, kind) } else { Form::Gcm(expanded, kind) })
 }
 
 /// Packets of suites that are no AEAD, collected into lots, and the memory to do them in.
@@ -271,15 +277,17 @@ fn run<'a>(
             job.status = JobStatus::Fault;
             continue;
         };
-        let (expanded, kind) = match &key.form {
-            Form::Gcm(expanded, kind) => (expanded, *kind),
+        let (expanded, kind, is_vpe) = match &key.form {
+            Form::Gcm(expanded, kind) => (expanded, *kind, false),
+            Form::GcmOfVpe(expanded, kind) => (expanded, *kind, true),
             Form::Chained(key, kind) => {
                 waiting.push(key, *kind, job);
                 continue;
             }
         };
         let class = vectors(job.text_bytes as usize).min(CLASSES);
-        if let Some(packet) = Packet::new(expanded, job) {
+        let packet = if is_vpe { Packet::of_vpe(expanded, job) } else { Packet::new(expanded, job) };
+        if let Some(packet) = packet {
             // Built in place. A copy of the packet would fail store-to-load forwarding (wide loads over
             // recent narrow stores), 19 cycles.
             let lot = &mut lots[kind as usize][class - 1];
@@ -308,7 +316,7 @@ fn run<'a>(
 fn prefetch_short(keys: &KeyTable<VaesKey>, jobs: &[Job]) {
     for job in jobs {
         if vectors(job.text_bytes as usize) == 1
-            && let Some(VaesKey { form: Form::Gcm(key, _), .. }) = keys.get(job.key)
+            && let Some(VaesKey { form: Form::Gcm(key, _) | Form::GcmOfVpe(key, _), .. }) = keys.get(job.key)
         {
             key.prefetch(SHORT_POWERS);
         }

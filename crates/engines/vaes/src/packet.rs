@@ -8,7 +8,8 @@ use testudo_crypto::{Job, JobStatus};
 /// Bytes of every ICV here.
 pub(crate) const ICV_BYTES: usize = 16;
 
-/// Bytes of SPI, the number's low half and the IV, which precede the text (RFC 4106 2, 3.1).
+/// Bytes of SPI, the number's low half and the IV, which precede the text (RFC 4106 2, 3.1); in VPE of nonce
+/// and SPI, after which the ICV comes.
 const FRONT_BYTES: usize = 16;
 
 /// One packet, its key and the parts of its job.
@@ -16,10 +17,11 @@ pub(crate) struct Packet<'a> {
     pub(crate) key: &'a ExpandedKey,
     pub(crate) text: &'a mut [u8],
     pub(crate) icv: &'a mut [u8; ICV_BYTES],
-    /// SPI, the number's low half, IV. Vectors, here and below: loading one from two numbers just stored
-    /// would fail store-to-load forwarding.
-    front: __m128i,
-    /// SPI and number as they are authenticated, zeros after them (RFC 4106 5).
+    /// A counter block without salt and counter. Vectors, here and below: loading one from two numbers just
+    /// stored would fail store-to-load forwarding.
+    iv: __m128i,
+    /// SPI and number as they are authenticated, zeros after them (RFC 4106 5); in VPE zeros alone, which are
+    /// hashed as nothing is: the hash of a zero block at the start is zero.
     aad: __m128i,
     aad_bits: i64,
     status: &'a mut JobStatus,
@@ -48,7 +50,25 @@ impl<'a> Packet<'a> {
         } else {
             (header, 64)
         };
-        Some(Self { key, text, icv, front, aad, aad_bits, status })
+        // The IV, with zeros where salt and counter are. The salt is part of the key's first round key.
+        let iv = _mm_maskz_shuffle_epi32(0b0110, front, 0b00_11_10_00);
+        Some(Self { key, text, icv, iv, aad, aad_bits, status })
+    }
+
+    /// [`new`](Self::new) for a packet of VPE, whose key has a salt of zeros.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
+    pub(crate) fn of_vpe(key: &'a ExpandedKey, job: &'a mut Job) -> Option<Self> {
+        let Job { buffer, auth_start, text_start, text_bytes, status, .. } = job;
+        let is_vpe = text_start.wrapping_sub(*auth_start) as usize == FRONT_BYTES + ICV_BYTES;
+        let packet = buffer.bytes_mut().get_mut(*auth_start as usize..).filter(|_| is_vpe);
+        let Some((front, text, icv)) = packet.and_then(|packet| split_vpe(packet, *text_bytes as usize))
+        else {
+            *status = JobStatus::Fault;
+            return None;
+        };
+        let iv = _mm_maskz_mov_epi32(0b0111, load_block(front));
+        Some(Self { key, text, icv, iv, aad: _mm_setzero_si128(), aad_bits: 0, status })
     }
 }
 
@@ -63,6 +83,14 @@ fn split(packet: &mut [u8], text_bytes: usize) -> Option<Parts<'_>> {
     Some((front, text, rest.first_chunk_mut()?))
 }
 
+/// The parts of a packet of VPE.
+#[inline]
+fn split_vpe(packet: &mut [u8], text_bytes: usize) -> Option<Parts<'_>> {
+    let (front, rest) = packet.split_first_chunk_mut()?;
+    let (icv, rest) = rest.split_first_chunk_mut()?;
+    Some((front, rest.get_mut(..text_bytes)?, icv))
+}
+
 impl Packet<'_> {
     /// Number of blocks to hash: the AAD, the text, the lengths.
     #[inline]
@@ -70,12 +98,11 @@ impl Packet<'_> {
         self.text.len().div_ceil(16) + 2
     }
 
-    /// The IV at its place in four counter blocks; salt and counter are zero there. The salt is part of the
-    /// key's first round key.
+    /// Four counter blocks without salt and counter, which are zero there.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
     pub(crate) fn iv(&self) -> __m512i {
-        _mm512_maskz_shuffle_epi32(0x6666, _mm512_broadcast_i32x4(self.front), 0b00_11_10_00)
+        _mm512_broadcast_i32x4(self.iv)
     }
 
     /// The first block of the hash input.

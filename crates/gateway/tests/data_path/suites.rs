@@ -77,6 +77,8 @@ fn each_suite_adds_what_its_iv_its_alignment_and_its_icv_take() {
             Cipher::AesGcmImplicitIv(_)
             | Cipher::AesCcmImplicitIv(_)
             | Cipher::ChaCha20Poly1305ImplicitIv
+            | Cipher::AesGcmVpe(_)
+            | Cipher::ChaCha20Poly1305Vpe
             | Cipher::Null => (0, 4),
             Cipher::AesCbc(_) => (16, 16),
             Cipher::AesCtr(_) => (8, 4),
