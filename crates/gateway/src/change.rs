@@ -77,7 +77,7 @@ impl Change {
 
     /// The windows of SAs that were removed.
     pub(crate) fn removed_windows(&self) -> impl Iterator<Item = (SaRef, Vec<u8>)> + '_ {
-        self.removed.iter().flat_map(RemovedTunnel::windows).map(|(sa, window)| (sa, window.save()))
+        self.removed.iter().flat_map(RemovedTunnel::saved_windows)
     }
 
     /// What became of each tunnel that was to be installed. All that was removed or replaced is freed.

@@ -90,7 +90,7 @@ pub fn same_engines(
 impl EngineReport {
     /// Of an engine that is in use.
     fn of(engine: &dyn Engine) -> Self {
-        let suites = Suite::ALL.iter().copied().filter(|suite| engine.capability(*suite).is_some());
+        let suites = Suite::every().filter(|suite| engine.capability(*suite).is_some());
         Self {
             name: engine.name().into(),
             in_use: true,
@@ -108,7 +108,9 @@ impl EngineReport {
     /// The suites that it does, by all of their names: where AH has one of its own, by that, too.
     #[must_use]
     pub fn suite_names(&self) -> Vec<String> {
-        let names = self.suites.iter().flat_map(|s| [Some(s.to_string()), s.ah_name().map(str::to_owned)]);
+        // VPE's have the names of those of ESP.
+        let named = self.suites.iter().filter(|suite| !suite.is_for_vpe());
+        let names = named.flat_map(|s| [Some(s.to_string()), s.ah_name().map(str::to_owned)]);
         names.flatten().collect()
     }
 

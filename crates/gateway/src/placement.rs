@@ -268,7 +268,7 @@ impl Placement {
     /// What expands keys for these engines.
     pub(crate) fn preparers(&self) -> KeyPreparers {
         let known = self.engines.iter().map(|engine| Known {
-            suites: Suite::ALL.iter().copied().filter(|suite| engine.capability(*suite).is_some()).collect(),
+            suites: Suite::every().filter(|suite| engine.capability(*suite).is_some()).collect(),
             preparer: engine.preparer(),
         });
         KeyPreparers { engines: known.collect(), withdrawn: self.withdrawn.clone(), others: 0 }

@@ -46,17 +46,17 @@ impl Ipsec {
         if is_outbound {
             let sa = self.outbound_sa(index, spi).and_then(|sa| self.outbound.get_mut(sa))?;
             let is_ahead = sa.sequence.advance(number);
+            if let Some(windows) = &mut sa.vpe {
+                windows.follow(&sa.sequence);
+            }
             if is_ahead {
                 sa.counters.set_sequence(number);
             }
             return Some(is_ahead);
         }
-        let sa = self.inbound_sa(index, spi).and_then(|sa| self.inbound.get_mut(sa))?;
-        let is_ahead = number >= sa.window.top() && sa.window.restore(&ReplayWindow::closed_up_to(number));
-        if is_ahead {
-            sa.counters.set_sequence(number);
-        }
-        Some(is_ahead)
+        let sa = self.inbound_sa(index, spi)?;
+        let top = self.inbound.get(sa)?.top();
+        Some(number >= top && self.restore_window(sa, &ReplayWindow::closed_up_to(number)))
     }
 
     fn age_lifetimes(&mut self, now: Moment) {

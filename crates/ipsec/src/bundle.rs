@@ -26,6 +26,7 @@ use crate::spd::TunnelIndex;
 use crate::spi_table::SpiTable;
 use crate::tables::{inbound_sa, outbound_sa};
 use crate::tunnel::{Encapsulation, InboundParameters, OutboundParameters, TunnelParameters};
+use crate::vpe::Windows;
 use std::sync::Arc;
 
 /// A tunnel or an SA could not be installed.
@@ -66,8 +67,8 @@ pub enum InstallError {
         tunnel: Arc<str>,
     },
     /// ESP and AH on one packet, whose numbers workers cannot share: a packet that waits for the second one
-    /// would hold up the first.
-    #[error("tunnel {tunnel}: workers cannot share an SA of ESP that AH covers, or of that AH")]
+    /// would hold up the first. Or VPE, whose windows each belong to one worker.
+    #[error("tunnel {tunnel}: workers cannot share an SA of VPE, of ESP that AH covers, or of that AH")]
     NotShareable {
         /// The tunnel that the SA was to be added to.
         tunnel: Arc<str>,
@@ -95,7 +96,7 @@ pub struct AddedSa {
 pub struct RemovedTunnel {
     tunnel: Box<Tunnel>,
     /// Of its SAs from the peer, in their order.
-    windows: Vec<ReplayWindow>,
+    windows: Vec<(ReplayWindow, Option<Box<Windows>>)>,
 }
 
 impl RemovedTunnel {
@@ -104,9 +105,13 @@ impl RemovedTunnel {
         self.tunnel.outbound.iter().map(|member| member.sa)
     }
 
-    /// The SAs from the peer that it had, with their windows.
-    pub fn windows(&self) -> impl Iterator<Item = (SaRef, &ReplayWindow)> {
-        self.inbound().zip(&self.windows)
+    /// The SAs from the peer that it had, with their windows as bytes.
+    pub fn saved_windows(&self) -> impl Iterator<Item = (SaRef, Vec<u8>)> + '_ {
+        let saved = self.windows.iter().map(|(window, of_vpe)| match of_vpe {
+            Some(windows) => windows.save(),
+            None => window.save(),
+        });
+        self.inbound().zip(saved)
     }
 
     /// The SAs from the peer that it had.
@@ -131,9 +136,7 @@ impl Ipsec {
         if self.tunnels.get(place).is_some_and(Option::is_some) {
             return Err(InstallError::PlaceInUse { tunnel: parameters.name, place: index.0 });
         }
-        if let Encapsulation::EspInUdp { local_port, .. } = parameters.endpoints.encapsulation {
-            self.udp_ports.add(local_port);
-        }
+        self.listen(&parameters);
         self.addresses.add(&parameters);
         // In transport mode the datagram goes out whole, so that there is nothing to agree on.
         let takes_fragments = parameters.non_first_fragments || parameters.mode == Mode::Transport;
@@ -175,12 +178,11 @@ impl Ipsec {
         }
         let mut windows = Vec::with_capacity(tunnel.inbound.len());
         for member in &tunnel.inbound {
-            windows.extend(self.inbound.remove(member.sa).map(|sa| sa.window));
+            let of_vpe = self.vpe_windows.remove(member.sa);
+            windows.extend(self.inbound.remove(member.sa).map(|sa| (sa.window, of_vpe)));
             self.sad_of(protocol).remove(member.spi);
         }
-        if let Encapsulation::EspInUdp { local_port, .. } = endpoints.encapsulation {
-            self.udp_ports.unref(local_port);
-        }
+        self.unlisten(&tunnel.parameters);
         self.addresses.unref(&tunnel.parameters);
         if let Some(covered) = tunnel.parameters.covers {
             self.settle_way(covered);
@@ -199,7 +201,11 @@ impl Ipsec {
         parameters: InboundParameters,
         now: Moment,
     ) -> Result<AddedSa, InstallError> {
-        let window = ReplayWindow::new(parameters.replay_window, parameters.sa.esn);
+        let window = match self.is_of_vpe(index) {
+            // Windows of VPE are in a table of their own.
+            true => ReplayWindow::new(MIN_WINDOW, true),
+            false => ReplayWindow::new(parameters.replay_window, parameters.sa.esn),
+        };
         self.add_inbound_with(index, &parameters, window, now)
     }
 
@@ -215,8 +221,18 @@ impl Ipsec {
         window: &Arc<SharedWindow>,
         now: Moment,
     ) -> Result<AddedSa, InstallError> {
+        if self.is_of_vpe(index)
+            && let Some(tunnel) = self.tunnels.get(index.0 as usize).and_then(Option::as_ref)
+        {
+            return Err(InstallError::NotShareable { tunnel: Arc::clone(&tunnel.parameters.name) });
+        }
         parameters.sa.esn = window.esn();
         self.add_inbound_with(index, &parameters, ReplayWindow::shared(Arc::clone(window)), now)
+    }
+
+    fn is_of_vpe(&self, index: TunnelIndex) -> bool {
+        let tunnel = self.tunnels.get(index.0 as usize).and_then(Option::as_ref);
+        tunnel.is_some_and(|tunnel| tunnel.parameters.protocol == IpsecProtocol::Vpe)
     }
 
     fn add_inbound_with(
@@ -235,6 +251,7 @@ impl Ipsec {
         let sad = match protocol {
             IpsecProtocol::Esp => &self.sad,
             IpsecProtocol::Ah => &self.sad_of_ah,
+            IpsecProtocol::Vpe => &self.sad_of_vpe,
         };
         if spi == 0 || sad.get(spi).is_some() {
             return Err(InstallError::SpiInUse { tunnel: name, spi });
@@ -246,6 +263,10 @@ impl Ipsec {
         let added = inbound_sa(index, tunnel, parameters, window, Arc::clone(&counters), now);
         let sa = self.inbound.insert(added).ok_or(InstallError::TableFull { tunnel: name })?;
         tunnel.inbound.push(Member { spi, sa, suite });
+        if protocol == IpsecProtocol::Vpe {
+            let limit = tunnel.parameters.rules.vpe.unwrap_or_default().windows_max;
+            self.vpe_windows.insert(sa, Windows::new(limit, parameters.replay_window));
+        }
         self.sad_of(protocol).insert(spi, sa);
         // The answer to a probe may come under it.
         self.settle_watches(index);
@@ -274,7 +295,9 @@ impl Ipsec {
             return Err(InstallError::BundleFull { tunnel: name() });
         }
         let is_shared = matches!(parameters.numbers, NumberSource::Shared(_));
-        if is_shared && (tunnel.parameters.covers.is_some() || tunnel.parameters.covered_by.is_some()) {
+        let p = &tunnel.parameters;
+        let is_of_one = p.protocol == IpsecProtocol::Vpe || p.covers.is_some() || p.covered_by.is_some();
+        if is_shared && is_of_one {
             return Err(InstallError::NotShareable { tunnel: name() });
         }
         let counters = Arc::new(SaCounters::default());
@@ -435,6 +458,7 @@ impl Ipsec {
             self.forget_takeover(index);
         }
         self.sad_of(protocol).remove(spi);
+        drop(self.vpe_windows.remove(sa));
         self.inbound.remove(sa).map(|removed| (sa, removed.window))
     }
 
@@ -466,6 +490,27 @@ impl Ipsec {
         match protocol {
             IpsecProtocol::Esp => &mut self.sad,
             IpsecProtocol::Ah => &mut self.sad_of_ah,
+            IpsecProtocol::Vpe => &mut self.sad_of_vpe,
+        }
+    }
+
+    /// Takes datagrams as a tunnel's: in UDP, and VPE's.
+    pub(crate) fn listen(&mut self, tunnel: &TunnelParameters) {
+        self.vpe.add(tunnel);
+        if let Encapsulation::EspInUdp { local_port, .. } = tunnel.endpoints.encapsulation
+            && tunnel.protocol != IpsecProtocol::Vpe
+        {
+            self.udp_ports.add(local_port);
+        }
+    }
+
+    /// Ends what [`listen`](Self::listen) began.
+    pub(crate) fn unlisten(&mut self, tunnel: &TunnelParameters) {
+        self.vpe.unref(tunnel);
+        if let Encapsulation::EspInUdp { local_port, .. } = tunnel.endpoints.encapsulation
+            && tunnel.protocol != IpsecProtocol::Vpe
+        {
+            self.udp_ports.unref(local_port);
         }
     }
 }

@@ -16,7 +16,7 @@ use crate::parsed::reason_of;
 use crate::runs::{Disposition, Runs, discard, drain};
 use crate::sa::{InboundSa, LocalEndpoint};
 use crate::slots::SaRef;
-use crate::spd::{Action, Flow, Verdict};
+use crate::spd::{Action, Flow, Verdict, address_bits};
 use arrayvec::ArrayVec;
 use testudo_crypto::{Direction, Job};
 use testudo_packet::{
@@ -28,23 +28,24 @@ use testudo_wire::ip::{IpHeader, Version};
 use testudo_wire::plain::{PlainHeader, PlainV4};
 use testudo_wire::protocol;
 use testudo_wire::udp::{UDP_HEADER_BYTES, UdpHeader};
+use testudo_wire::vpe::VpeHeader;
 
 /// A packet of ESP or AH in a datagram.
 #[derive(Debug, Clone, Copy)]
-struct Arrival {
-    protocol: IpsecProtocol,
+pub(crate) struct Arrival {
+    pub(crate) protocol: IpsecProtocol,
     /// SPI and number, whichever protocol's.
-    header: EspHeader,
+    pub(crate) header: EspHeader,
     /// Start and end in the datagram, in bytes.
-    at: u16,
-    end: u16,
+    pub(crate) at: u16,
+    pub(crate) end: u16,
     /// Our address and port that it was sent to.
-    local_endpoint: LocalEndpoint,
+    pub(crate) local_endpoint: LocalEndpoint,
 }
 
 /// What a datagram from the unprotected side is.
 #[derive(Debug, Clone, Copy)]
-enum Parsed {
+pub(crate) enum Parsed {
     Esp(Arrival),
     /// A fragment that was sent to an address where SAs end.
     Fragment,
@@ -59,7 +60,7 @@ enum Parsed {
 
 /// What the datagrams of a batch are.
 #[derive(Debug, Default)]
-struct ParsedInbound {
+pub(crate) struct ParsedInbound {
     packets: ArrayVec<Parsed, BATCH_SIZE>,
     /// Whether any is a [fragment](Parsed::Fragment) or an [error](Parsed::IcmpError), which change more than
     /// their batch.
@@ -68,7 +69,7 @@ struct ParsedInbound {
 
 impl ParsedInbound {
     #[inline(always)]
-    fn push(&mut self, parsed: Parsed) {
+    pub(crate) fn push(&mut self, parsed: Parsed) {
         self.packets.push(parsed);
     }
 }
@@ -85,8 +86,12 @@ impl Ipsec {
         out: &mut Prepared,
     ) {
         let mut parsed = ParsedInbound::default();
-        for buffer in batch.iter_mut() {
-            self.parse(buffer, &mut parsed);
+        if self.vpe.has_esp_number() {
+            batch.iter_mut().for_each(|buffer| self.parse_with_vpe(buffer, &mut parsed));
+        } else {
+            for buffer in batch.iter_mut() {
+                self.parse(buffer, &mut parsed);
+            }
         }
         if parsed.has_uncommon {
             self.take_uncommon(&mut parsed, batch, now, pool);
@@ -119,7 +124,7 @@ impl Ipsec {
     /// Written in place, here and below, not returned: copying the struct would hit failed store-to-load
     /// forwarding (wide loads over recent narrow stores).
     #[inline(always)]
-    fn parse(&self, buffer: &mut Buffer, parsed: &mut ParsedInbound) {
+    pub(crate) fn parse(&self, buffer: &mut Buffer, parsed: &mut ParsedInbound) {
         match PlainV4::parse(buffer.bytes()) {
             Some(header) => {
                 buffer.truncate(header.total_bytes.into());
@@ -156,9 +161,9 @@ impl Ipsec {
             protocol::AH => return parsed.push(arrival_of_ah(buffer.bytes(), ip_bytes, came_to)),
             protocol::UDP => match ports() {
                 Some((_, port)) if self.udp_ports.contains(port) => (ip_bytes + UDP_HEADER_BYTES, Some(port)),
-                _ => return self.push_uncommon(buffer, parsed),
+                _ => return self.push_vpe(buffer, came_to, protocol, parsed),
             },
-            _ => return self.push_uncommon(buffer, parsed),
+            _ => return self.push_vpe(buffer, came_to, protocol, parsed),
         };
         let datagram = buffer.bytes();
         let mut end = datagram.len();
@@ -176,7 +181,7 @@ impl Ipsec {
     }
 
     #[cold]
-    fn push_uncommon(&self, buffer: &mut Buffer, parsed: &mut ParsedInbound) {
+    pub(crate) fn push_uncommon(&self, buffer: &mut Buffer, parsed: &mut ParsedInbound) {
         let uncommon = self.parse_uncommon(buffer);
         parsed.has_uncommon |=
             matches!(uncommon, Parsed::Fragment | Parsed::ClearFragment | Parsed::IcmpError);
@@ -193,6 +198,13 @@ impl Ipsec {
             let destination = Flow::outbound(&header, packet).remote();
             if header.next_layer_protocol() == Some(protocol::AH) && header.fragment.is_none() {
                 return Ok(arrival_of_ah(packet, header.header_bytes, (header.version, destination)));
+            }
+            let came_to = (header.version, destination);
+            // Its number may be one that IPv6 has for an extension header of experiments (RFC 3692).
+            if header.fragment.is_none()
+                && let Some(vpe) = self.vpe_in(packet, header.header_bytes, header.protocol, came_to)
+            {
+                return Ok(vpe);
             }
             if self.icmp_error(&header, packet).is_some() {
                 return Ok(Parsed::IcmpError);
@@ -211,7 +223,11 @@ impl Ipsec {
     /// one shows what it is.
     fn is_reassembled(&self, header: &IpHeader) -> bool {
         let may_be_ipsec = match header.version {
-            Version::V4 => matches!(header.protocol, protocol::ESP | protocol::AH | protocol::UDP),
+            Version::V4 => {
+                let bits = address_bits(header.destination);
+                matches!(header.protocol, protocol::ESP | protocol::AH | protocol::UDP)
+                    || self.vpe.is_vpe(header.protocol, Version::V4, bits)
+            }
             Version::V6 => true,
         };
         header.fragment.is_some() && may_be_ipsec && self.addresses.is_local(header.destination)
@@ -314,6 +330,7 @@ impl Ipsec {
                     let sa_ref = match protocol {
                         IpsecProtocol::Esp => self.sad.get(header.spi),
                         IpsecProtocol::Ah => self.sad_of_ah.get(header.spi),
+                        IpsecProtocol::Vpe => self.sad_of_vpe.get(header.spi),
                     };
                     (
                         sa_ref.map_or(Disposition::Drop(DropReason::UnknownSpi), Disposition::Sa),
@@ -354,9 +371,16 @@ impl Ipsec {
             buffers.iter().for_each(|_| sa.counters.count_drop(reason));
             return discard(buffers, reason, pool);
         }
-        if sa.encap.protocol() == IpsecProtocol::Ah {
+        let protocol = sa.encap.protocol();
+        if protocol != IpsecProtocol::Esp {
             let drops = Drops { pool, audit: &mut self.audit, now };
-            return sa.open_ah(sa_ref, parsed, buffers, drops, jobs);
+            return match protocol {
+                IpsecProtocol::Vpe => {
+                    let windows = self.vpe_windows.get(sa_ref);
+                    sa.open_vpe(sa_ref, windows, parsed, buffers, drops, jobs);
+                }
+                _ => sa.open_ah(sa_ref, parsed, buffers, drops, jobs),
+            };
         }
         sa.window.look();
         let from = jobs.len();
@@ -501,7 +525,7 @@ impl InboundSa {
     /// configured with. The source port is not compared: a NAT may have changed it, and the ICV authenticates
     /// the sender.
     #[inline]
-    fn check_place(&self, arrival: &Arrival) -> Result<(), DropReason> {
+    pub(crate) fn check_place(&self, arrival: &Arrival) -> Result<(), DropReason> {
         if arrival.local_endpoint == self.local_endpoint {
             Ok(())
         } else {
@@ -601,7 +625,7 @@ impl InboundSa {
 
     /// Discards the packet of a job, which is lost to this SA and to its interface.
     #[cold]
-    fn refuse(&self, job: &mut Job, parsed: &Parsed, reason: DropReason, drops: &mut Drops<'_>) {
+    pub(crate) fn refuse(&self, job: &mut Job, parsed: &Parsed, reason: DropReason, drops: &mut Drops<'_>) {
         self.note_refused(job, parsed, drops.pool);
         self.counters.count_drop(reason);
         let mut buffer = std::mem::take(&mut job.buffer);
@@ -618,7 +642,13 @@ impl InboundSa {
     fn note_refused(&self, job: &Job, parsed: &Parsed, pool: &mut Pool) {
         if let (Some(journal), Parsed::Esp(arrival)) = (pool.journal(), parsed) {
             let low = arrival.header.sequence;
-            let sequence = self.window.infer(low).unwrap_or(low.into());
+            let sequence = match arrival.protocol {
+                IpsecProtocol::Vpe => {
+                    let header = job.buffer.bytes().get(arrival.at.into()..).and_then(VpeHeader::parse);
+                    header.map_or(low.into(), |header| header.number)
+                }
+                _ => self.window.infer(low).unwrap_or(low.into()),
+            };
             let passage = Passage { sa: job.sa, is_outbound: false, sequence, text_start: 0 };
             journal.assigned(&job.buffer, passage);
         }

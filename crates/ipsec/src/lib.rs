@@ -19,6 +19,8 @@
 //!
 //! Outer fragments are put together before all that, where a port delivers them: [`fragments`].
 //!
+//! [Vector Packet Encapsulation](VpeRules) is `docs/VPE.md`'s.
+//!
 //! Deliberately missing: key exchange.
 
 #![forbid(unsafe_code)]
@@ -40,6 +42,7 @@ mod gradual_map;
 mod hearsay;
 mod held;
 mod inbound;
+mod inbound_vpe;
 mod keepalive;
 mod lifetime;
 mod mss_clamp;
@@ -67,6 +70,7 @@ mod sync;
 mod tables;
 mod tunnel;
 mod udp_ports;
+mod vpe;
 
 pub use acquire::{ACQUIRES_PER_SECOND, Acquire};
 pub use audit::{AUDITED, AuditRecord, AuditedSelectors, RECORDS_PER_SECOND};
@@ -100,3 +104,4 @@ pub use tunnel::{
     Encapsulation, Endpoints, Fragmentation, InboundParameters, OutboundParameters, SaParameters,
     TunnelParameters,
 };
+pub use vpe::{TooManyWindows, VpeClasses, VpeRules};

@@ -24,6 +24,7 @@ use crate::Ipsec;
 use crate::encap::ah::{AhTransport, AhTunnel};
 use crate::encap::esp_transport::EspTransport;
 use crate::encap::esp_tunnel::EspTunnel;
+use crate::encap::vpe::Vpe;
 use crate::encap::{Encap, Shape};
 use crate::fragments::mix;
 use crate::lifetime::Moment;
@@ -375,6 +376,7 @@ impl Ipsec {
             Encap::EspTransport => slow_path.probe::<EspTransport>(packet, &header),
             Encap::AhTunnel => slow_path.probe::<AhTunnel>(packet, &header),
             Encap::AhTransport => slow_path.probe::<AhTransport>(packet, &header),
+            Encap::Vpe => slow_path.probe::<Vpe>(packet, &header),
         }
         let gap = out.jobs.get(before).map(|job| covered_bytes.saturating_sub(job.buffer.len()));
         gap.map(|gap| bytes - gap)

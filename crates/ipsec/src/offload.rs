@@ -10,7 +10,8 @@ use testudo_crypto::{Direction, SaFacts, SecurityMode, SecurityProtocol, Suite};
 const CHANGED_IF: u8 = then::AUTHENTICATE | then::CUT;
 
 impl Ipsec {
-    /// What a device must know of an SA, whose suite the caller knows; `None` if the SA has gone.
+    /// What a device must know of an SA, whose suite the caller knows; `None` if the SA has gone, or is of
+    /// VPE.
     #[must_use]
     pub fn facts(&self, direction: Direction, sa: SaRef, suite: Suite) -> Option<SaFacts> {
         let (spi, esn, tunnel) = match direction {
@@ -24,6 +25,8 @@ impl Ipsec {
             protocol: match protocol {
                 IpsecProtocol::Esp => SecurityProtocol::Esp,
                 IpsecProtocol::Ah => SecurityProtocol::Ah,
+                // No device knows it.
+                IpsecProtocol::Vpe => return None,
             },
             mode: match mode {
                 Mode::Tunnel => SecurityMode::Tunnel,

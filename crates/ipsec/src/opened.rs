@@ -4,6 +4,7 @@
 use crate::audit::Known;
 use crate::encap::ah::{AhTransport, AhTunnel};
 use crate::encap::esp_transport::EspTransport;
+use crate::encap::vpe::Vpe;
 use crate::encap::{Encap, MAX_DATAGRAM, Strip};
 use crate::fragments::{FragmentChecker, Way};
 use crate::inbound::reason_of_replay;
@@ -13,6 +14,7 @@ use crate::roaming::source_of;
 use crate::sa::{InboundSa, low_32};
 use crate::slots::SaRef;
 use crate::spd::{Action, Answer, Direction, Flow, OfInterface, Pair, Verdict};
+use crate::vpe::Windows;
 use crate::{Ipsec, ecn};
 use arrayvec::ArrayVec;
 use std::cell::RefCell;
@@ -23,6 +25,7 @@ use testudo_wire::ip::{self, IpHeader};
 use testudo_wire::plain::{PlainHeader, PlainV4, unchecked_v4, unchecked_v6};
 use testudo_wire::protocol;
 use testudo_wire::reassembly::ReceivedFragment;
+use testudo_wire::vpe::VpeHeader;
 
 /// What happens to a job whose packet is not forwarded as it is.
 #[derive(Debug, Clone, Copy)]
@@ -190,14 +193,18 @@ impl Ipsec {
             sa.counters.count_drop(reason);
             let bytes = job.buffer.bytes();
             let inner = match sa.encap {
-                Encap::EspTunnel | Encap::AhTunnel => bytes.get(job.text_start as usize..),
+                Encap::EspTunnel | Encap::AhTunnel | Encap::Vpe => bytes.get(job.text_start as usize..),
                 // In transport mode it has the header of its datagram.
                 Encap::EspTransport | Encap::AhTransport => Some(bytes),
             };
             let known = Known {
                 protocol: sa.encap.protocol(),
                 spi: sa.spi,
-                sequence: low_32(job.sequence).into(),
+                sequence: match sa.encap {
+                    Encap::Vpe => job.sequence,
+                    // As their headers show it.
+                    _ => low_32(job.sequence).into(),
+                },
                 inner: inner.filter(|_| reason == DropReason::SelectorMismatch),
             };
             self.audit.note(reason, bytes, Some(known), now);
@@ -213,7 +220,10 @@ impl Ipsec {
         sa.admit(now, &mut self.events)?;
         let before = sa.window.top();
         let is_newest = job.sequence > before;
-        sa.commit(job)?;
+        match sa.encap {
+            Encap::Vpe => sa.commit_vpe(job, self.vpe_windows.get_mut(sa_ref))?,
+            _ => sa.commit(job)?,
+        }
         if is_newest && sa.resync.is_searching() {
             sa.end_search(job, before, &mut self.events);
         }
@@ -226,6 +236,7 @@ impl Ipsec {
             Encap::EspTransport => sa.decapsulate_from::<EspTransport>(policies, check, job),
             Encap::AhTunnel => sa.decapsulate_from::<AhTunnel>(policies, check, job),
             Encap::AhTransport => sa.decapsulate_from::<AhTransport>(policies, check, job),
+            Encap::Vpe => sa.decapsulate_from::<Vpe>(policies, check, job),
         };
         let outcome = inner.map(|inner| inner.bytes as u64).map_err(|_| u64::from(job.text_bytes));
         let fate = inner.map(|inner| sa.fate_of(inner));
@@ -258,7 +269,11 @@ impl InboundSa {
         }
         // In transport mode a packet is longer than its text, by headers.
         let most = bytes.saturating_add(packets.saturating_mul(MAX_DATAGRAM as u64));
-        !self.is_watched && !self.resync.is_searching() && !self.lifetime.is_near(packets, most, now)
+        let has_one_window = self.encap != Encap::Vpe;
+        !self.is_watched
+            && has_one_window
+            && !self.resync.is_searching()
+            && !self.lifetime.is_near(packets, most, now)
     }
 
     /// Checks the engine's verdict, then commits the sequence number.
@@ -266,6 +281,21 @@ impl InboundSa {
     fn commit(&mut self, job: &Job) -> Result<(), DropReason> {
         verdict_of(job)?;
         self.window.commit(job.sequence).map_err(reason_of_replay)
+    }
+
+    /// [`commit`](Self::commit) for VPE: in the window that the packet's header names, which the ICV covers.
+    fn commit_vpe(&mut self, job: &Job, windows: Option<&mut Windows>) -> Result<(), DropReason> {
+        verdict_of(job)?;
+        let header = job.buffer.bytes().get(job.auth_start as usize..).and_then(VpeHeader::parse);
+        // Its job was made of it, and no engine changes it.
+        let (Some(header), Some(windows)) = (header, windows) else {
+            return Err(DropReason::VpeMalformed);
+        };
+        windows.commit(&header)?;
+        if header.number > self.window.top() {
+            self.window.commit(header.number).map_err(reason_of_replay)?;
+        }
+        Ok(())
     }
 
     /// [`commit`](Self::commit) for adjacent jobs of a batch, from index `at` on.
@@ -313,6 +343,10 @@ impl InboundSa {
             Encap::AhTransport => {
                 let open =
                     |sa: &Self, job: &mut Job| sa.decapsulate_from::<AhTransport>(policies, check, job);
+                self.run_with(jobs, at, refusals, open);
+            }
+            Encap::Vpe => {
+                let open = |sa: &Self, job: &mut Job| sa.decapsulate_from::<Vpe>(policies, check, job);
                 self.run_with(jobs, at, refusals, open);
             }
         }

@@ -11,6 +11,7 @@ use crate::audit::Drops;
 use crate::encap::ah::{AhTransport, AhTunnel, unmask};
 use crate::encap::esp_transport::EspTransport;
 use crate::encap::esp_tunnel::{EspTunnel, Framing};
+use crate::encap::vpe::Vpe;
 use crate::encap::{Encap, Frame, Mode, outer_fields, then};
 use crate::fragments::{Reassembled, Way};
 use crate::held::NO_SA;
@@ -269,6 +270,7 @@ impl Ipsec {
             Encap::EspTransport => slow_path.protect_run::<EspTransport>(metas, buffers),
             Encap::AhTunnel => slow_path.protect_run::<AhTunnel>(metas, buffers),
             Encap::AhTransport => slow_path.protect_run::<AhTransport>(metas, buffers),
+            Encap::Vpe => slow_path.protect_run::<Vpe>(metas, buffers),
         }
     }
 

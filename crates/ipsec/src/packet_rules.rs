@@ -1,6 +1,7 @@
 //! What a tunnel does to packets and to the headers around them, beyond protecting them: all of it optional.
 
 use crate::mtu_probe::MtuProbe;
+use crate::vpe::VpeRules;
 use testudo_wire::ip::Version;
 use testudo_wire::mss;
 
@@ -68,4 +69,6 @@ pub struct PacketRules {
     pub dummy_packets_per_second: u16,
     /// Probes of the path's MTU, where ICMP errors are filtered; `None` for none.
     pub mtu_probe: Option<MtuProbe>,
+    /// What a tunnel of VPE has beyond one of ESP; `None` for the defaults.
+    pub vpe: Option<VpeRules>,
 }

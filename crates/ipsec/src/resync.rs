@@ -18,7 +18,7 @@
 //!
 //! Without ESN numbers end before 2^32, and there is nothing to do.
 
-use crate::encap::then;
+use crate::encap::{Encap, then};
 use crate::event::{Event, EventKind};
 use crate::sa::InboundSa;
 use crate::slots::SaRef;
@@ -109,7 +109,8 @@ impl InboundSa {
             DropReason::AuthenticationFailed if job.then & then::RESYNCHRONISE != 0 => {
                 DropReason::ResyncFailed
             }
-            DropReason::AuthenticationFailed => {
+            // VPE has its numbers whole.
+            DropReason::AuthenticationFailed if self.encap != Encap::Vpe => {
                 self.resync.failed(self.window.top());
                 self.watch(self.is_watched);
                 reason

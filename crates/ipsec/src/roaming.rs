@@ -93,10 +93,9 @@ impl Ipsec {
         let Some(tunnel) = self.tunnels.get_mut(index.0 as usize).and_then(Option::as_mut) else { return };
         let before = std::mem::replace(&mut tunnel.parameters.endpoints, ends);
         let parameters = &tunnel.parameters;
-        self.addresses.add(parameters);
-        if let Encapsulation::EspInUdp { local_port, .. } = ends.encapsulation {
-            self.udp_ports.add(local_port);
-        }
+        let (there, left) =
+            (parameters.clone(), TunnelParameters { endpoints: before, ..parameters.clone() });
+        self.addresses.add(&there);
         let rules = OuterRules::of(parameters, self.identifications.seed());
         let protocol = parameters.protocol;
         for member in &tunnel.outbound {
@@ -107,12 +106,10 @@ impl Ipsec {
             }
         }
         // In this order, so that what both have is not gone in between.
-        let left = TunnelParameters { endpoints: before, ..parameters.clone() };
+        self.listen(&there);
         self.addresses.unref(&left);
+        self.unlisten(&left);
         let path_mtu = left.path_mtu;
-        if let Encapsulation::EspInUdp { local_port, .. } = before.encapsulation {
-            self.udp_ports.unref(local_port);
-        }
         // A header of UDP more or less leaves packets less or more.
         self.set_path_mtu(index, path_mtu);
     }

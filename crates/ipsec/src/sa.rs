@@ -14,6 +14,7 @@ use crate::resync::Resync;
 use crate::slots::{Entry, SaRef};
 use crate::spd::{InboundSelectors, TunnelIndex};
 use crate::tunnel::TunnelParameters;
+use crate::vpe;
 use arrayvec::ArrayVec;
 use std::sync::Arc;
 use testudo_crypto::Suite;
@@ -82,6 +83,8 @@ pub(crate) struct OutboundSa {
     /// ([`outer_fields`](crate::encap::outer_fields)).
     pub(crate) headers_vary: bool,
     pub(crate) reported: Reported,
+    /// Of VPE: the counts of its windows, for which `sequence` is the gate.
+    pub(crate) vpe: Option<Box<vpe::Numbers>>,
 }
 
 /// Four cache lines with its handle, of which a packet in the common case touches three.
@@ -122,6 +125,7 @@ impl SuiteLayout {
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct InboundSa {
+    /// Of VPE it only says how far the highest number of all [windows](crate::vpe::InboundWindows) is.
     pub(crate) window: ReplayWindow,
     /// The endpoint that its packets are sent to.
     pub(crate) local_endpoint: LocalEndpoint,
@@ -185,6 +189,8 @@ impl LocalEndpoint {
     const AH: u32 = 1 << 20;
     /// Set for ESP that AH covers.
     const COVERED: u32 = 1 << 21;
+    /// Set for VPE. Its protocol number is in the bits from 24 on.
+    const VPE: u32 = 1 << 22;
 
     #[inline(always)]
     pub(crate) fn new(version: Version, address: u128, udp_port: Option<u16>) -> Self {
@@ -203,6 +209,13 @@ impl LocalEndpoint {
     #[inline]
     pub(crate) fn covered(self) -> Self {
         Self { version_and_port: self.version_and_port | Self::COVERED, ..self }
+    }
+
+    /// The same for VPE, with this protocol number where it is not in UDP.
+    #[inline]
+    pub(crate) fn of_vpe(self, number: u8) -> Self {
+        let number = if self.is_udp() { 0 } else { u32::from(number) << 24 };
+        Self { version_and_port: self.version_and_port | Self::VPE | number, ..self }
     }
 
     pub(crate) fn is_udp(self) -> bool {
@@ -296,11 +309,38 @@ impl OutboundSa {
         now: Moment,
         events: &mut Vec<Event>,
     ) -> Result<u64, DropReason> {
+        self.admit_with(bytes, now, events, |sa| sa.sequence.reserve())
+    }
+
+    /// [`admit`](Self::admit) for VPE: the next number of the window of a packet with this traffic class, of
+    /// a flow whose hash depends on a seed.
+    pub(crate) fn admit_in_window(
+        &mut self,
+        flow: impl FnOnce(u64) -> u64,
+        traffic_class: u8,
+        bytes: usize,
+        now: Moment,
+        events: &mut Vec<Event>,
+    ) -> Result<u64, DropReason> {
+        self.admit_with(bytes, now, events, |sa| match &mut sa.vpe {
+            Some(numbers) => numbers.reserve(flow(numbers.seed), traffic_class, &mut sa.sequence),
+            None => Err(SequenceError::Exhausted),
+        })
+    }
+
+    #[inline(always)]
+    fn admit_with(
+        &mut self,
+        bytes: usize,
+        now: Moment,
+        events: &mut Vec<Event>,
+        reserve: impl FnOnce(&mut Self) -> Result<u64, SequenceError>,
+    ) -> Result<u64, DropReason> {
         if self.lifetime.is_expired(now) {
             self.expire(events);
             return Err(DropReason::LifetimeExpired);
         }
-        let sequence = self.sequence.reserve().map_err(|e| self.explain(e, events))?;
+        let sequence = reserve(self).map_err(|e| self.explain(e, events))?;
         if self.lifetime.count(bytes as u64, now) == LifetimeState::SoftReached {
             events.push(self.soft_lifetime());
         }
@@ -330,6 +370,12 @@ impl OutboundSa {
 }
 
 impl InboundSa {
+    /// The highest number received, of VPE in any window; 0 before the first.
+    #[inline(always)]
+    pub(crate) fn top(&self) -> u64 {
+        self.window.top()
+    }
+
     /// Whether the tunnel is to be told of each authentic packet from now on.
     pub(crate) fn watch(&mut self, is_watched: bool) {
         self.is_watched = is_watched;
@@ -369,8 +415,8 @@ impl InboundSa {
             events.push(self.soft_lifetime());
         }
         match outcome {
-            Ok(bytes) => self.counters.count(1, bytes, self.window.top()),
-            Err(bytes) => self.counters.count_refused(bytes, self.window.top()),
+            Ok(bytes) => self.counters.count(1, bytes, self.top()),
+            Err(bytes) => self.counters.count_refused(bytes, self.top()),
         }
     }
 
@@ -379,7 +425,7 @@ impl InboundSa {
     #[cold]
     pub(crate) fn count_refused(&mut self, text_bytes: u32) {
         self.lifetime.count_far(1, text_bytes.into());
-        self.counters.count_refused(text_bytes.into(), self.window.top());
+        self.counters.count_refused(text_bytes.into(), self.top());
     }
 }
 

@@ -107,7 +107,7 @@ impl SlowPath<'_> {
                     job.then &= !then::CUT;
                 }
                 // Headers of AH are complete before they are masked.
-                if self.sa.headers_vary && self.sa.encap == Encap::EspTunnel {
+                if self.sa.headers_vary && matches!(self.sa.encap, Encap::EspTunnel | Encap::Vpe) {
                     let (template, jobs) = (self.sa.template.as_ref(), std::iter::once(&mut job));
                     outer_fields::complete_run(template, self.sa_ref, jobs, self.identifications);
                 }
@@ -128,11 +128,12 @@ impl SlowPath<'_> {
         }
         // Padding is encrypted under the key, too, and counts towards its lifetime (RFC 4301 4.4.2.1).
         let encrypted = bytes.max(self.sa.tfc_pad_to);
-        let sequence = match self.sa.admit(encrypted.into(), self.now, self.events) {
+        let sequence = match E::admit(self.sa, &buffer, header, encrypted.into(), self.now, self.events) {
             Ok(sequence) => sequence,
             Err(reason) => return Err((buffer, reason)),
         };
-        self.sa.counters.count(1, bytes.into(), sequence);
+        // The last one of any window: VPE has many.
+        self.sa.counters.count(1, bytes.into(), self.sa.sequence.next() - 1);
         E::frame(self.sa, self.sa_ref, buffer, header, sequence, self.identifications)
     }
 

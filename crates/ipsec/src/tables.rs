@@ -13,8 +13,7 @@ use crate::fragments::{FragmentChecker, Identifications, Reassembler};
 use crate::held::Held;
 use crate::lifetime::{LifetimeUse, Moment};
 use crate::mss_clamp;
-use crate::numbers::ReplayWindow;
-use crate::numbers::SequenceNumbers;
+use crate::numbers::{MIN_WINDOW, ReplayWindow, SequenceNumbers};
 use crate::packet_rules::Df;
 use crate::path_mtu::OutboundNames;
 use crate::reply_budget::ReplyBudget;
@@ -26,6 +25,7 @@ use crate::spd::{SaSelectors, Spd, TunnelIndex, address_bits};
 use crate::spi_table::SpiTable;
 use crate::tunnel::{Encapsulation, Fragmentation, InboundParameters, OutboundParameters, TunnelParameters};
 use crate::udp_ports::UdpPorts;
+use crate::vpe::{self, Numbers};
 use std::sync::Arc;
 use testudo_crypto::Job;
 use testudo_wire::ah::ah_bytes;
@@ -47,6 +47,12 @@ pub struct Ipsec {
     pub(crate) sad: SpiTable,
     /// SPIs of AH: the protocol is a part of an SA's name (RFC 4301 4.1).
     pub(crate) sad_of_ah: SpiTable,
+    /// SPIs of VPE.
+    pub(crate) sad_of_vpe: SpiTable,
+    /// Where VPE arrives.
+    pub(crate) vpe: vpe::Places,
+    /// Windows of SAs of VPE from peers.
+    pub(crate) vpe_windows: vpe::InboundWindows,
     /// Jobs that datagrams of ESP became in their second SA, or the reverse.
     pub(crate) again: Vec<Job>,
     pub(crate) udp_ports: UdpPorts,
@@ -124,16 +130,22 @@ impl Ipsec {
     /// The replay window of an SA from a peer as bytes, to be saved over a restart.
     #[must_use]
     pub fn save_window(&self, inbound: SaRef) -> Option<Vec<u8>> {
-        Some(self.inbound.get(inbound)?.window.save())
+        let sa = self.inbound.get(inbound)?;
+        Some(self.vpe_windows.get(inbound).map_or_else(|| sa.window.save(), vpe::Windows::save))
     }
 
     /// Restores a saved replay window; `false` if there is no such SA or the bytes are no window.
     #[must_use]
     pub fn restore_window(&mut self, inbound: SaRef, bytes: &[u8]) -> bool {
         let Some(sa) = self.inbound.get_mut(inbound) else { return false };
-        let is_restored = sa.window.restore(bytes);
+        let is_restored = match self.vpe_windows.get_mut(inbound) {
+            None => sa.window.restore(bytes),
+            Some(windows) => {
+                windows.restore(bytes) && sa.window.restore(&ReplayWindow::closed_up_to(windows.top()))
+            }
+        };
         if is_restored {
-            sa.counters.set_sequence(sa.window.top());
+            sa.counters.set_sequence(sa.top());
         }
         is_restored
     }
@@ -196,6 +208,8 @@ pub(crate) fn outbound_sa(
     };
     let encap = Encap::new(p.protocol, p.mode);
     let headers_vary = rules.vary(p.mode, Version::of(p.endpoints.local));
+    let windows = (p.protocol == IpsecProtocol::Vpe)
+        .then(|| Numbers::new(p.rules.vpe.unwrap_or_default(), &sequence, rules.seed));
     Some(OutboundSa {
         spi: sa.spi,
         layout: SuiteLayout::of(sa.suite),
@@ -216,6 +230,7 @@ pub(crate) fn outbound_sa(
         tunnel: index,
         counters,
         reported: Reported::default(),
+        vpe: windows,
     })
 }
 
@@ -269,6 +284,7 @@ pub(crate) fn inbound_sa(
             IpsecProtocol::Ah => endpoint.of_ah(),
             IpsecProtocol::Esp if p.covered_by.is_some() => endpoint.covered(),
             IpsecProtocol::Esp => endpoint,
+            IpsecProtocol::Vpe => endpoint.of_vpe(p.rules.vpe.unwrap_or_default().ip_protocol),
         },
         encap: Encap::new(p.protocol, p.mode),
         delivery: Delivery::of(p),

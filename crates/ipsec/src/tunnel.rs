@@ -27,12 +27,12 @@ use testudo_crypto::Suite;
 use testudo_packet::Interface;
 use testudo_wire::ip::Version;
 
-/// How ESP is carried.
+/// How ESP or VPE is carried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Encapsulation {
-    /// As IP protocol 50 (RFC 4303).
+    /// As IP protocol 50 (RFC 4303), VPE as the one of its [rules](crate::VpeRules).
     Esp,
-    /// In UDP (RFC 3948).
+    /// In UDP (RFC 3948; VPE by `docs/VPE.md`).
     EspInUdp {
         /// Our port.
         local_port: u16,
@@ -113,7 +113,7 @@ pub struct TunnelParameters {
     pub learn_remote: bool,
     /// The interface of the protected side that its packets come from and leave by. That of its policies.
     pub interface: Interface,
-    /// ESP or AH.
+    /// ESP, AH or VPE.
     pub protocol: IpsecProtocol,
     /// Tunnel or transport mode.
     pub mode: Mode,
@@ -182,7 +182,9 @@ impl TunnelParameters {
     /// datagrams in place of one. ESP in tunnel mode alone has it (RFC 4303 2.7).
     pub(crate) fn tfc_pad_to(&self, suite: Suite) -> u16 {
         match (self.protocol, self.mode) {
-            (IpsecProtocol::Esp, Mode::Tunnel) => self.rules.tfc_pad_to.min(self.longest_uncut(suite)),
+            (IpsecProtocol::Esp | IpsecProtocol::Vpe, Mode::Tunnel) => {
+                self.rules.tfc_pad_to.min(self.longest_uncut(suite))
+            }
             _ => 0,
         }
     }

@@ -44,6 +44,8 @@ pub struct OwnAddress {
 pub struct OwnResolver {
     addresses: Vec<OwnAddress>,
     udp_ports: Vec<u16>,
+    /// Protocol numbers of the gateway beside ESP and AH.
+    protocols: Vec<u8>,
     messages: Bucket,
 }
 
@@ -51,7 +53,13 @@ impl OwnResolver {
     /// A resolver for a port with these addresses, where the gateway listens on these ports of UDP.
     #[must_use]
     pub fn new(addresses: Vec<OwnAddress>, udp_ports: Vec<u16>) -> Self {
-        Self { addresses, udp_ports, messages: Bucket::new(MESSAGES_PER_SECOND) }
+        Self { addresses, udp_ports, protocols: Vec::new(), messages: Bucket::new(MESSAGES_PER_SECOND) }
+    }
+
+    /// The same where these protocol numbers are the gateway's, too: those of VPE.
+    #[must_use]
+    pub fn with_protocols(self, protocols: Vec<u8>) -> Self {
+        Self { protocols, ..self }
     }
 
     fn is_own(&self, address: IpAddr) -> bool {
@@ -149,6 +157,7 @@ impl OwnResolver {
                 Some((_, port)) if self.udp_ports.contains(&port) => return Disposition::Deliver,
                 _ => Unreachable::Port,
             },
+            (Some(number), _) if self.protocols.contains(&number) => return Disposition::Deliver,
             _ => Unreachable::Protocol,
         };
         match self.message(ip, packet, why, ip.destination, link) {
@@ -171,6 +180,7 @@ impl OwnResolver {
             (protocol::UDP, Some(&[_, _, high, low])) => {
                 self.udp_ports.contains(&u16::from_be_bytes([high, low]))
             }
+            (number, _) if number != protocol::UDP => self.protocols.contains(&number),
             _ => false,
         }
     }

@@ -73,8 +73,10 @@ drop_reasons! {
     WrongEncapsulation, "wrong_encapsulation", "The SA exists, but with another encapsulation or IP version.";
     EspMalformed, "esp_malformed", "Too short or misaligned for an ESP packet of its SA.";
     AhMalformed, "ah_malformed", "The authentication header is not one of its SA, or the headers before it cannot be covered (RFC 4302 3.3.3.1).";
+    VpeMalformed, "vpe_malformed", "Too short for a packet of VPE: its header has 32 bytes.";
     ReplayTooOld, "replay_too_old", "The sequence number lies left of the replay window.";
     ReplayDuplicate, "replay_duplicate", "The sequence number was received before.";
+    VpeWindows, "vpe_windows", "The packet is the first of a window, and its SA has as many windows of VPE as it may have.";
     // Cryptography and what follows it.
     AuthenticationFailed, "authentication_failed", "The integrity check value is wrong.";
     EngineFault, "engine_fault", "No engine could process the packet, or one kept it too long and was taken out of service.";
@@ -82,6 +84,9 @@ drop_reasons! {
     BadNextHeader, "bad_next_header", "The ESP trailer names no IP version (tunnel mode carries 4 or 41).";
     ResyncFailed, "resync_failed", "A copy of a packet, made after many had failed authentication in a row, failed under a higher half of its extended sequence number, too (RFC 4303 A3).";
     DummyPacket, "dummy_packet", "A dummy packet, consumed as it should be (RFC 4303 2.6).";
+    VpeSender, "vpe_sender", "An authentic packet of VPE has a Sender ID that no packet of its SA may have.";
+    VpeInner, "vpe_inner", "The decrypted bytes of VPE begin with no IP datagram of a length that fits.";
+    VpeFill, "vpe_fill", "A fill packet of VPE, consumed as it should be.";
     InnerMalformed, "inner_malformed", "The decrypted bytes are no well-formed packet of the announced version.";
     EcnCongestion, "ecn_congestion", "Congestion was marked outside, but the inner packet cannot carry the mark (RFC 6040 4.2).";
     // Ports.

@@ -45,6 +45,7 @@ pub(super) struct Facts {
     pub(super) named: Vec<Located<usize>>,
     /// Of policies that populate SAs from packets: the tunnel, and where they say so.
     pub(super) templates: Vec<Located<usize>>,
+    pub(super) ends: super::vpe::Ends,
 }
 
 /// What an entry of the SPD applies to; no selectors if some of them are wrong.

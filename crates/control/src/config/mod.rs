@@ -46,6 +46,7 @@ mod suggest;
 mod traffic;
 mod tunnel;
 mod value;
+mod vpe;
 mod walk;
 mod workers;
 mod xdp;
@@ -228,6 +229,7 @@ fn read_document(
     facts.check_templates(walker, &tunnels);
     facts.check_named(walker, &tunnels);
     facts.check(walker, &policies, &unprotected.value);
+    facts.ends.check(walker, ike.as_ref().map(|ike| ike.udp_port));
     protected.check_sides(walker, &unprotected.value);
     check_dpdk(walker, &unprotected, &tunnels, ike.is_some());
     facts.check_modes(walker, &tunnels, protected.has_tun());

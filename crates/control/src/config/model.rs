@@ -242,7 +242,7 @@ pub struct Tunnel {
     pub remote: Remote,
     /// The interface whose packets it carries. Policies name tunnels of the main one alone.
     pub interface: InterfaceNumber,
-    /// ESP or AH.
+    /// ESP, AH or VPE.
     pub protocol: IpsecProtocol,
     /// Tunnel or transport mode.
     pub mode: Mode,
@@ -376,7 +376,7 @@ impl Configuration {
             };
             warnings.push(format!("tunnel {first}{others}: {text}"));
         };
-        for &suite in Suite::ALL {
+        for suite in Suite::every() {
             let is_of_suite = |t: &Tunnel| t.suite == suite;
             if !suite.encrypts() {
                 let text = "does not encrypt, anybody on the way can read what it carries";

@@ -4,7 +4,8 @@ use super::model::{Configuration, Ike, Tunnel};
 use std::collections::HashSet;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
-use testudo_ipsec::{Encapsulation, IpsecProtocol};
+use testudo_ipsec::{Encapsulation, IpsecProtocol, VpeRules};
+use testudo_wire::protocol;
 
 /// What follows the IP header of a tunnel's outer datagrams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -13,7 +14,12 @@ pub enum OuterProtocol {
     Esp,
     /// AH (RFC 4302), IP protocol 51, also where it covers ESP.
     Ah,
-    /// ESP in UDP (RFC 3948).
+    /// VPE (`docs/VPE.md`), as an IP protocol of its own.
+    Vpe {
+        /// The protocol number, other than 50.
+        number: u8,
+    },
+    /// ESP in UDP (RFC 3948), or VPE.
     Udp {
         /// Our port. A NAT may have changed the peer's.
         local_port: u16,
@@ -39,6 +45,7 @@ impl fmt::Display for OuterEndpoint {
         match self.protocol {
             OuterProtocol::Esp => write!(f, "ESP at {}", self.local),
             OuterProtocol::Ah => write!(f, "AH at {}", self.local),
+            OuterProtocol::Vpe { number } => write!(f, "VPE (IP protocol {number}) at {}", self.local),
             OuterProtocol::Udp { local_port } => {
                 write!(f, "UDP port {}", SocketAddr::new(self.local, local_port))
             }
@@ -56,9 +63,13 @@ impl Tunnel {
         if matches!(self.protocol, IpsecProtocol::Ah) || self.covered_by.is_some() {
             return OuterProtocol::Ah;
         }
-        match self.encapsulation {
-            Encapsulation::Esp => OuterProtocol::Esp,
-            Encapsulation::EspInUdp { local_port, .. } => OuterProtocol::Udp { local_port },
+        match (self.encapsulation, self.rules.vpe) {
+            (Encapsulation::EspInUdp { local_port, .. }, _) => OuterProtocol::Udp { local_port },
+            (Encapsulation::Esp, Some(VpeRules { ip_protocol: number, .. })) if number != protocol::ESP => {
+                OuterProtocol::Vpe { number }
+            }
+            // VPE with the number of ESP comes through the same socket.
+            (Encapsulation::Esp, _) => OuterProtocol::Esp,
         }
     }
 

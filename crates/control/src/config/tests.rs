@@ -5,6 +5,7 @@ mod fast_ports;
 mod interfaces;
 mod populate;
 mod selectors;
+mod vpe;
 mod workers;
 
 use super::*;

@@ -7,6 +7,7 @@ use super::model::{Remote, SaSettings, Selectors, Tunnel, legacy_parts};
 use super::quantity;
 use super::selector::{SelectorDraft, read_selector};
 use super::value::{self, Parsed};
+use super::vpe::{self, Carried};
 use super::walk::{Located, Problem, Section, Walker};
 use super::{interface, mtu_probe, packet_rules};
 use crate::keys::KeySource;
@@ -38,24 +39,22 @@ pub(super) fn read_tunnel(
     base: &Path,
     facts: &mut Facts,
 ) -> Option<Pair> {
-    let name = section.required(walker, "name", "\"site-b\"", value::name);
-    if let Some(name) = &name {
-        section.rename(format!("tunnel[{}]", name.value));
-    }
-    facts.names.push(name.clone());
+    let name = read_name(&mut section, walker, facts);
     let interface = interface::read_name(&mut section, walker, facts);
     let (protocols, mode) = read_protocols(&mut section, walker);
-    let suite = read_suite(&mut section, walker, protocols);
-    let (encapsulation, keepalive) = read_encapsulation(&mut section, walker);
-    refuse_udp(&mut section, walker, protocols, encapsulation);
+    let Carrying { carried, suite, port, encapsulation, keepalive } =
+        read_carrying(&mut section, walker, protocols, mode);
     let (local, remote) = read_addresses(&mut section, walker, encapsulation, facts);
     refuse_in_transport(&mut section, walker, mode, remote);
     let Windows { esn, replay_window, peer_window } = read_windows(&mut section, walker);
     let dscp = section.or_default(walker, "dscp", Dscp::Copy, dscp);
     let fragmentation = read_fragmentation(&mut section, walker, mode);
     let non_first_fragments = section.or_default(walker, "non_first_fragments", false, value::boolean);
-    let protocol = if protocols == Protocols::Ah { IpsecProtocol::Ah } else { IpsecProtocol::Esp };
+    let protocol = protocol_of(protocols, carried);
     let rules = packet_rules::read(&mut section, walker, mode, protocol, local);
+    let vpe = carried.map(|carried| vpe::read_rules(&mut section, walker, carried, (local, port), facts));
+    let rules = PacketRules { vpe, ..rules };
+    facts.ends.note(protocol, local, encapsulation);
     let selectors = read_selectors(&mut section, walker, interface, facts);
     let rules = mtu_probe::read(&mut section, walker, rules, &selectors);
     let is_pair = protocols == Protocols::AhAndEsp;
@@ -101,6 +100,56 @@ pub(super) fn read_tunnel(
     }
     let ah = covering(&tunnel, ah_suite?, outbound_ah.complete()?, inbound_ah.complete()?);
     Some((tunnel, Some(ah)))
+}
+
+/// Its name, by which messages call the section from here on.
+fn read_name(
+    section: &mut Section<'_>,
+    walker: &mut Walker<'_>,
+    facts: &mut Facts,
+) -> Option<Located<String>> {
+    let name = section.required(walker, "name", "\"site-b\"", value::name);
+    if let Some(name) = &name {
+        section.rename(format!("tunnel[{}]", name.value));
+    }
+    facts.names.push(name.clone());
+    name
+}
+
+/// How packets are protected and carried, as far as it could be read.
+struct Carrying {
+    /// How VPE is, if the tunnel is one of VPE.
+    carried: Option<Carried>,
+    suite: Option<Suite>,
+    /// VPE's UDP port, where it is given.
+    port: Option<Located<u16>>,
+    encapsulation: Option<Encapsulation>,
+    keepalive: Option<Duration>,
+}
+
+fn read_carrying(
+    section: &mut Section<'_>,
+    walker: &mut Walker<'_>,
+    protocols: Protocols,
+    mode: Mode,
+) -> Carrying {
+    let suite = read_suite(section, walker, protocols);
+    let carried = read_carried(section, walker, protocols, mode);
+    let suite = match carried {
+        Some(_) => vpe::read_suite(section, walker, suite),
+        None => suite,
+    };
+    let (port, encapsulation, keepalive) = read_encapsulation(section, walker, carried);
+    refuse_udp(section, walker, protocols, encapsulation.filter(|_| carried.is_none()));
+    Carrying { carried, suite, port, encapsulation, keepalive }
+}
+
+fn protocol_of(protocols: Protocols, carried: Option<Carried>) -> IpsecProtocol {
+    match (carried, protocols) {
+        (Some(_), _) => IpsecProtocol::Vpe,
+        (None, Protocols::Ah) => IpsecProtocol::Ah,
+        (None, Protocols::Esp | Protocols::AhAndEsp) => IpsecProtocol::Esp,
+    }
 }
 
 /// The SAs of AH that cover the datagrams of a tunnel.
@@ -217,29 +266,68 @@ fn dscp(value: &DeValue<'_>) -> Parsed<Dscp> {
     u8::try_from(number).map(Dscp::Fixed).map_err(|_| Problem::expected(expected))
 }
 
-/// How ESP is encapsulated, and the silence after which a keepalive is sent. An encapsulation that is wrong
-/// is `None`, and no errors are reported about the keys that depend on it.
+/// VPE's UDP port where it is given, how ESP or VPE is encapsulated, and the silence after which a keepalive
+/// is sent. An encapsulation that is wrong is `None`, and no errors are reported about the keys that depend
+/// on it.
 fn read_encapsulation(
     section: &mut Section<'_>,
     walker: &mut Walker<'_>,
-) -> (Option<Encapsulation>, Option<Duration>) {
-    let words = [("esp", false), ("esp-in-udp", true)];
+    carried: Option<Carried>,
+) -> (Option<Located<u16>>, Option<Encapsulation>, Option<Duration>) {
     let given = section.value("encapsulation").is_some();
-    let udp = section.optional(walker, "encapsulation", value::choice(&words));
+    let udp = match carried {
+        // A word that is wrong was reported.
+        None => section.value("encapsulation").and_then(|value| match value.get_ref().as_str() {
+            Some("esp") => Some(false),
+            Some("esp-in-udp") => Some(true),
+            _ => None,
+        }),
+        Some(carried) => Some(carried == Carried::InUdp),
+    };
+    if let Some(carried) = carried {
+        let (port, encapsulation) = vpe::read_ends(section, walker, carried);
+        let keepalive = if carried == Carried::InUdp { read_keepalive(section, walker) } else { None };
+        return (port, Some(encapsulation), keepalive);
+    }
     if udp == Some(false) || !given {
         for key in ["local_port", "remote_port", "keepalive_seconds"] {
             let problem = Problem::expected(format!("`{key}` only where ESP is in UDP"));
             section.refuse(walker, key, problem.help("add `encapsulation = \"esp-in-udp\"`"));
         }
-        return (Some(Encapsulation::Esp), None);
+        return (None, Some(Encapsulation::Esp), None);
     }
     let port = || value::number_u16(1, u16::MAX);
     let local_port = section.or_default(walker, "local_port", 4500, port());
     let remote_port = section.or_default(walker, "remote_port", 4500, port());
+    let keepalive = read_keepalive(section, walker);
+    (None, udp.map(|_| Encapsulation::EspInUdp { local_port, remote_port }), keepalive)
+}
+
+fn read_keepalive(section: &mut Section<'_>, walker: &mut Walker<'_>) -> Option<Duration> {
     let seconds = value::number(0, MAX_KEEPALIVE_SECONDS);
     let seconds = section.or_default(walker, "keepalive_seconds", 20, seconds);
-    let keepalive = (seconds > 0).then(|| Duration::from_secs(seconds));
-    (udp.map(|_| Encapsulation::EspInUdp { local_port, remote_port }), keepalive)
+    (seconds > 0).then(|| Duration::from_secs(seconds))
+}
+
+/// How VPE is carried, if the tunnel is one of VPE.
+fn read_carried(
+    section: &mut Section<'_>,
+    walker: &mut Walker<'_>,
+    protocols: Protocols,
+    mode: Mode,
+) -> Option<Carried> {
+    let words = [
+        ("esp", None),
+        ("esp-in-udp", None),
+        ("vpe", Some(Carried::ByNumber)),
+        ("vpe-in-udp", Some(Carried::InUdp)),
+    ];
+    let carried = section.optional(walker, "encapsulation", value::choice(&words)).flatten();
+    match carried {
+        Some(_) => vpe::refuse_others(section, walker, protocols == Protocols::Esp, mode),
+        None => vpe::refuse_keys(section, walker),
+    }
+    carried
 }
 
 fn read_addresses(

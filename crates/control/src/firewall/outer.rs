@@ -134,6 +134,7 @@ impl<'a> Ends<'a> {
         match protocol {
             OuterProtocol::Esp => self.accept(vec![Match::Protocol(ESP)], "ESP"),
             OuterProtocol::Ah => self.accept(vec![Match::Protocol(AH)], "AH"),
+            OuterProtocol::Vpe { number } => self.accept(vec![Match::Protocol(number)], "VPE"),
             // A NAT may have changed the peer's port.
             OuterProtocol::Udp { local_port } | OuterProtocol::UdpBeside { local_port } => {
                 self.accept(vec![Match::Protocol(UDP), port(self.ours, local_port)], "ESP in UDP")
@@ -177,6 +178,7 @@ mod tests {
         for (protocol, more) in [
             (OuterProtocol::Esp, vec![Match::Protocol(50)]),
             (OuterProtocol::Ah, vec![Match::Protocol(51)]),
+            (OuterProtocol::Vpe { number: 253 }, vec![Match::Protocol(253)]),
             (OuterProtocol::Udp { local_port }, vec![Match::Protocol(17), port(End::Source, 4500)]),
         ] {
             let rule = Ends::of(tunnel, End::Source).outer_protocol(protocol);

@@ -103,7 +103,11 @@ fn line(record: &AuditRecord, since_1970: Duration) -> Value {
     };
     put("time", Some(json!(date_and_time(since_1970))));
     put("event", Some(json!(reason.name())));
-    let name = |protocol| if protocol == IpsecProtocol::Esp { "esp" } else { "ah" };
+    let name = |protocol| match protocol {
+        IpsecProtocol::Esp => "esp",
+        IpsecProtocol::Ah => "ah",
+        IpsecProtocol::Vpe => "vpe",
+    };
     put("tunnel", record.tunnel.as_deref().map(|name| json!(name)));
     put("protocol", protocol.map(|protocol| json!(name(protocol))));
     put("spi", spi.map(|spi| json!(spi)));

@@ -72,8 +72,12 @@ fn row(installed: &InstalledTunnels, running: &Running, sa: &RunningSa, peers: &
     let mut row = json!({
         "tunnel": tunnel.name,
         "direction": if sa.is_outbound() { "outbound" } else { "inbound" },
-        "protocol": match tunnel.protocol { IpsecProtocol::Esp => "esp", IpsecProtocol::Ah => "ah" },
-        "udp": tunnel.protocol == IpsecProtocol::Esp && is_in_udp,
+        "protocol": match tunnel.protocol {
+            IpsecProtocol::Esp => "esp",
+            IpsecProtocol::Ah => "ah",
+            IpsecProtocol::Vpe => "vpe",
+        },
+        "udp": tunnel.protocol != IpsecProtocol::Ah && is_in_udp,
         "source": source,
         "destination": destination,
         "spi": sa.spi,

@@ -351,7 +351,11 @@ pub(super) fn sa(running: &Running, sa: &RunningSa, peers: &Peers) -> Value {
         "tunnel": tunnel.name,
         "direction": if outbound { "outbound" } else { "inbound" },
         "spi": sa.spi,
-        "protocol": match tunnel.protocol { IpsecProtocol::Esp => "esp", IpsecProtocol::Ah => "ah" },
+        "protocol": match tunnel.protocol {
+            IpsecProtocol::Esp => "esp",
+            IpsecProtocol::Ah => "ah",
+            IpsecProtocol::Vpe => "vpe",
+        },
         "mode": match tunnel.mode { Mode::Tunnel => "tunnel", Mode::Transport => "transport" },
         "suite": suite(tunnel.protocol, sa.suite),
         "esn": sa.esn,
@@ -362,9 +366,14 @@ pub(super) fn sa(running: &Running, sa: &RunningSa, peers: &Peers) -> Value {
             (IpsecProtocol::Ah, _) => "ah",
             (IpsecProtocol::Esp, Encapsulation::Esp) => "esp",
             (IpsecProtocol::Esp, Encapsulation::EspInUdp { .. }) => "esp-in-udp",
+            (IpsecProtocol::Vpe, Encapsulation::Esp) => "vpe",
+            (IpsecProtocol::Vpe, Encapsulation::EspInUdp { .. }) => "vpe-in-udp",
         },
         "udp_ports": match (tunnel.protocol, tunnel.encapsulation) {
-            (IpsecProtocol::Esp, Encapsulation::EspInUdp { local_port, remote_port }) => {
+            (
+                IpsecProtocol::Esp | IpsecProtocol::Vpe,
+                Encapsulation::EspInUdp { local_port, remote_port },
+            ) => {
                 json!({ "local": local_port, "remote": remote_port })
             }
             _ => Value::Null,

@@ -661,6 +661,11 @@ fn unknown_spi(running: &Running, spi: u32) -> String {
 /// The algorithms of a new SA. What a configuration must allow in so many words is its tunnel's alone.
 fn suite_of(running: &Running, wanted: Option<Suite>) -> Result<Suite, String> {
     let own = running.tunnel.suite;
+    let is_vpe = running.tunnel.protocol == testudo_ipsec::IpsecProtocol::Vpe;
+    let wanted = match wanted {
+        Some(suite) if is_vpe => Some(suite.for_vpe().ok_or_else(|| format!("{suite} is no suite of VPE"))?),
+        other => other,
+    };
     let Some(suite) = wanted.filter(|suite| *suite != own) else { return Ok(own) };
     let is_for_ah = suite.ah_name().is_some() && !suite.encrypts();
     let needs_consent = suite.is_legacy() || !suite.encrypts() || suite.nonce_rule() == NonceRule::Counter;

@@ -61,8 +61,8 @@ impl Suite {
     /// No encryption (RFC 2410) and HMAC-SHA-512-256 (RFC 4868).
     pub const NULL_SHA512: Suite = Suite::pair(Cipher::Null, Integrity::HmacSha512);
 
-    /// The suites of VPE (`docs/VPE.md`). They have the names of the [suites](Self::without_vpe) of ESP, which
-    /// share no packet with them.
+    /// The suites of VPE (`docs/VPE.md`). They have the names of the [suites](Self::without_vpe) of ESP,
+    /// which share no packet with them.
     pub const ALL_FOR_VPE: [Suite; 3] = [
         Suite::combined(Cipher::AesGcmVpe(AesKey::Aes128), 16),
         Suite::combined(Cipher::AesGcmVpe(AesKey::Aes256), 16),
@@ -99,6 +99,11 @@ impl Suite {
     pub fn measurable() -> impl Iterator<Item = Suite> {
         let alone = Cipher::ALL.iter().filter_map(|cipher| Self::cipher_only(*cipher));
         Self::ALL.iter().copied().chain(alone)
+    }
+
+    /// Every suite of ESP, then every suite of VPE.
+    pub fn every() -> impl Iterator<Item = Suite> {
+        Self::ALL.iter().copied().chain(Self::ALL_FOR_VPE)
     }
 
     /// The suite of VPE with this one's cipher and ICV, if there is one.

@@ -48,6 +48,8 @@ fn spi_at(spec: &TunnelSpec) -> usize {
     match spec.protocol {
         IpsecProtocol::Ah => ip + 4,
         IpsecProtocol::Esp => ip + if spec.udp { 8 } else { 0 },
+        // After its nonce.
+        IpsecProtocol::Vpe => ip + 12 + if spec.udp { 8 } else { 0 },
     }
 }
 

@@ -181,6 +181,11 @@ fn raise(reason: DropReason) -> Gateway {
         | DropReason::NoRoute
         | DropReason::NeighbourUnresolved
         | DropReason::NeighbourQueueFull => crate::link::raise(reason),
+        DropReason::VpeMalformed
+        | DropReason::VpeWindows
+        | DropReason::VpeSender
+        | DropReason::VpeInner
+        | DropReason::VpeFill => crate::vpe::raise(reason),
         DropReason::ShuttingDown => closed_with_packets_waiting(),
     }
 }

@@ -1,13 +1,15 @@
-//! ESP and AH, in tunnel and transport mode, and AH over ESP: what goes in at one gateway comes out at the
-//! other, and what was changed on the way does not (RFC 4302, RFC 4303). Other implementations judge the
+//! ESP and AH, in tunnel and transport mode, AH over ESP, and VPE: what goes in at one gateway comes out at
+//! the other, and what was changed on the way does not (RFC 4302, RFC 4303). Other implementations judge the
 //! same packets in the tests with Scapy and with Linux.
 
+use crate::support::vpe::vpe;
 use crate::support::{Gateway, Inner, Side, TunnelSpec};
 use testudo_crypto::Suite;
 use testudo_ipsec::{IpsecProtocol, Mode};
 use testudo_packet::DropReason;
 use testudo_wire::ip::Version;
 use testudo_wire::protocol;
+use testudo_wire::vpe::VPE_PROTOCOL;
 
 const ESP: [Suite; 4] =
     [Suite::AES128GCM16, Suite::CHACHA20POLY1305, Suite::AES128_SHA1, Suite::AES256_SHA256];
@@ -41,6 +43,11 @@ pub(crate) fn every_kind() -> Vec<Tunnels> {
                 };
                 vec![esp, ah]
             }));
+        }
+    }
+    for outer in [Version::V4, Version::V6] {
+        for (suite, udp) in Suite::ALL_FOR_VPE.into_iter().flat_map(|suite| [(suite, false), (suite, true)]) {
+            all.push(vec![TunnelSpec { outer, udp, ..vpe(suite) }]);
         }
     }
     all
@@ -81,8 +88,9 @@ fn packets_of_every_length_pass_in_every_encapsulation() {
             let spec = tunnels.last().expect("a tunnel");
             let expected = match spec.protocol {
                 IpsecProtocol::Ah => protocol::AH,
-                IpsecProtocol::Esp if spec.udp => protocol::UDP,
+                _ if spec.udp => protocol::UDP,
                 IpsecProtocol::Esp => protocol::ESP,
+                IpsecProtocol::Vpe => VPE_PROTOCOL,
             };
             assert_eq!(protocol_of(&sealed[0]), expected);
             assert!(sealed[0].len() <= 1500, "{tunnels:?}, {bytes} bytes become {}", sealed[0].len());

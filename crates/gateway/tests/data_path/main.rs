@@ -55,4 +55,5 @@ mod suites;
 mod traffic_flow;
 mod transport;
 mod two_passes;
+mod vpe;
 mod workers;

@@ -123,7 +123,7 @@ fn a_path_that_became_wider_is_in_use_again_within_ten_minutes() {
     path.run(40);
     let narrow = *path.found().last().expect("something was found");
     path.run(500);
-    assert_eq!(path.found(), []);
+    assert!(path.found().is_empty());
     path.passes = 1500;
     path.run(100);
     assert_eq!(path.found(), [1500]);
@@ -131,7 +131,7 @@ fn a_path_that_became_wider_is_in_use_again_within_ten_minutes() {
     // And a peer that is silent from now on changes nothing.
     path.passes = 0;
     path.run(100);
-    assert_eq!(path.found(), []);
+    assert!(path.found().is_empty());
 }
 
 /// Only the SA's own answers count, and only those to the probe that waits.

@@ -27,7 +27,8 @@ fn sender_from(tunnels: &Tunnels, first: u64) -> Gateway {
 /// other.
 #[test]
 fn packets_pass_again_after_more_than_4_billion_were_lost() {
-    for tunnels in every_kind().into_iter().filter(|tunnels| tunnels[0].esn) {
+    for tunnels in every_kind().into_iter().filter(|tunnels| tunnels[0].esn && !tunnels[0].suite.is_for_vpe())
+    {
         let sas = tunnels.len() as u64;
         for halves in [1, 2, 16] {
             let mut b = Gateway::with_tunnels(Side::B, &tunnels);

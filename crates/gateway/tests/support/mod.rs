@@ -16,6 +16,7 @@ pub mod rfc4301;
 pub mod sealer;
 pub mod suites;
 pub mod tunnel;
+pub mod vpe;
 
 pub use gateway::Gateway;
 pub use packet::Inner;

@@ -103,7 +103,8 @@ impl TunnelSpec {
 
     pub fn encapsulation(&self) -> Encapsulation {
         if self.udp {
-            Encapsulation::EspInUdp { local_port: 4500, remote_port: 4500 }
+            let port = if self.protocol == IpsecProtocol::Vpe { 4501 } else { 4500 };
+            Encapsulation::EspInUdp { local_port: port, remote_port: port }
         } else {
             Encapsulation::Esp
         }

@@ -5,6 +5,7 @@
 //!   esp_transport   | IP, extensions, (UDP) | ESP | IV | payload … | padding, trailer | ICV |  RFC 4303 3.1.1
 //!   ah, tunnel      | IP | AH with ICV | IP packet ………………………… |                               RFC 4302 3.1.2
 //!   ah, transport   | IP, extensions | AH with ICV | payload … |                               RFC 4302 3.1.1
+//!   vpe, tunnel     | IP, (UDP) | VPE with ICV | IP packet ………………………… |                       docs/VPE.md
 //! ```
 //!
 //! ESP in tunnel mode is what most SAs do: its packets are framed run by run ([`esp_tunnel::Framing`]) and
@@ -21,8 +22,11 @@ pub(crate) mod esp_transport;
 pub(crate) mod esp_tunnel;
 pub(crate) mod outer_fields;
 pub(crate) mod template;
+pub(crate) mod vpe;
 
+use crate::event::Event;
 use crate::fragments::Identifications;
+use crate::lifetime::Moment;
 use crate::sa::{InboundSa, OutboundSa};
 use crate::slots::SaRef;
 use crate::tunnel::Encapsulation;
@@ -33,6 +37,7 @@ use testudo_wire::ah::ah_bytes;
 use testudo_wire::esp::{ESP_HEADER_BYTES, ESP_TRAILER_BYTES};
 use testudo_wire::ip::{IpHeader, Version};
 use testudo_wire::udp::UDP_HEADER_BYTES;
+use testudo_wire::vpe::VPE_HEADER_BYTES;
 
 /// The security protocol of an SA (RFC 4301 4.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
@@ -42,6 +47,8 @@ pub enum IpsecProtocol {
     Esp,
     /// RFC 4302.
     Ah,
+    /// Vector Packet Encapsulation (`docs/VPE.md`), in tunnel mode alone.
+    Vpe,
 }
 
 /// What an SA protects (RFC 4301 4.1).
@@ -61,6 +68,7 @@ pub(crate) enum Encap {
     EspTransport,
     AhTunnel,
     AhTransport,
+    Vpe,
 }
 
 impl Encap {
@@ -70,6 +78,7 @@ impl Encap {
             (IpsecProtocol::Esp, Mode::Transport) => Self::EspTransport,
             (IpsecProtocol::Ah, Mode::Tunnel) => Self::AhTunnel,
             (IpsecProtocol::Ah, Mode::Transport) => Self::AhTransport,
+            (IpsecProtocol::Vpe, _) => Self::Vpe,
         }
     }
 
@@ -77,6 +86,7 @@ impl Encap {
         match self {
             Self::EspTunnel | Self::EspTransport => IpsecProtocol::Esp,
             Self::AhTunnel | Self::AhTransport => IpsecProtocol::Ah,
+            Self::Vpe => IpsecProtocol::Vpe,
         }
     }
 }
@@ -86,9 +96,9 @@ impl Encap {
 pub struct Shape {
     /// IP version of the outer header.
     pub outer: Version,
-    /// Whether ESP is in UDP.
+    /// Whether ESP or VPE is in UDP.
     pub encapsulation: Encapsulation,
-    /// ESP or AH.
+    /// ESP, AH or VPE.
     pub protocol: IpsecProtocol,
     /// Tunnel or transport mode.
     pub mode: Mode,
@@ -116,6 +126,7 @@ impl Shape {
             Encap::EspTransport => esp_transport::longest_packet(path_mtu, udp, iv, icv, alignment),
             Encap::AhTunnel => path_mtu.saturating_sub(outer + ah_bytes(iv + icv, self.outer)),
             Encap::AhTransport => path_mtu.saturating_sub(ah_bytes(iv + icv, self.outer)),
+            Encap::Vpe => path_mtu.saturating_sub(outer + udp + VPE_HEADER_BYTES),
         }
     }
 }
@@ -127,6 +138,24 @@ pub(crate) trait Frame {
     /// # Errors
     /// Why not.
     fn check(sa: &OutboundSa, packet: &Buffer) -> Result<(), DropReason>;
+
+    /// The number of a packet that passed [`check`](Self::check), which counts so many bytes towards the
+    /// lifetime.
+    ///
+    /// # Errors
+    /// Why it must not be sent.
+    #[inline]
+    fn admit(
+        sa: &mut OutboundSa,
+        packet: &Buffer,
+        header: &IpHeader,
+        bytes: usize,
+        now: Moment,
+        events: &mut Vec<Event>,
+    ) -> Result<u64, DropReason> {
+        let _ = (packet, header);
+        sa.admit(bytes, now, events)
+    }
 
     /// Surrounds a packet that passed [`check`](Self::check), and makes the job that seals it under this
     /// number. A datagram that needs one gets the next Identification.

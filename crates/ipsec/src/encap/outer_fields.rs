@@ -20,14 +20,20 @@ pub(crate) struct OuterRules {
     pub(crate) df: Df,
     /// What flow labels are hashed with; `None` for labels of 0.
     pub(crate) flow_seed: Option<u64>,
+    /// What flows are hashed with.
+    pub(crate) seed: u64,
+    /// The protocol number of VPE's datagrams that are not in UDP.
+    pub(crate) vpe_protocol: u8,
 }
 
 impl OuterRules {
     /// Those of a tunnel. Flow labels depend on the `seed`, so that who does not know it cannot tell which
     /// flow has which.
     pub(crate) fn of(p: &TunnelParameters, seed: u64) -> Self {
-        let PacketRules { df, flow_label, .. } = p.rules;
-        Self { dscp: p.dscp, df, flow_seed: (flow_label == FlowLabel::PerFlow).then_some(seed) }
+        let PacketRules { df, flow_label, vpe, .. } = p.rules;
+        let flow_seed = (flow_label == FlowLabel::PerFlow).then_some(seed);
+        let vpe_protocol = vpe.unwrap_or_default().ip_protocol;
+        Self { dscp: p.dscp, df, flow_seed, seed, vpe_protocol }
     }
 
     /// Whether headers of a tunnel differ in more than class and length. In transport mode packets keep their
@@ -154,7 +160,7 @@ mod tests {
             if v6 { ["2001:db8::1", "2001:db8::2"] } else { ["192.0.2.1", "192.0.2.2"] }.map(|a| a.parse());
         let (local, remote) = (local.unwrap(), Some(remote.unwrap()));
         let endpoints = Endpoints { local, remote, encapsulation: Encapsulation::Esp };
-        let rules = OuterRules { dscp: Dscp::Copy, df, flow_seed };
+        let rules = OuterRules { dscp: Dscp::Copy, df, flow_seed, seed: 0, vpe_protocol: 253 };
         OuterTemplate::new(&endpoints, IpsecProtocol::Esp, rules, 0x1234).unwrap()
     }
 

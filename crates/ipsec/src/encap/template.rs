@@ -110,9 +110,10 @@ impl OuterTemplate {
             source: endpoints.local,
             destination: endpoints.remote?,
             protocol: match protocol {
-                IpsecProtocol::Esp if udp.is_some() => protocol::UDP,
+                IpsecProtocol::Esp | IpsecProtocol::Vpe if udp.is_some() => protocol::UDP,
                 IpsecProtocol::Esp => protocol::ESP,
                 IpsecProtocol::Ah => protocol::AH,
+                IpsecProtocol::Vpe => rules.vpe_protocol,
             },
             traffic_class: 0,
             hop_limit: HOP_LIMIT,
@@ -291,7 +292,7 @@ mod tests {
         {
             for dscp in [Dscp::Copy, Dscp::Fixed(46)] {
                 let endpoints = Endpoints { local, remote: Some(remote), encapsulation };
-                let rules = OuterRules { dscp, df: Df::Set, flow_seed: None };
+                let rules = OuterRules { dscp, df: Df::Set, flow_seed: None, seed: 0, vpe_protocol: 253 };
                 let template =
                     OuterTemplate::new(&endpoints, IpsecProtocol::Esp, rules, 0x1234_5678).unwrap();
                 let lengths = (100..2000).step_by(37).chain([65_535, 65_514]);

@@ -68,14 +68,14 @@ impl Datagram {
                     });
                 }
             }
-            number @ (protocol::ESP | protocol::AH) => {
+            protocol::UDP => {}
+            number => {
                 let own = |e: &Endpoint| e.encapsulation.protocol() == number;
                 if let Some((index, endpoint)) = find(&header, endpoints, own) {
                     check_identification(packet, &header)?;
                     return Ok(Self::new(&header, way(index), Some(endpoint), 0, whole));
                 }
             }
-            _ => {}
         }
         Ok(Self::new(&header, Way::Bypass(header.version), None, 0, whole))
     }

@@ -3,7 +3,7 @@
 use crate::error::OpenError;
 use crate::filter::{self, Content, Raw, WHOLE};
 use crate::sys::Socket;
-use rustix::net::{AddressFamily, Protocol, SocketFlags, SocketType, ipproto};
+use rustix::net::{AddressFamily, Protocol, RawProtocol, SocketFlags, SocketType, ipproto};
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -30,6 +30,11 @@ pub enum Encapsulation {
     RawEsp,
     /// AH as IP protocol 51 (RFC 4302), also where it covers ESP. Needs CAP_NET_RAW to open.
     RawAh,
+    /// VPE as an IP protocol of its own. Needs CAP_NET_RAW to open.
+    RawVpe {
+        /// The protocol number.
+        number: u8,
+    },
 }
 
 impl Encapsulation {
@@ -40,6 +45,7 @@ impl Encapsulation {
             Encapsulation::Udp { .. } | Encapsulation::UdpBeside { .. } => protocol::UDP,
             Encapsulation::RawEsp => protocol::ESP,
             Encapsulation::RawAh => protocol::AH,
+            Encapsulation::RawVpe { number } => number,
         }
     }
 
@@ -52,7 +58,7 @@ impl Encapsulation {
     pub(crate) const fn udp_port(self) -> Option<u16> {
         match self {
             Encapsulation::Udp { port } | Encapsulation::UdpBeside { port } => Some(port),
-            Encapsulation::RawEsp | Encapsulation::RawAh => None,
+            Encapsulation::RawEsp | Encapsulation::RawAh | Encapsulation::RawVpe { .. } => None,
         }
     }
 
@@ -80,6 +86,7 @@ impl fmt::Display for Endpoint {
             }
             Encapsulation::RawEsp => write!(f, "esp {}", self.local),
             Encapsulation::RawAh => write!(f, "ah {}", self.local),
+            Encapsulation::RawVpe { number } => write!(f, "vpe (IP protocol {number}) {}", self.local),
         }
     }
 }
@@ -191,6 +198,11 @@ pub(crate) fn endpoint(
         Encapsulation::UdpBeside { port } => (open_beside(endpoint, port, config, role)?, endpoint),
         Encapsulation::RawEsp => (open_raw(endpoint, ipproto::ESP, config, role)?, endpoint),
         Encapsulation::RawAh => (open_raw(endpoint, ipproto::AH, config, role)?, endpoint),
+        Encapsulation::RawVpe { number } => {
+            // No raw socket has protocol 0.
+            let number = RawProtocol::new(number.into()).ok_or(OpenError::NoEndpoint)?;
+            (open_raw(endpoint, Protocol::from_raw(number), config, role)?, endpoint)
+        }
     };
     Ok(opened)
 }

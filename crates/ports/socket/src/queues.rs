@@ -195,7 +195,8 @@ impl Raw {
         let content = match end.encapsulation {
             Encapsulation::Udp { .. } => return None,
             Encapsulation::UdpBeside { port } => Content::EspInUdp(port),
-            Encapsulation::RawEsp => Content::Esp,
+            // VPE has its windows where ESP has its SPI.
+            Encapsulation::RawEsp | Encapsulation::RawVpe { .. } => Content::Esp,
             Encapsulation::RawAh => Content::Ah,
         };
         Some(Self { version: Version::of(end.local), content })

@@ -33,6 +33,7 @@ use testudo_wire::udp::{UdpHeader, complete_ipv6_checksum};
 const ADDRESSES: [[&str; 2]; 2] = [["10.8.0.1", "10.8.0.2"], ["fd08::1", "fd08::2"]];
 const UDP: Encapsulation = Encapsulation::Udp { port: 4500 };
 const BESIDE: Encapsulation = Encapsulation::UdpBeside { port: 4510 };
+const VPE: Encapsulation = Encapsulation::RawVpe { number: testudo_wire::vpe::VPE_PROTOCOL };
 /// `IPPROTO_RAW`: whole datagrams.
 const RAW: i32 = 255;
 const STEERINGS: [Steering; 4] = [
@@ -120,6 +121,7 @@ fn of(encapsulation: Encapsulation, pair: [IpAddr; 2], source_port: u16, content
     match encapsulation {
         Encapsulation::RawEsp => datagram(pair, protocol::ESP, content),
         Encapsulation::RawAh => datagram(pair, protocol::AH, &[&[50, 4, 0, 0], content].concat()),
+        Encapsulation::RawVpe { number } => datagram(pair, number, content),
         Encapsulation::Udp { port } | Encapsulation::UdpBeside { port } => {
             datagram(pair, protocol::UDP, &udp((source_port, port), content))
         }
@@ -224,7 +226,7 @@ fn every_steering(sites: &mut Sites) -> TestResult {
     for pair in pairs() {
         let sender = sites.sender(Version::of(pair[0]));
         let _daemon = daemon(sites, pair[1]);
-        for encapsulation in [Encapsulation::RawEsp, Encapsulation::RawAh, UDP, BESIDE] {
+        for encapsulation in [Encapsulation::RawEsp, Encapsulation::RawAh, VPE, UDP, BESIDE] {
             for (steering, queues) in STEERINGS.into_iter().flat_map(|s| [(s, 2), (s, 3), (s, 7)]) {
                 let (_set, mut ports) = sites.open(pair[1], encapsulation, queues, steering);
                 let datagrams: Vec<_> = (0..40_u64)

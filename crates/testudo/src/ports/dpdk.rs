@@ -13,7 +13,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use testudo_control::Configuration;
-use testudo_control::config::{DpdkSettings, Offload, OuterProtocol};
+use testudo_control::config::{DpdkSettings, Offload, OuterEndpoint, OuterProtocol};
 use testudo_control::service::port_details::{PortDetail, PortDetails, QueueCounter, QueueDetail};
 use testudo_engine_inline::Nic;
 use testudo_link::own::{OwnAddress, OwnResolver};
@@ -39,8 +39,7 @@ pub struct Opened {
 pub struct Side {
     pub name: &'static str,
     pub mtu: u16,
-    /// Ports of UDP on which the gateway listens.
-    pub udp_ports: Vec<u16>,
+    pub served: Served,
     pub offload: Offload,
 }
 
@@ -83,7 +82,8 @@ pub fn open(
     details.tell(side.name);
     let own = settings.addresses.iter();
     let own = own.map(|own| OwnAddress { address: own.address, prefix_bits: own.prefix_length });
-    let resolver = OwnResolver::new(own.collect(), side.udp_ports);
+    let resolver =
+        OwnResolver::new(own.collect(), side.served.udp_ports).with_protocols(side.served.protocols);
     let link = LinkConfig {
         routes: routes(settings),
         forwards: !is_outer,
@@ -113,14 +113,36 @@ fn routes(settings: &DpdkSettings) -> Vec<Route> {
     near.chain(far).collect()
 }
 
-/// The ports of UDP on which the gateway listens.
-pub fn udp_ports(configuration: &Configuration) -> Vec<u16> {
-    let ends = configuration.outer_endpoints().into_iter();
+/// What the gateway takes at its addresses beside ESP and AH.
+#[derive(Debug, Default)]
+pub struct Served {
+    /// UDP ports.
+    pub udp_ports: Vec<u16>,
+    /// Protocol numbers.
+    pub protocols: Vec<u8>,
+}
+
+impl Served {
+    /// What tunnels and negotiated SAs need.
+    pub fn of(configuration: &Configuration) -> Self {
+        let ends = configuration.outer_endpoints();
+        let number = |end: &OuterEndpoint| match end.protocol {
+            OuterProtocol::Vpe { number } => Some(number),
+            _ => None,
+        };
+        let mut protocols: Vec<u8> = ends.iter().filter_map(number).collect();
+        protocols.sort_unstable();
+        protocols.dedup();
+        Self { udp_ports: udp_ports(&ends), protocols }
+    }
+}
+
+fn udp_ports(ends: &[OuterEndpoint]) -> Vec<u16> {
     let port = |protocol| match protocol {
         OuterProtocol::Udp { local_port } | OuterProtocol::UdpBeside { local_port } => Some(local_port),
-        OuterProtocol::Esp | OuterProtocol::Ah => None,
+        OuterProtocol::Esp | OuterProtocol::Ah | OuterProtocol::Vpe { .. } => None,
     };
-    let mut ports: Vec<u16> = ends.filter_map(|end| port(end.protocol)).collect();
+    let mut ports: Vec<u16> = ends.iter().filter_map(|end| port(end.protocol)).collect();
     ports.sort_unstable();
     ports.dedup();
     ports

@@ -48,6 +48,7 @@ pub fn endpoint(OuterEndpoint { local, protocol }: OuterEndpoint) -> Endpoint {
     let encapsulation = match protocol {
         OuterProtocol::Esp => Encapsulation::RawEsp,
         OuterProtocol::Ah => Encapsulation::RawAh,
+        OuterProtocol::Vpe { number } => Encapsulation::RawVpe { number },
         OuterProtocol::Udp { local_port } => Encapsulation::Udp { port: local_port },
         OuterProtocol::UdpBeside { local_port } => Encapsulation::UdpBeside { port: local_port },
     };

@@ -92,9 +92,9 @@ pub fn open(configuration: &Configuration) -> Result<Opened, Failure> {
             (Side::new(port, opened.details, opened.background), true)
         }
         PortKind::Dpdk(settings) => {
-            let (mtu, ports) = (configuration.unprotected.mtu, dpdk::udp_ports(configuration));
+            let (mtu, served) = (configuration.unprotected.mtu, dpdk::Served::of(configuration));
             let offload = configuration.unprotected.offload;
-            let side = dpdk::Side { name: xdp::UNPROTECTED, mtu, udp_ports: ports, offload };
+            let side = dpdk::Side { name: xdp::UNPROTECTED, mtu, served, offload };
             let opened = dpdk::open(side, settings, eal.as_ref(), &mut pool)?;
             nic = opened.nic;
             // No route of the kernel concerns its packets.
@@ -115,7 +115,8 @@ pub fn open(configuration: &Configuration) -> Result<Opened, Failure> {
         PortKind::Dpdk(settings) => {
             let mtu = configuration.protected.mtu;
             let offload = Offload::Off;
-            let side = dpdk::Side { name: xdp::PROTECTED, mtu, udp_ports: Vec::new(), offload };
+            let served = dpdk::Served::default();
+            let side = dpdk::Side { name: xdp::PROTECTED, mtu, served, offload };
             let opened = dpdk::open(side, settings, eal.as_ref(), &mut pool)?;
             let networks = FilterNetworks::of(configuration).map_err(failure(Kind::Port))?;
             (Side::alone(opened.port, opened.details), Leading::ByHosts(Arc::new(networks)))

@@ -22,6 +22,7 @@ pub fn filter_config(configuration: &Configuration, of_host: &BTreeSet<IpAddr>) 
         match end.protocol {
             OuterProtocol::Esp => filter.esp = true,
             OuterProtocol::Ah => filter.ah = true,
+            OuterProtocol::Vpe { number } => filter.vpe_protocol = Some(number),
             OuterProtocol::Udp { local_port } => filter.udp.push(udp(local_port, UdpContent::All)),
             OuterProtocol::UdpBeside { local_port } => filter.udp.push(udp(local_port, UdpContent::Esp)),
         }

@@ -131,7 +131,7 @@ impl State {
 
 fn captured(packet: &Buffer, record: Record<'_>) -> Captured {
     /// Enough for a UDP header and the fixed part of ESP or AH.
-    const FIRST_BYTES: usize = 32;
+    const FIRST_BYTES: usize = 40;
     let bytes = packet.bytes();
     let place = Place { is_protected: record.port == PROTECTED, number: record.number };
     let header = IpHeader::parse(bytes).ok();

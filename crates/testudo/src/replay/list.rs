@@ -25,6 +25,7 @@ use testudo_wire::ah::AhHeader;
 use testudo_wire::esp::EspHeader;
 use testudo_wire::protocol;
 use testudo_wire::udp::UDP_HEADER_BYTES;
+use testudo_wire::vpe::VpeHeader;
 
 /// An SA, as the list names it.
 #[derive(Debug, Clone)]
@@ -59,6 +60,9 @@ pub struct List<'i> {
     places: HashMap<PolicyId, usize>,
     /// Ports to which ESP in UDP comes.
     udp_ports: Vec<u16>,
+    /// Ports to which VPE comes, and its protocol numbers.
+    vpe_ports: Vec<u16>,
+    vpe_protocols: Vec<u8>,
     is_json: bool,
     /// Nobody reads the list any more: `head` has what it wanted.
     is_closed: bool,
@@ -74,6 +78,8 @@ impl<'i> List<'i> {
             outbound_of: HashMap::new(),
             places: installed.spd.policies().enumerate().map(|(place, (id, _))| (id, place)).collect(),
             udp_ports: Vec::new(),
+            vpe_ports: Vec::new(),
+            vpe_protocols: Vec::new(),
             is_json,
             is_closed: false,
             has_head: is_json,
@@ -94,8 +100,15 @@ impl<'i> List<'i> {
                     list.by_spi.insert((protocol, spi), sa);
                 }
             }
-            if let Encapsulation::EspInUdp { local_port, .. } = tunnel.encapsulation {
-                list.udp_ports.push(local_port);
+            match (tunnel.protocol, tunnel.encapsulation) {
+                (IpsecProtocol::Vpe, Encapsulation::EspInUdp { local_port, .. }) => {
+                    list.vpe_ports.push(local_port)
+                }
+                (IpsecProtocol::Vpe, Encapsulation::Esp) => {
+                    list.vpe_protocols.push(tunnel.rules.vpe.unwrap_or_default().ip_protocol);
+                }
+                (_, Encapsulation::EspInUdp { local_port, .. }) => list.udp_ports.push(local_port),
+                (_, Encapsulation::Esp) => {}
             }
         }
         list
@@ -179,6 +192,10 @@ impl<'i> List<'i> {
     /// The SA that a datagram from the unprotected side names, whether there is one or not.
     fn named_by(&self, captured: &Captured) -> Option<Use<'_>> {
         let (header, first) = captured.header.as_ref().filter(|(header, _)| header.fragment.is_none())?;
+        if let Some(VpeHeader { spi, number, .. }) = self.vpe(header.protocol, first) {
+            let sa = self.by_spi.get(&(IpsecProtocol::Vpe, spi));
+            return Some(Use { sa, protocol: IpsecProtocol::Vpe, spi, sequence: Some(number) });
+        }
         let (protocol, spi, sequence) = match header.protocol {
             protocol::AH => {
                 let AhHeader { spi, sequence, .. } = AhHeader::parse(first).ok()?;
@@ -195,6 +212,16 @@ impl<'i> List<'i> {
         };
         let sa = self.by_spi.get(&(protocol, spi));
         Some(Use { sa, protocol, spi, sequence: Some(sequence.into()) })
+    }
+
+    /// The header of VPE in a datagram of this protocol, if it carries VPE.
+    fn vpe(&self, protocol: u8, first: &[u8]) -> Option<VpeHeader> {
+        if protocol == protocol::UDP {
+            let port = u16::from_be_bytes([*first.get(2)?, *first.get(3)?]);
+            let is_vpe = self.vpe_ports.contains(&port);
+            return VpeHeader::parse(first.get(UDP_HEADER_BYTES..)?).filter(|_| is_vpe);
+        }
+        VpeHeader::parse(first).filter(|_| self.vpe_protocols.contains(&protocol))
     }
 
     /// The policy that decided about a packet: its place from 0, and what it says.
@@ -232,7 +259,7 @@ impl<'i> List<'i> {
         use DropReason as Drop;
         let passage = entry.passages.last()?;
         let sa = self.by_handle.get(&(passage.is_outbound, passage.sa))?;
-        let is_tunnel_of_esp = (sa.protocol, sa.mode) == (IpsecProtocol::Esp, Mode::Tunnel);
+        let is_tunnel_of_esp = sa.protocol != IpsecProtocol::Ah && sa.mode == Mode::Tunnel;
         match reason {
             // The packet is still where it was opened.
             Drop::SelectorMismatch | Drop::PolicyDiscard | Drop::FieldsHidden if is_tunnel_of_esp => {
@@ -285,6 +312,7 @@ fn protocol_name(protocol: IpsecProtocol) -> &'static str {
     match protocol {
         IpsecProtocol::Esp => "esp",
         IpsecProtocol::Ah => "ah",
+        IpsecProtocol::Vpe => "vpe",
     }
 }
 

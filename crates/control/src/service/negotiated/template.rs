@@ -14,6 +14,7 @@ use testudo_packet::Interface;
 use testudo_wire::netlink::ack::Refusal;
 use testudo_wire::netlink::errno::Errno;
 use testudo_wire::protocol;
+use testudo_wire::vpe::VPE_PROTOCOL;
 use testudo_wire::xfrm::address::Address;
 use testudo_wire::xfrm::lifetime::{LifetimeConfig, UNLIMITED};
 use testudo_wire::xfrm::policy::Template;
@@ -42,6 +43,7 @@ impl fmt::Display for TemplateKey {
         let protocol = match self.protocol {
             IpsecProtocol::Esp => "ESP",
             IpsecProtocol::Ah => "AH",
+            IpsecProtocol::Vpe => "VPE",
         };
         write!(f, "{protocol} between {} and {}, reqid {}", self.local, self.remote, self.reqid)
     }
@@ -122,6 +124,8 @@ impl TemplateKey {
         let protocol = match self.protocol {
             IpsecProtocol::Esp => protocol::ESP,
             IpsecProtocol::Ah => protocol::AH,
+            // No daemon negotiates it.
+            IpsecProtocol::Vpe => VPE_PROTOCOL,
         };
         SaKey { destination: if is_outbound { self.remote } else { self.local }, protocol, spi, mark }
     }

@@ -1,0 +1,95 @@
+//! `encapsulation = "vpe"` and what comes with it (`docs/VPE.md`).
+
+use super::*;
+use testudo_crypto::Suite;
+use testudo_ipsec::{VpeClasses, VpeRules};
+
+const ALLOWED: &str = "allow_manual_counter_nonce = true\n";
+
+/// The minimal configuration with these lines in its tunnel, which is of VPE.
+fn vpe(lines: &str) -> String {
+    in_tunnel(&format!("encapsulation = \"vpe\"\n{ALLOWED}{lines}"))
+}
+
+fn in_udp(lines: &str) -> String {
+    in_tunnel(&format!("encapsulation = \"vpe-in-udp\"\n{ALLOWED}{lines}"))
+}
+
+#[test]
+fn a_tunnel_of_vpe_has_its_protocol_number_or_its_port() {
+    let tunnel = &good(&vpe("")).tunnels[0];
+    let of_vpe = "aes128gcm16".parse::<Suite>().unwrap().for_vpe().unwrap();
+    assert_eq!((tunnel.protocol, tunnel.suite, tunnel.esn), (IpsecProtocol::Vpe, of_vpe, true));
+    assert_eq!(tunnel.rules.vpe, Some(VpeRules::default()));
+    assert_eq!(tunnel.outer_protocol(), OuterProtocol::Vpe { number: 253 });
+    // 1500 - 20 (IPv4) - 32 (VPE), whatever the length.
+    assert_eq!((tunnel.inner_mtu(1500), tunnel.inner_mtu(1499)), (1448, 1447));
+    let other = &good(&vpe("ip_protocol = 200")).tunnels[0];
+    assert_eq!(other.outer_protocol(), OuterProtocol::Vpe { number: 200 });
+    assert_eq!(good(&vpe("ip_protocol = 50")).tunnels[0].outer_protocol(), OuterProtocol::Esp);
+    let udp = &good(&in_udp("")).tunnels[0];
+    assert_eq!((udp.outer_protocol(), udp.inner_mtu(1500)), (OuterProtocol::Udp { local_port: 4501 }, 1440));
+    assert!(udp.keepalive.is_some());
+    let udp = &good(&in_udp("udp_port = 7000")).tunnels[0];
+    let encapsulation = Encapsulation::EspInUdp { local_port: 7000, remote_port: 7000 };
+    assert_eq!(udp.encapsulation, encapsulation);
+    assert!(good(&in_udp("").replace("\"192.0.2.2\"", "\"any\"")).tunnels[0].remote == Remote::Any);
+}
+
+#[test]
+fn slots_and_classes_make_windows() {
+    let rules = |lines: &str| good(&vpe(lines)).tunnels[0].rules.vpe.unwrap();
+    assert_eq!((rules("").windows(), rules("").windows_max), (8, 1024));
+    let many = rules("slots = 16\nclasses = [[46], [10, 12, 14]]\nwindows_max = 48");
+    let classes = VpeClasses::of_sets([&[46][..], &[10, 12, 14]]);
+    assert_eq!(many, VpeRules::default().with_windows_max(48).with_slots(classes, 0, 16).unwrap());
+    assert_eq!(many.windows(), 48);
+    expect(&vpe("slots = 16\nclasses = [[46]]\nwindows_max = 31"), &["32 or more", "31", "32 windows"]);
+    expect(&vpe("slots = 2000"), &["2000 or more", "1024"]);
+    expect(&vpe("slots = 7"), &["a number from 8 to 8192"]);
+    let nine = (0..9).map(|dscp| format!("[{dscp}]")).collect::<Vec<_>>().join(", ");
+    let text = vpe(&format!("slots = 8192\nclasses = [{nine}]\nwindows_max = 65536"));
+    expect(&text, &["at most 65,536 windows", "8192 slots of 10 classes"]);
+    for wrong in ["46", "[46]", "[[]]", "[[64]]", "[[1, 2], [2]]", "[[\"ef\"]]"] {
+        expect(&vpe(&format!("classes = {wrong}")), &["a list of lists of DSCP values"]);
+    }
+}
+
+#[test]
+fn what_vpe_has_not_is_refused_in_words() {
+    let not_allowed = in_tunnel("encapsulation = \"vpe\"");
+    expect(
+        &not_allowed,
+        &["`allow_manual_counter_nonce = true`", "nonces of this suite are its sequence numbers"],
+    );
+    for suite in ["aes192gcm16", "aes128gcm8", "aes256-sha256", "aes128gmac", "aes128gcm16iiv"] {
+        let text = vpe("").replace("suite = \"aes128gcm16\"", &format!("suite = \"{suite}\""));
+        let told: String = errors(&text).iter().map(|error| format!("{error:?}")).collect();
+        assert!(told.contains("chacha20poly1305"), "{suite}: {told}");
+    }
+    let ah = errors(&vpe("protocol = \"ah\"").replace("aes128gcm16", "sha256"));
+    assert!(ah.iter().any(|error| error.expected.contains("ESP and AH")), "{ah:?}");
+    expect(&vpe("mode = \"transport\""), &["tunnel mode", "VPE carries whole packets"]);
+    expect(&vpe("esn = true"), &["no `esn`", "all 64 bits"]);
+    expect(&vpe("dummy_packets_per_second = 5"), &["none of them", "only ESP sends dummies"]);
+    expect(&vpe("ip_protocol = 6"), &["50, or a number from 146 to 254", "253 is for experiments"]);
+    expect(&vpe("udp_port = 4501"), &["only where VPE is in UDP", "vpe-in-udp"]);
+    expect(&vpe("local_port = 4501"), &["only where ESP is in UDP", "`udp_port`"]);
+    expect(&in_udp("udp_port = 4500"), &["another port than 4500", "RFC 3948 2.2"]);
+    expect(&in_udp("ip_protocol = 253"), &["no `ip_protocol` where VPE is in UDP"]);
+    for key in ["ip_protocol = 253", "slots = 8", "classes = [[46]]", "windows_max = 9", "udp_port = 4501"] {
+        expect(&in_tunnel(key), &["only with VPE", "encapsulation = \"vpe\""]);
+    }
+}
+
+/// One number means one thing at one address, and one UDP port everywhere.
+#[test]
+fn vpe_takes_nothing_that_esp_is_served_by() {
+    let both = |lines: &str| format!("{}{SECOND}", vpe(lines));
+    assert_eq!(good(&both("")).tunnels.len(), 2);
+    expect(&both("ip_protocol = 50"), &["another number than 50", "192.0.2.1 serves ESP"]);
+    let second = SECOND.replacen("local = \"192.0.2.1\"", "local = \"192.0.2.9\"", 1);
+    assert_eq!(good(&format!("{}{second}", vpe("ip_protocol = 50"))).tunnels.len(), 2);
+    let esp_in_udp = format!("{SECOND}encapsulation = \"esp-in-udp\"\nlocal_port = 7000\n");
+    expect(&format!("{}{esp_in_udp}", in_udp("udp_port = 7000")), &["on which nobody expects ESP"]);
+}

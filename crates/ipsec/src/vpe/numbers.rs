@@ -1,0 +1,161 @@
+//! The sequence numbers of an outbound SA of VPE: one count for each window.
+//!
+//! All windows of an SA count below one *gate*, the SA's own [`SequenceNumbers`]: whichever window is ahead
+//! of all others takes its next number from there, and the others follow freely. So one lease of the durable
+//! store is one of all windows: a start continues every window above all numbers that any of them had. What
+//! the gate says (that the lease or the numbers end, which number comes next) holds for the SA.
+//!
+//! ```text
+//!   window 0   ───────────────┐
+//!   window 1   ──────────┐    │          numbers up to here need nobody's leave
+//!   window 2   ──────────┼────┤ gate ··· leased ··· 2^64 − 2
+//! ```
+
+use super::VpeRules;
+use crate::numbers::{SequenceError, SequenceNumbers};
+
+/// The windows that this worker sends in.
+#[derive(Debug)]
+pub(crate) struct Numbers {
+    rules: VpeRules,
+    /// The next number of each.
+    next: Box<[u64]>,
+    /// The window that the packet in hand is numbered in.
+    chosen: u16,
+    /// What flows are hashed with, so that nobody can choose flows that share a window.
+    pub(crate) seed: u64,
+}
+
+impl Numbers {
+    pub(crate) fn new(rules: VpeRules, gate: &SequenceNumbers, seed: u64) -> Box<Self> {
+        let next = vec![gate.next(); rules.windows() as usize].into();
+        Box::new(Self { rules, next, chosen: 0, seed })
+    }
+
+    pub(crate) fn rules(&self) -> &VpeRules {
+        &self.rules
+    }
+
+    /// The next number of the window of a packet with this traffic class, of a flow with this hash.
+    ///
+    /// # Errors
+    /// That of the gate; nothing is used up then.
+    #[inline]
+    pub(crate) fn reserve(
+        &mut self,
+        flow: u64,
+        traffic_class: u8,
+        gate: &mut SequenceNumbers,
+    ) -> Result<u64, SequenceError> {
+        self.chosen = self.rules.window_of(flow, traffic_class);
+        let next = self.rules.place_of(self.chosen).and_then(|place| self.next.get_mut(place));
+        // The rules name no other window.
+        let next = next.ok_or(SequenceError::Exhausted)?;
+        let number = if *next < gate.next() { *next } else { gate.reserve()? };
+        *next = number + 1;
+        Ok(number)
+    }
+
+    /// The window of the number that was [reserved](Self::reserve) last.
+    pub(crate) fn chosen(&self) -> u16 {
+        self.chosen
+    }
+
+    /// The gate has left numbers out: none below it are used any more.
+    pub(crate) fn follow(&mut self, gate: &SequenceNumbers) {
+        self.next.fill(gate.next());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::numbers::{Lease, NumberSource};
+    use crate::vpe::VpeClasses;
+    use std::collections::{HashMap, HashSet};
+    use std::sync::Arc;
+
+    fn flow(n: u64) -> u64 {
+        n.wrapping_mul(0x9E37_79B9_7F4A_7C15)
+    }
+
+    fn rules() -> VpeRules {
+        VpeRules::default().with_slots(VpeClasses::of_sets([&[46][..]]), 0, 8).unwrap()
+    }
+
+    #[test]
+    fn each_window_counts_from_one_without_a_gap() {
+        let mut gate = SequenceNumbers::of(NumberSource::Ephemeral, true);
+        let mut numbers = Numbers::new(rules(), &gate, 0);
+        let mut expected = HashMap::new();
+        for n in 0..5000 {
+            let number = numbers.reserve(flow(n % 37), ((n % 2) as u8 * 46) << 2, &mut gate).unwrap();
+            let next: &mut u64 = expected.entry(numbers.chosen()).or_insert(1);
+            assert_eq!(number, *next, "window {}", numbers.chosen());
+            *next += 1;
+        }
+        assert!(expected.len() > 8, "{}", expected.len());
+    }
+
+    /// Over restarts from what was leased, no window has a number twice: that would be a nonce twice.
+    #[test]
+    fn no_window_repeats_a_number_after_a_restart() {
+        let mut seen = HashSet::new();
+        let (mut first, mut random) = (1, fastrand::Rng::with_seed(7));
+        for _ in 0..20 {
+            let lease = Arc::new(Lease::until(first + 50));
+            let numbers = NumberSource::Leased { first, lease: Arc::clone(&lease) };
+            let mut gate = SequenceNumbers::of(numbers, true);
+            let mut windows = Numbers::new(rules(), &gate, 0);
+            let mut refused = 0;
+            for _ in 0..random.u32(0..3000) {
+                match windows.reserve(flow(random.u64(0..64)), 0, &mut gate) {
+                    Ok(number) => {
+                        assert!(number < lease.end());
+                        assert!(seen.insert((windows.chosen(), number)), "{number} twice");
+                    }
+                    Err(error) => {
+                        assert_eq!(error, SequenceError::NotLeased);
+                        refused += 1;
+                    }
+                }
+                if lease.take_request() && random.bool() {
+                    lease.grant(lease.end() + 50);
+                }
+            }
+            assert!(refused < 3000);
+            drop((gate, windows));
+            // A clean end gives back what no window has; a crash gives back nothing.
+            first = if random.bool() { lease.unused().unwrap_or(lease.end()) } else { lease.end() };
+        }
+        assert!(seen.len() > 1000, "{}", seen.len());
+    }
+
+    /// `docs/VPE.md`: after its last number a window sends no more; others do.
+    #[test]
+    fn a_window_ends_where_the_numbers_end_and_the_others_catch_up() {
+        let last = u64::MAX - 1;
+        let lease = Arc::new(Lease::until(u64::MAX));
+        let mut gate = SequenceNumbers::of(NumberSource::Leased { first: last - 1, lease }, true);
+        let mut numbers = Numbers::new(VpeRules::default(), &gate, 0);
+        let (one, other) = (flow(1), flow(4));
+        assert_eq!(numbers.reserve(one, 0, &mut gate), Ok(last - 1));
+        assert_eq!(numbers.reserve(one, 0, &mut gate), Ok(last));
+        let first = numbers.chosen();
+        assert_eq!(numbers.reserve(one, 0, &mut gate), Err(SequenceError::Exhausted));
+        assert_eq!(numbers.reserve(other, 0, &mut gate), Ok(last - 1));
+        assert_ne!(numbers.chosen(), first);
+    }
+
+    #[test]
+    fn windows_follow_a_gate_that_leaves_numbers_out() {
+        let mut gate = SequenceNumbers::of(NumberSource::Ephemeral, true);
+        let mut numbers = Numbers::new(VpeRules::default(), &gate, 0);
+        assert_eq!(numbers.reserve(flow(1), 0, &mut gate), Ok(1));
+        assert!(gate.advance(1000));
+        numbers.follow(&gate);
+        for n in 0..100 {
+            assert!(numbers.reserve(flow(n), 0, &mut gate).unwrap() > 1000);
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! What a tunnel of VPE has beyond one of ESP.
+
+use std::fmt;
+use testudo_wire::vpe::VPE_PROTOCOL;
+
+/// Values of DSCP.
+const DSCP_VALUES: usize = 64;
+/// Window IDs of a sender.
+const WINDOW_IDS: u32 = 1 << 16;
+
+/// Classes of service, by the inner DSCP: each has windows of its own, so that one class may overtake another
+/// on the way without loss to the replay check. Class 0 has all that no other has.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct VpeClasses {
+    of: [u8; DSCP_VALUES],
+    count: u8,
+}
+
+impl Default for VpeClasses {
+    fn default() -> Self {
+        Self { of: [0; DSCP_VALUES], count: 1 }
+    }
+}
+
+impl VpeClasses {
+    /// Class 0, and one class for each set of DSCP values. Of a value that is in two sets, the first counts;
+    /// values above 63 do not exist.
+    #[must_use]
+    pub fn of_sets<'s>(sets: impl IntoIterator<Item = &'s [u8]>) -> Self {
+        let mut classes = Self::default();
+        for set in sets {
+            for &dscp in set {
+                if let Some(class @ 0) = classes.of.get_mut(usize::from(dscp)) {
+                    *class = classes.count;
+                }
+            }
+            classes.count = classes.count.saturating_add(1);
+        }
+        classes
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn count(&self) -> u8 {
+        self.count
+    }
+
+    /// That of a packet with this traffic class.
+    #[inline]
+    pub(crate) fn class_of(&self, traffic_class: u8) -> u8 {
+        self.of[usize::from(traffic_class >> 2)]
+    }
+}
+
+impl fmt::Debug for VpeClasses {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "VpeClasses({})", self.count)
+    }
+}
+
+/// More windows than there are Window IDs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{slots} slots of {classes} classes are more than 65,536 windows")]
+pub struct TooManyWindows {
+    slots: u32,
+    classes: u8,
+}
+
+/// What a tunnel of VPE has beyond one of ESP: its protocol number, its sender's windows, and how many
+/// windows it takes from the peer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct VpeRules {
+    /// The protocol number of its datagrams, where they are not in UDP.
+    pub ip_protocol: u8,
+    /// The Sender ID of its packets: 0 on a unicast SA.
+    pub sender: u16,
+    /// The most windows that an SA from the peer may have.
+    pub windows_max: u32,
+    classes: VpeClasses,
+    first_slot: u16,
+    slots: u16,
+}
+
+impl Default for VpeRules {
+    fn default() -> Self {
+        let (classes, first_slot) = (VpeClasses::default(), 0);
+        let (slots, windows_max) = (Self::SLOTS, Self::WINDOWS_MAX);
+        Self { ip_protocol: VPE_PROTOCOL, sender: 0, windows_max, classes, first_slot, slots }
+    }
+}
+
+impl VpeRules {
+    /// Slots of a worker: hashes of few windows collide.
+    pub const SLOTS: u16 = 8;
+    /// Windows that an SA from the peer may have, unless configured otherwise.
+    pub const WINDOWS_MAX: u32 = 1024;
+
+    /// The same with this protocol number.
+    #[must_use]
+    pub fn with_ip_protocol(self, ip_protocol: u8) -> Self {
+        Self { ip_protocol, ..self }
+    }
+
+    /// The same for packets with this Sender ID.
+    #[must_use]
+    pub fn with_sender(self, sender: u16) -> Self {
+        Self { sender, ..self }
+    }
+
+    /// The same with so many windows at the most from the peer.
+    #[must_use]
+    pub fn with_windows_max(self, windows_max: u32) -> Self {
+        Self { windows_max, ..self }
+    }
+
+    /// The same with these classes, and these slots of the sender's, which belong to this worker alone.
+    ///
+    /// # Errors
+    /// [`TooManyWindows`] if a Window ID would have more than 16 bits.
+    pub fn with_slots(
+        self,
+        classes: VpeClasses,
+        first_slot: u16,
+        slots: u16,
+    ) -> Result<Self, TooManyWindows> {
+        let end = u32::from(first_slot) + u32::from(slots.max(1));
+        if end * u32::from(classes.count) > WINDOW_IDS {
+            return Err(TooManyWindows { slots: end, classes: classes.count });
+        }
+        Ok(Self { classes, first_slot, slots: slots.max(1), ..self })
+    }
+
+    /// The windows that it sends in.
+    #[must_use]
+    pub fn windows(&self) -> u32 {
+        u32::from(self.slots) * u32::from(self.classes.count)
+    }
+
+    /// Classes of service.
+    #[must_use]
+    pub fn classes(&self) -> &VpeClasses {
+        &self.classes
+    }
+
+    /// Slots of this worker.
+    #[must_use]
+    pub fn slots(&self) -> u16 {
+        self.slots
+    }
+
+    /// The Window ID of a packet with this traffic class, of a flow with this hash: slot × classes + class.
+    #[inline]
+    pub(crate) fn window_of(&self, flow: u64, traffic_class: u8) -> u16 {
+        let slot = self.first_slot + self.slot_of(flow);
+        slot * u16::from(self.classes.count) + u16::from(self.classes.class_of(traffic_class))
+    }
+
+    /// The place of a window among those of this worker; `None` for another's.
+    #[inline]
+    pub(crate) fn place_of(&self, window: u16) -> Option<usize> {
+        let first = usize::from(self.first_slot) * usize::from(self.classes.count);
+        usize::from(window).checked_sub(first)
+    }
+
+    /// The window at such a place.
+    #[cfg(test)]
+    pub(crate) fn window_at(&self, place: usize) -> u16 {
+        let first = usize::from(self.first_slot) * usize::from(self.classes.count);
+        u16::try_from(first + place).unwrap_or(u16::MAX)
+    }
+
+    /// The high bits of a hash, spread over the slots.
+    #[inline]
+    fn slot_of(&self, flow: u64) -> u16 {
+        let spread = ((flow >> 32) * u64::from(self.slots)) >> 32;
+        // Less than the number of slots.
+        u16::try_from(spread).unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn window_ids_are_slot_times_classes_plus_class() {
+        let classes = VpeClasses::of_sets([&[46][..], &[10, 12, 46, 200]]);
+        assert_eq!(classes.count(), 3);
+        let rules = VpeRules::default().with_slots(classes, 16, 8).unwrap();
+        let mut seen = BTreeSet::new();
+        for n in 0..10_000_u64 {
+            let flow = n.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+            for (dscp, class) in [(0_u8, 0), (46, 1), (10, 2), (12, 2), (63, 0)] {
+                let window = rules.window_of(flow, dscp << 2 | 1);
+                assert_eq!(window % 3, class);
+                assert!((16..24).contains(&(window / 3)), "{window}");
+                assert_eq!(rules.window_at(rules.place_of(window).unwrap()), window);
+                seen.insert(window);
+            }
+        }
+        assert_eq!(seen.len(), 24, "every slot of every class is used");
+        assert_eq!(seen.len(), rules.windows() as usize);
+    }
+
+    #[test]
+    fn more_windows_than_window_ids_are_refused() {
+        let two = VpeClasses::of_sets([&[46][..]]);
+        assert!(VpeRules::default().with_slots(two, 32_760, 8).is_ok());
+        let error = VpeRules::default().with_slots(two, 32_761, 8).unwrap_err();
+        assert_eq!(error.to_string(), "32769 slots of 2 classes are more than 65,536 windows");
+        assert!(VpeRules::default().with_slots(VpeClasses::default(), 65_535, 1).is_ok());
+    }
+}

@@ -1,0 +1,186 @@
+//! The replay windows of an inbound SA of VPE: one for each (Sender ID, Window ID).
+
+use crate::inbound::reason_of_replay;
+use crate::numbers::{ReplayError, ReplayWindow};
+use crate::slots::SaRef;
+use hashbrown::HashMap;
+use testudo_packet::DropReason;
+use testudo_wire::vpe::VpeHeader;
+
+/// Bytes before the windows in their saved form, which are those of a window that says how far the highest
+/// number is: who keeps windows reads no more of them.
+const FRONT_BYTES: usize = 16;
+/// In the place of a window's size, which is less: windows of VPE follow.
+const MANY: u64 = u64::MAX;
+/// Bytes before each window: Sender ID, Window ID, its length.
+const WINDOW_FRONT_BYTES: usize = 8;
+
+/// The windows of one SA. A window is made by its first authentic packet, and kept as long as the key is.
+#[derive(Debug)]
+pub(crate) struct Windows {
+    windows: HashMap<(u16, u16), ReplayWindow, foldhash::fast::RandomState>,
+    /// The most windows.
+    limit: usize,
+    /// Packets that each spans.
+    size: u32,
+    /// In a window that is not there, numbers up to this one count as received: it may have been there before
+    /// a crash.
+    floor: u64,
+    /// The highest number of any window.
+    top: u64,
+}
+
+/// The windows of all SAs of VPE from peers, by the slot of each: an SA has no room for a pointer to them.
+#[derive(Debug, Default)]
+pub(crate) struct InboundWindows(Vec<Option<Box<Windows>>>);
+
+impl InboundWindows {
+    #[inline]
+    pub(crate) fn get(&self, sa: SaRef) -> Option<&Windows> {
+        self.0.get(sa.slot())?.as_deref()
+    }
+
+    #[inline]
+    pub(crate) fn get_mut(&mut self, sa: SaRef) -> Option<&mut Windows> {
+        self.0.get_mut(sa.slot())?.as_deref_mut()
+    }
+
+    pub(crate) fn insert(&mut self, sa: SaRef, windows: Box<Windows>) {
+        if self.0.len() <= sa.slot() {
+            self.0.resize_with(sa.slot() + 1, || None);
+        }
+        self.0[sa.slot()] = Some(windows);
+    }
+
+    pub(crate) fn remove(&mut self, sa: SaRef) -> Option<Box<Windows>> {
+        self.0.get_mut(sa.slot())?.take()
+    }
+}
+
+impl Windows {
+    pub(crate) fn new(limit: u32, size: u32) -> Box<Self> {
+        let limit = usize::try_from(limit).unwrap_or(usize::MAX).max(1);
+        Box::new(Self { windows: HashMap::default(), limit, size, floor: 0, top: 0 })
+    }
+
+    /// Whether a packet may be accepted. Changes nothing.
+    ///
+    /// # Errors
+    /// Why not.
+    #[inline]
+    pub(crate) fn check(&self, header: &VpeHeader) -> Result<(), DropReason> {
+        match self.windows.get(&(header.sender, header.window)) {
+            Some(window) => window.check(header.number).map_err(reason_of_replay),
+            None => self.check_new(header),
+        }
+    }
+
+    #[cold]
+    fn check_new(&self, header: &VpeHeader) -> Result<(), DropReason> {
+        if header.number <= self.floor {
+            return Err(reason_of_replay(ReplayError::TooOld));
+        }
+        if self.windows.len() >= self.limit { Err(DropReason::VpeWindows) } else { Ok(()) }
+    }
+
+    /// Notes an authentic packet of a unicast SA, and makes its window if it is the first one.
+    ///
+    /// # Errors
+    /// Why it may not be accepted (any more); then nothing changes.
+    #[inline]
+    pub(crate) fn commit(&mut self, header: &VpeHeader) -> Result<(), DropReason> {
+        if header.sender != 0 {
+            return Err(DropReason::VpeSender);
+        }
+        match self.windows.get_mut(&(header.sender, header.window)) {
+            Some(window) => window.commit(header.number).map_err(reason_of_replay)?,
+            None => self.commit_new(header)?,
+        }
+        self.top = self.top.max(header.number);
+        Ok(())
+    }
+
+    #[cold]
+    fn commit_new(&mut self, header: &VpeHeader) -> Result<(), DropReason> {
+        self.check_new(header)?;
+        let mut window = ReplayWindow::new(self.size, true);
+        if self.floor > 0 {
+            let closed = window.restore(&ReplayWindow::closed_up_to(self.floor));
+            debug_assert!(closed, "no number is too high for a window of VPE");
+        }
+        window.commit(header.number).map_err(reason_of_replay)?;
+        self.windows.insert((header.sender, header.window), window);
+        Ok(())
+    }
+
+    /// The highest number of any window, before the first packet that up to which all are closed.
+    pub(crate) fn top(&self) -> u64 {
+        self.top
+    }
+
+    /// Each window, and its highest number.
+    #[cfg(test)]
+    pub(crate) fn tops(&self) -> impl Iterator<Item = ((u16, u16), u64)> + '_ {
+        self.windows.iter().map(|(name, window)| (*name, window.top()))
+    }
+
+    /// All windows as bytes, to be saved over a restart.
+    pub(crate) fn save(&self) -> Vec<u8> {
+        let mut bytes = [self.top.to_le_bytes(), MANY.to_le_bytes(), self.floor.to_le_bytes()].concat();
+        for ((sender, window), state) in &self.windows {
+            let saved = state.save();
+            bytes.extend([sender.to_le_bytes(), window.to_le_bytes()].concat());
+            bytes.extend(u32::try_from(saved.len()).unwrap_or(0).to_le_bytes());
+            bytes.extend(saved);
+        }
+        bytes
+    }
+
+    /// Continues where [`save`](Self::save) left off, or, with a window that is
+    /// [closed](ReplayWindow::closed_up_to), after the number up to which it is: in all windows, since nobody
+    /// knows which there were. `false`, with nothing changed, if the bytes are neither.
+    #[must_use]
+    pub(crate) fn restore(&mut self, bytes: &[u8]) -> bool {
+        let (limit, size) = (self.limit, self.size);
+        let empty = || Self { windows: HashMap::default(), limit, size, floor: 0, top: 0 };
+        let restored = if ReplayWindow::is_closed(bytes) {
+            ReplayWindow::top_of(bytes).map(|top| Self { floor: top, top, ..empty() })
+        } else {
+            Self::parse(empty(), bytes)
+        };
+        let is_restored = restored.is_some();
+        if let Some(restored) = restored {
+            *self = restored;
+        }
+        is_restored
+    }
+
+    fn parse(mut empty: Self, bytes: &[u8]) -> Option<Self> {
+        let (front, rest) = bytes.split_at_checked(FRONT_BYTES)?;
+        if u64::from_le_bytes(*front.last_chunk()?) != MANY {
+            // The key was one of ESP before: its window says no more than the highest number.
+            let mut window = ReplayWindow::new(empty.size, true);
+            let top = window.restore(bytes).then(|| window.top())?;
+            return Some(Self { floor: top, top, ..empty });
+        }
+        (empty.top, empty.floor) =
+            (u64::from_le_bytes(*front.first_chunk()?), u64::from_le_bytes(*rest.first_chunk()?));
+        let mut rest = rest.get(8..)?;
+        while let Some((front, after)) = rest.split_at_checked(WINDOW_FRONT_BYTES) {
+            let [s0, s1, w0, w1, n0, n1, n2, n3] = *front.first_chunk()?;
+            let length = usize::try_from(u32::from_le_bytes([n0, n1, n2, n3])).ok()?;
+            let (saved, after) = after.split_at_checked(length)?;
+            let mut window = ReplayWindow::new(empty.size, true);
+            if !window.restore(saved) || window.top() > empty.top {
+                return None;
+            }
+            empty.windows.insert((u16::from_le_bytes([s0, s1]), u16::from_le_bytes([w0, w1])), window);
+            rest = after;
+        }
+        (rest.is_empty() && empty.windows.len() <= empty.limit).then_some(empty)
+    }
+}
+
+#[cfg(test)]
+#[path = "windows_tests.rs"]
+mod tests;

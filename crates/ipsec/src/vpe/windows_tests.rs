@@ -1,0 +1,156 @@
+//! Windows of VPE against a slow model, and by their rules.
+
+use super::*;
+use std::collections::{BTreeMap, BTreeSet};
+
+const SIZE: u32 = 64;
+
+fn header(window: u16, number: u64) -> VpeHeader {
+    VpeHeader { sender: 0, window, number, spi: 0x1000 }
+}
+
+/// Takes an authentic packet, as the gateway does: checked, and committed later.
+fn take(windows: &mut Windows, header: &VpeHeader) -> Result<(), DropReason> {
+    windows.check(header)?;
+    windows.commit(header)
+}
+
+/// All numbers ever received, window by window.
+#[derive(Default)]
+struct Model {
+    received: BTreeMap<u16, BTreeSet<u64>>,
+    floor: u64,
+    limit: usize,
+}
+
+impl Model {
+    fn take(&mut self, window: u16, number: u64) -> Result<(), DropReason> {
+        let count = self.received.len();
+        let is_new = !self.received.contains_key(&window);
+        if is_new && number <= self.floor {
+            return Err(DropReason::ReplayTooOld);
+        }
+        if is_new && count >= self.limit {
+            return Err(DropReason::VpeWindows);
+        }
+        let seen = self.received.entry(window).or_default();
+        let top = seen.last().copied().unwrap_or(0).max(self.floor);
+        if number == 0 || number + u64::from(SIZE) <= top {
+            return Err(DropReason::ReplayTooOld);
+        }
+        if number <= self.floor || !seen.insert(number) {
+            return Err(DropReason::ReplayDuplicate);
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn windows_agree_with_a_slow_model_over_restarts_and_crashes() {
+    for seed in 1..=200 {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let limit = random.u32(1..6);
+        let mut windows = Windows::new(limit, SIZE);
+        let mut model = Model { limit: limit as usize, ..Model::default() };
+        let mut base = [1_u64; 8];
+        for step in 0..2000 {
+            let window = random.u16(0..8);
+            let next = &mut base[usize::from(window)];
+            *next += random.u64(0..4);
+            let number = next.saturating_sub(random.u64(0..100)).max(u64::from(random.u8(..) > 3));
+            let got = take(&mut windows, &header(window, number));
+            assert_eq!(got, model.take(window, number), "seed {seed}, step {step}: {window}, {number}");
+            if random.u32(..500) == 0 {
+                let saved = windows.save();
+                windows = Windows::new(limit, SIZE);
+                assert!(windows.restore(&saved), "seed {seed}");
+            }
+            if random.u32(..900) == 0 {
+                let ceiling = windows.top() + random.u64(0..20);
+                windows = Windows::new(limit, SIZE);
+                assert!(windows.restore(&ReplayWindow::closed_up_to(ceiling)));
+                model = Model { limit: limit as usize, floor: ceiling, ..Model::default() };
+            }
+        }
+    }
+}
+
+/// `docs/VPE.md`: the first number of a window may be any; the number 0 is refused.
+#[test]
+fn a_window_is_made_by_its_first_packet_whatever_its_number() {
+    let mut windows = Windows::new(4, SIZE);
+    assert_eq!(take(&mut windows, &header(1, 0)), Err(DropReason::ReplayTooOld));
+    assert_eq!(windows.tops().count(), 0);
+    assert_eq!(take(&mut windows, &header(1, 5000)), Ok(()));
+    assert_eq!(take(&mut windows, &header(1, 4999)), Ok(()));
+    assert_eq!(take(&mut windows, &header(1, 4000)), Err(DropReason::ReplayTooOld));
+    assert_eq!(take(&mut windows, &header(1, 5000)), Err(DropReason::ReplayDuplicate));
+    assert_eq!(take(&mut windows, &header(2, 1)), Ok(()), "windows know nothing of one another");
+    assert_eq!(windows.tops().collect::<BTreeMap<_, _>>(), BTreeMap::from([((0, 1), 5000), ((0, 2), 1)]));
+}
+
+/// A flood of Window IDs: what is not authentic makes none, and one too many does no harm to the others.
+#[test]
+fn one_window_too_many_is_refused_without_harm() {
+    let mut windows = Windows::new(8, SIZE);
+    for window in 0..=u16::MAX {
+        assert_eq!(windows.check(&header(window, 1)), Ok(()), "nothing was committed");
+    }
+    for window in 0..1000 {
+        let expected = if window < 8 { Ok(()) } else { Err(DropReason::VpeWindows) };
+        // A packet of the same batch may have been checked before the limit was reached.
+        assert_eq!(windows.commit(&header(window, 1)), expected);
+        assert_eq!(windows.check(&header(window, 2)), expected);
+    }
+    for window in 0..8 {
+        assert_eq!(take(&mut windows, &header(window, 2)), Ok(()));
+        assert_eq!(take(&mut windows, &header(window, 1)), Err(DropReason::ReplayDuplicate));
+    }
+}
+
+#[test]
+fn an_authentic_packet_of_another_sender_makes_no_window() {
+    let mut windows = Windows::new(8, SIZE);
+    let other = VpeHeader { sender: 7, ..header(1, 1) };
+    assert_eq!(take(&mut windows, &other), Err(DropReason::VpeSender));
+    assert_eq!((windows.tops().count(), windows.top()), (0, 0));
+}
+
+#[test]
+fn the_last_numbers_are_taken_and_nothing_wraps() {
+    let mut windows = Windows::new(8, SIZE);
+    for number in [u64::MAX - 1, u64::MAX] {
+        assert_eq!(take(&mut windows, &header(0, number)), Ok(()));
+    }
+    for number in [0, 1, u64::MAX - 64] {
+        assert_eq!(take(&mut windows, &header(0, number)), Err(DropReason::ReplayTooOld));
+    }
+    assert_eq!(take(&mut windows, &header(0, u64::MAX)), Err(DropReason::ReplayDuplicate));
+    assert_eq!(take(&mut windows, &header(0, u64::MAX - 63)), Ok(()));
+    let mut restored = Windows::new(8, SIZE);
+    assert!(restored.restore(&windows.save()));
+    assert_eq!(take(&mut restored, &header(0, u64::MAX)), Err(DropReason::ReplayDuplicate));
+    assert!(restored.restore(&ReplayWindow::closed_up_to(u64::MAX)));
+    assert_eq!(take(&mut restored, &header(3, u64::MAX)), Err(DropReason::ReplayTooOld));
+}
+
+#[test]
+fn bytes_that_are_no_windows_are_refused_unchanged() {
+    let mut windows = Windows::new(2, SIZE);
+    assert_eq!(take(&mut windows, &header(3, 9)), Ok(()));
+    let saved = windows.save();
+    for length in 0..saved.len() {
+        // Without any of its windows it is whole, too.
+        let is_whole = length == FRONT_BYTES + 8;
+        assert_eq!(Windows::new(2, SIZE).restore(&saved[..length]), is_whole, "{length} bytes");
+    }
+    let mut beyond = saved.clone();
+    beyond[..8].copy_from_slice(&8_u64.to_le_bytes());
+    assert!(!windows.restore(&beyond), "a window is above the highest number");
+    assert_eq!(take(&mut windows, &header(3, 9)), Err(DropReason::ReplayDuplicate));
+    let mut of_esp = ReplayWindow::new(SIZE, true);
+    of_esp.commit(700).unwrap();
+    assert!(windows.restore(&of_esp.save()));
+    assert_eq!(take(&mut windows, &header(3, 700)), Err(DropReason::ReplayTooOld));
+    assert_eq!(take(&mut windows, &header(3, 701)), Ok(()));
+}
