@@ -18,7 +18,7 @@ use crate::encap::{IpsecProtocol, Mode};
 use crate::event::{Event, EventKind};
 use crate::lifetime::Moment;
 use crate::mtu_probe::Prober;
-use crate::numbers::{NumberSource, ReplayWindow, SharedWindow};
+use crate::numbers::{MIN_WINDOW, NumberSource, ReplayWindow, SharedWindow};
 use crate::path_mtu::{PathMtu, SaName};
 use crate::sa::{MAX_TUNNEL_SAS, Member, Members, Takeover, Tunnel};
 use crate::slots::SaRef;

@@ -13,7 +13,7 @@ use crate::fragments::{FragmentChecker, Identifications, Reassembler};
 use crate::held::Held;
 use crate::lifetime::{LifetimeUse, Moment};
 use crate::mss_clamp;
-use crate::numbers::{MIN_WINDOW, ReplayWindow, SequenceNumbers};
+use crate::numbers::{ReplayWindow, SequenceNumbers};
 use crate::packet_rules::Df;
 use crate::path_mtu::OutboundNames;
 use crate::reply_budget::ReplyBudget;

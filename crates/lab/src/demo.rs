@@ -89,8 +89,8 @@ pub struct DemoOptions {
     #[arg(long)]
     pub ah_suite: Option<String>,
 
-    /// Encapsulation of ESP [default: esp-in-udp; beside AH, esp]
-    #[arg(long, value_parser = ["esp-in-udp", "esp"])]
+    /// Encapsulation of ESP, or VPE in its place [default: esp-in-udp; beside AH, esp]
+    #[arg(long, value_parser = ["esp-in-udp", "esp", "vpe", "vpe-in-udp"])]
     pub encapsulation: Option<String>,
 
     /// What the gateways' packets come and go by, on both sides

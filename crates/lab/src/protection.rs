@@ -1,10 +1,14 @@
 //! How a tunnel of the laboratory protects packets: protocols, mode, suites, and what that leaves readable.
 
 use testudo_crypto::Suite;
+use testudo_wire::vpe::VPE_UDP_PORT;
 
 use crate::error::{LabError, io};
 use crate::gateway::UDP_PORT;
 use crate::traffic::Pattern;
+
+/// The line for extended sequence numbers.
+const ESN: &str = "esn = true\n";
 
 /// The security protocols of a tunnel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,13 +19,15 @@ pub enum Protocols {
     Ah,
     /// AH over ESP, on each packet.
     AhAndEsp,
+    /// Vector Packet Encapsulation (`docs/VPE.md`).
+    Vpe,
 }
 
 impl Protocols {
     /// Whether the outermost header is that of AH.
     #[must_use]
     pub fn has_ah(self) -> bool {
-        self != Self::Esp
+        matches!(self, Self::Ah | Self::AhAndEsp)
     }
 }
 
@@ -36,7 +42,7 @@ pub struct Protection {
     pub suite: String,
     /// The suite of AH that covers ESP.
     pub ah_suite: Option<String>,
-    /// `esp-in-udp` or `esp`.
+    /// `esp-in-udp`, `esp`, `vpe` or `vpe-in-udp`.
     pub encapsulation: String,
 }
 
@@ -63,11 +69,18 @@ impl Protection {
         ah_suite: Option<&str>,
         encapsulation: Option<&str>,
     ) -> Result<Self, LabError> {
+        let is_vpe = encapsulation.is_some_and(|encapsulation| encapsulation.starts_with("vpe"));
         let protocols = match protocol {
             "ah" => Protocols::Ah,
             "ah+esp" => Protocols::AhAndEsp,
+            _ if is_vpe => Protocols::Vpe,
             _ => Protocols::Esp,
         };
+        if is_vpe && (protocols.has_ah() || mode == "transport") {
+            return Err(refused(
+                "VPE is a protocol of its own, in tunnel mode: leave out --protocol and --mode",
+            ));
+        }
         if protocols.has_ah() && encapsulation == Some("esp-in-udp") {
             return Err(refused("AH does not go through a NAT (RFC 3715 2.1): leave out --encapsulation"));
         }
@@ -103,25 +116,31 @@ impl Protection {
         }
         let name = &self.suite;
         let suite: Suite = name.parse().map_err(|e| refused(format!("{name}: {e}")))?;
+        if self.protocols == Protocols::Vpe {
+            let of_vpe = suite.for_vpe();
+            return Ok((of_vpe.ok_or_else(|| refused(format!("{name} is no suite of VPE")))?, None));
+        }
         Ok((suite, self.ah_suite.as_deref().map(of_ah).transpose()?))
     }
 
-    /// The lines of a `[[tunnel]]` about protocols, mode and suites.
+    /// The lines of a `[[tunnel]]` about protocols, mode, suites and the length of sequence numbers.
     pub(crate) fn lines(&self) -> String {
         let Self { suite, encapsulation, .. } = self;
         let mode = if self.in_transport { "mode = \"transport\"\n" } else { "" };
         match (self.protocols, &self.ah_suite) {
-            (Protocols::Esp, _) => {
+            (Protocols::Esp | Protocols::Vpe, _) => {
                 let ports = match encapsulation.as_str() {
                     "esp-in-udp" => format!("local_port = {UDP_PORT}\nremote_port = {UDP_PORT}\n"),
                     _ => String::new(),
                 };
-                format!("suite = \"{suite}\"\n{mode}encapsulation = \"{encapsulation}\"\n{ports}")
+                // Numbers of VPE have no short form.
+                let esn = if self.protocols == Protocols::Esp { ESN } else { "" };
+                format!("suite = \"{suite}\"\n{mode}encapsulation = \"{encapsulation}\"\n{ports}{esn}")
             }
-            (Protocols::Ah, _) => format!("protocol = \"ah\"\nsuite = \"{suite}\"\n{mode}"),
+            (Protocols::Ah, _) => format!("protocol = \"ah\"\nsuite = \"{suite}\"\n{mode}{ESN}"),
             (Protocols::AhAndEsp, ah) => {
                 let ah = ah.as_deref().unwrap_or_default();
-                format!("protocol = \"ah+esp\"\nsuite = \"{suite}\"\nah_suite = \"{ah}\"\n{mode}")
+                format!("protocol = \"ah+esp\"\nsuite = \"{suite}\"\nah_suite = \"{ah}\"\n{mode}{ESN}")
             }
         }
     }
@@ -131,7 +150,7 @@ impl Protection {
     pub fn description(&self) -> String {
         let Self { suite, encapsulation, .. } = self;
         let what = match (self.protocols, &self.ah_suite) {
-            (Protocols::Esp, _) => format!("{encapsulation}, {suite}"),
+            (Protocols::Esp | Protocols::Vpe, _) => format!("{encapsulation}, {suite}"),
             (Protocols::Ah, _) => format!("ah, {suite}"),
             (Protocols::AhAndEsp, ah) => {
                 format!("ah ({}) over esp ({suite})", ah.as_deref().unwrap_or_default())
@@ -140,10 +159,14 @@ impl Protection {
         if self.in_transport { format!("{what}, transport mode") } else { what }
     }
 
-    /// The UDP port of ESP at both gateways; `None` for protocols directly on IP.
+    /// The UDP port of ESP or VPE at both gateways; `None` for protocols directly on IP.
     #[must_use]
     pub fn udp_port(&self) -> Option<u16> {
-        (self.protocols == Protocols::Esp && self.encapsulation == "esp-in-udp").then_some(UDP_PORT)
+        match self.protocols {
+            Protocols::Esp => (self.encapsulation == "esp-in-udp").then_some(UDP_PORT),
+            Protocols::Vpe => (self.encapsulation == "vpe-in-udp").then_some(VPE_UDP_PORT),
+            Protocols::Ah | Protocols::AhAndEsp => None,
+        }
     }
 }
 

@@ -7,6 +7,7 @@ use super::frame::{Frame, Ip};
 use crate::attack::Recorded;
 use crate::error::LabError;
 use crate::protection::{Protocols, known_text};
+use testudo_wire::vpe::{VPE_HEADER_BYTES, VPE_PROTOCOL};
 
 const ICMPV6: u8 = 58;
 const UDP: u8 = 17;
@@ -152,7 +153,11 @@ impl Eavesdropper {
             return if is_right { Verdict::Protected } else { Verdict::Cleartext };
         }
         let Some(port) = self.udp_port else {
-            let long_enough = ip.protocol == ESP && payload.len() >= SHORTEST_ESP;
+            let (number, shortest) = match self.protocols {
+                Protocols::Vpe => (VPE_PROTOCOL, VPE_HEADER_BYTES),
+                _ => (ESP, SHORTEST_ESP),
+            };
+            let long_enough = ip.protocol == number && payload.len() >= shortest;
             return if long_enough { Verdict::Protected } else { Verdict::Cleartext };
         };
         let [high, low] = port.to_be_bytes();
@@ -163,6 +168,10 @@ impl Eavesdropper {
                 Verdict::Cleartext
             }
             [_, _, _, _, _, _, _, _, 0xff] => Verdict::Keepalive,
+            // Its first word may be zero.
+            [_, _, _, _, _, _, _, _, vpe @ ..] if self.protocols == Protocols::Vpe => {
+                if vpe.len() >= VPE_HEADER_BYTES { Verdict::Protected } else { Verdict::Cleartext }
+            }
             // A first word of zero would be the non-ESP marker of IKE (RFC 3948 2.2).
             [_, _, _, _, _, _, _, _, esp @ ..] if esp.len() >= SHORTEST_ESP && esp[..4] != [0; 4] => {
                 Verdict::Protected
@@ -187,7 +196,10 @@ impl Eavesdropper {
     /// A packet that [`Self::judge`] has kept, to be sent again.
     pub(crate) fn recorded(&self, packet: &[u8]) -> Option<Recorded> {
         match self.protocols {
-            Protocols::Esp => Recorded::new(packet, self.header_at(), self.udp_port.is_some()),
+            // A header of VPE has a number where ESP has the end of its own.
+            Protocols::Esp | Protocols::Vpe => {
+                Recorded::new(packet, self.header_at(), self.udp_port.is_some())
+            }
             Protocols::Ah | Protocols::AhAndEsp => Recorded::of_ah(packet, self.header_at()),
         }
     }

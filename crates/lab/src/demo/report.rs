@@ -255,9 +255,19 @@ impl Report {
         self.protocol == "ah"
     }
 
+    fn is_vpe(&self) -> bool {
+        self.tunnel.starts_with("vpe")
+    }
+
     /// The outermost header of the tunnel's packets.
     fn header(&self) -> &'static str {
-        if self.protocol.starts_with("ah") { "AH" } else { "ESP" }
+        if self.protocol.starts_with("ah") {
+            "AH"
+        } else if self.is_vpe() {
+            "VPE"
+        } else {
+            "ESP"
+        }
     }
 
     /// For people.
@@ -278,7 +288,9 @@ impl Report {
 
     fn speed(&self) -> String {
         let ping = self.ping_ms.map_or_else(|| "none".to_owned(), |ms| format!("{ms:.3} ms"));
-        let mut rows = vec![("tunnel", format!("{}, ESN", self.tunnel))];
+        // Numbers of VPE have no short form.
+        let esn = if self.is_vpe() { "" } else { ", ESN" };
+        let mut rows = vec![("tunnel", format!("{}{esn}", self.tunnel))];
         let ports = match self.port {
             PortKind::Tun => None,
             PortKind::Xdp => Some("AF_XDP in native mode"),
@@ -403,6 +415,14 @@ mod tests {
             broken(|r| (r.forged_sent, r.forged_refused) = (0, 0)),
             ["0 forged packets sent, 0 refused"]
         );
+    }
+
+    #[test]
+    fn the_table_names_vpe_where_the_tunnel_is_one() {
+        let mut report = Report { tunnel: "vpe, aes128gcm16".to_owned(), ..good() };
+        report.conclude();
+        let table = report.table();
+        assert!(table.contains("5 VPE, segments joined") && !table.contains("ESN"), "{table}");
     }
 
     #[test]

@@ -136,8 +136,7 @@ impl Settings {
 name = "site-{peer}"
 local = "{local}"
 remote = "{remote}"
-{lines}{confirmations}esn = true
-replay_window = 4096
+{lines}{confirmations}replay_window = 4096
 {peer_window}selectors = [ {{ local = "{local_network}", remote = "{remote_network}" }} ]
 outbound = {outbound}
 inbound = {inbound}

@@ -111,13 +111,16 @@ impl Tunnel<'_> {
             None => Encapsulation::Esp,
             Some(port) => Encapsulation::EspInUdp { local_port: port, remote_port: port },
         };
-        let is_ah = self.protection.protocols == Protocols::Ah;
         let parameters = TunnelParameters {
             name: if is_a { "site-b" } else { "site-a" }.into(),
             endpoints: Endpoints { local, remote: Some(remote), encapsulation },
             learn_remote: false,
             interface: Interface::MAIN,
-            protocol: if is_ah { IpsecProtocol::Ah } else { IpsecProtocol::Esp },
+            protocol: match self.protection.protocols {
+                Protocols::Ah => IpsecProtocol::Ah,
+                Protocols::Vpe => IpsecProtocol::Vpe,
+                Protocols::Esp | Protocols::AhAndEsp => IpsecProtocol::Esp,
+            },
             mode: if self.protection.in_transport { Mode::Transport } else { Mode::Tunnel },
             covered_by: (self.protection.protocols == Protocols::AhAndEsp).then_some(AH_INDEX),
             covers: None,
