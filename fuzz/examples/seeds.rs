@@ -275,6 +275,22 @@ fn data_path() {
         ];
         write("outbound", name, &steps.concat());
     }
+    for (name, choice) in [("raw", 0_u8), ("chacha-in-udp", 6)] {
+        // Headers (kind, window, number) and texts, replays, rubbish, and more windows than there may be.
+        let packet = |header: [u8; 3]| [&[3][..], &header, &[1], &run(&[7; 9])].concat();
+        let windows: Vec<u8> = (0..7).flat_map(|window| packet([0, window, 9])).collect();
+        let steps: [&[u8]; 8] = [
+            &[choice],
+            &packet([0, 1, 5]),
+            &[2],
+            &packet([1, 1, 0]),
+            &[&[3, 6, 2, 1, 2, 64][..], &[3, 0, 2, 1, 0], &run(&[0x50; 30])].concat(),
+            &windows,
+            &[&[1][..], &run(&[0xFF]), &[1], &run(&[9; 40])].concat(),
+            &[&[4, 0, 2, 9, 3][..], &run(&[3, 200, 0, 0x60])].concat(),
+        ];
+        write("inbound_vpe", name, &steps.concat());
+    }
     // For the model of RFC 4301, any bytes are policies and datagrams.
     for seed in 1..=4 {
         write("inbound", &format!("policies-{seed}"), &random_bytes(&mut Rng::with_seed(seed), 700));

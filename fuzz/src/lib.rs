@@ -41,6 +41,7 @@ pub mod sas;
 pub mod socket_port;
 pub mod store;
 pub mod tun_port;
+pub mod vpe;
 pub mod wire;
 pub mod xdp_port;
 pub mod xfrm_server;
@@ -80,6 +81,7 @@ pub const TARGETS: &[Target] = &[
     target("xfrm_server", xfrm_server::xfrm_server),
     target("policy_changes", data_path::policy_changes),
     target("inbound", data_path::inbound),
+    target("inbound_vpe", vpe::inbound_vpe),
     target("outbound", data_path::outbound),
     target("replay_window_restore", data_path::replay_window_restore),
     slow("sequence_numbers", sas::sequence_numbers),

@@ -535,3 +535,17 @@ known_answer = {{ next_sequence_number = {first}, iv_seed = 0x0123456789abcdef }
         first = if esn { 0xFFFF_FFF0_u64 } else { 1 },
     )
 }
+
+/// VPE, whose second implementation is a Scapy layer written from docs/VPE.md: in every suite, over IPv4,
+/// IPv6 and in UDP, with padding, fill packets, and attacks that are counted by their names.
+#[test]
+fn scapy_and_testudo_open_each_others_vpe() {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/vpe/gateway.py");
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("scapy-vpe");
+    let python = std::process::Command::new("/usr/bin/python3")
+        .args([script.as_os_str(), OsStr::new(TESTUDO), folder.as_os_str()])
+        .output()
+        .expect("python3 runs");
+    let said = [python.stdout, python.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
+    assert!(python.status.success(), "{}", said.concat());
+}
