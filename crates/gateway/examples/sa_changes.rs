@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use support::load::Load;
 use testudo_crypto::{Direction, PortableEngine};
 use testudo_gateway::{Commander, MAX_SA_CHANGES, SaChange, SystemClock, UseFrom, WorkerCounters, serve};
-use testudo_ipsec::TunnelIndex;
+use testudo_ipsec::{IpsecProtocol, TunnelIndex};
 use testudo_port_memory::LoopPort;
 use testudo_wire::ip::Version;
 
@@ -82,6 +82,7 @@ fn main() {
         direction: Direction::Seal,
         version: Version::V4,
         udp: false,
+        protocol: IpsecProtocol::Esp,
         tunnels: TUNNELS,
         is_late: false,
     };

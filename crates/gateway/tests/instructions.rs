@@ -26,8 +26,8 @@ use support::load::{Load, turn_until_idle};
 use testudo_crypto::Direction::{Open, Seal};
 use testudo_gateway::{SaChange, UseFrom, Worker};
 use testudo_ipsec::{
-    Action, Direction, Flow, Moment, PacketValues, Policy, PolicyChange, PolicyId, PopulateFlags, Position,
-    Prefix, Selector, Spd, TunnelIndex, Verdict,
+    Action, Direction, Flow, IpsecProtocol, Moment, PacketValues, Policy, PolicyChange, PolicyId,
+    PopulateFlags, Position, Prefix, Selector, Spd, TunnelIndex, Verdict,
 };
 use testudo_port_memory::LoopPort;
 use testudo_wire::ip::Version;
@@ -170,8 +170,16 @@ macro_rules! cases {
 }
 
 /// ESP over IPv4, one tunnel, an engine that ends jobs inside `submit`.
-const SEALING: Load = Load { direction: Seal, version: Version::V4, udp: false, tunnels: 1, is_late: false };
+const SEALING: Load = Load {
+    direction: Seal,
+    version: Version::V4,
+    udp: false,
+    protocol: IpsecProtocol::Esp,
+    tunnels: 1,
+    is_late: false,
+};
 const OPENING: Load = Load { direction: Open, ..SEALING };
+const VPE: Load = Load { protocol: IpsecProtocol::Vpe, ..SEALING };
 const MANY_TUNNELS: Load = Load { udp: true, tunnels: 1000, ..SEALING };
 
 cases! {
@@ -181,6 +189,8 @@ cases! {
     fn opening_in_udp_costs_no_more_instructions() = Load { udp: true, ..OPENING };
     fn sealing_ipv6_costs_no_more_instructions() = Load { version: Version::V6, ..SEALING };
     fn opening_ipv6_costs_no_more_instructions() = Load { version: Version::V6, ..OPENING };
+    fn sealing_vpe_costs_no_more_instructions() = VPE;
+    fn opening_vpe_costs_no_more_instructions() = Load { direction: Open, ..VPE };
     fn sealing_for_1000_tunnels_costs_no_more_instructions() = MANY_TUNNELS;
     fn opening_from_1000_tunnels_costs_no_more_instructions() = Load { direction: Open, ..MANY_TUNNELS };
     fn sealing_late_costs_no_more_instructions() = Load { is_late: true, ..SEALING };

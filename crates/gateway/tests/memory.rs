@@ -30,7 +30,7 @@ use testudo_crypto::{Direction, Engine, KeyMaterial, PortableEngine, Suite};
 use testudo_engine_ipsec_mb::IpsecMbEngine;
 use testudo_engine_vaes::VaesEngine;
 use testudo_gateway::{PortPair, SaChange, UseFrom, Worker};
-use testudo_ipsec::{Lease, Moment, NumberSource, TunnelIndex};
+use testudo_ipsec::{IpsecProtocol, Lease, Moment, NumberSource, TunnelIndex};
 use testudo_packet::Pool;
 use testudo_port_memory::LoopPort;
 use testudo_wire::ip::Version;
@@ -114,8 +114,14 @@ impl std::fmt::Display for Bytes {
 }
 
 const TUNNELS: u32 = 1000;
-const LOAD: Load =
-    Load { direction: Direction::Seal, version: Version::V4, udp: false, tunnels: TUNNELS, is_late: false };
+const LOAD: Load = Load {
+    direction: Direction::Seal,
+    version: Version::V4,
+    udp: false,
+    protocol: IpsecProtocol::Esp,
+    tunnels: TUNNELS,
+    is_late: false,
+};
 
 fn key(suite: Suite, number: u32) -> KeyMaterial {
     // Two keys of 3DES that are equal would be refused.

@@ -12,6 +12,7 @@ mod support;
 
 use support::load::{Load, Loaded};
 use testudo_crypto::Direction;
+use testudo_ipsec::IpsecProtocol;
 use testudo_packet::{MEASURED_OF, ticks};
 use testudo_port_memory::LoopPort;
 use testudo_wire::ip::Version;
@@ -19,8 +20,14 @@ use testudo_wire::ip::Version;
 /// At least this many turns of each kind go into the median.
 const TURNS: usize = 2000;
 
-const LOAD: Load =
-    Load { direction: Direction::Seal, version: Version::V4, udp: true, tunnels: 1, is_late: false };
+const LOAD: Load = Load {
+    direction: Direction::Seal,
+    version: Version::V4,
+    udp: true,
+    protocol: IpsecProtocol::Esp,
+    tunnels: 1,
+    is_late: false,
+};
 
 /// The median ticks of measured turns and of the others.
 fn medians(load: &mut Loaded, mut before: impl FnMut()) -> (u64, u64) {

@@ -27,26 +27,32 @@ impl Ipsec {
                 if self.vpe.is_vpe(protocol::ESP, version, destination) =>
             {
                 buffer.truncate(total_bytes.into());
-                self.push_vpe(buffer, (version, destination), protocol::ESP, parsed);
+                self.push_vpe(buffer, parsed);
             }
             _ => self.parse(buffer, parsed),
         }
     }
 
     /// A plain datagram that is neither of ESP nor of AH, cut to its length. Not `cold`: VPE is what some
-    /// tunnels have.
+    /// tunnels have. What its header says is read again, so that those who parse ESP keep nothing for it.
+    /// Written in place, as what is parsed of ESP.
     #[inline(never)]
-    pub(crate) fn push_vpe(
-        &self,
-        buffer: &mut Buffer,
-        came_to: (Version, u128),
-        protocol: u8,
-        parsed: &mut ParsedInbound,
-    ) {
-        let ip_bytes = came_to.0.header_bytes();
-        match self.vpe_in(buffer.bytes(), ip_bytes, protocol, came_to) {
-            Some(vpe) => parsed.push(vpe),
-            None => self.push_uncommon(buffer, parsed),
+    pub(crate) fn push_vpe(&self, buffer: &mut Buffer, parsed: &mut ParsedInbound) {
+        let Some((came_to, protocol)) = destination_of(buffer.bytes()) else {
+            return self.push_uncommon(buffer, parsed);
+        };
+        let at = came_to.0.header_bytes();
+        if protocol == protocol::UDP || !self.vpe.is_vpe(protocol, came_to.0, came_to.1) {
+            return match self.vpe_in(buffer.bytes(), at, protocol, came_to) {
+                Some(vpe) => parsed.push(vpe),
+                None => self.push_uncommon(buffer, parsed),
+            };
+        }
+        let local_endpoint = LocalEndpoint::new(came_to.0, came_to.1, None).of_vpe(protocol);
+        let datagram = buffer.bytes();
+        match arrival_of_vpe(datagram, at, datagram.len(), local_endpoint) {
+            Some(arrival) => parsed.push(Parsed::Esp(arrival)),
+            None => parsed.push(Parsed::Drop(DropReason::VpeMalformed)),
         }
     }
 
@@ -63,7 +69,8 @@ impl Ipsec {
         if protocol != protocol::UDP {
             let is_vpe = self.vpe.is_vpe(protocol, came_to.0, came_to.1);
             let local_endpoint = LocalEndpoint::new(came_to.0, came_to.1, None).of_vpe(protocol);
-            return is_vpe.then(|| arrival_of_vpe(datagram, at, datagram.len(), local_endpoint));
+            let arrival = || arrival_of_vpe(datagram, at, datagram.len(), local_endpoint);
+            return is_vpe.then(|| parsed_as(arrival()));
         }
         if !self.vpe.is_any() {
             return None;
@@ -78,25 +85,36 @@ impl Ipsec {
         }
         let port = Some(udp.destination_port);
         let local_endpoint = LocalEndpoint::new(came_to.0, came_to.1, port).of_vpe(protocol);
-        Some(arrival_of_vpe(datagram, start, end, local_endpoint))
+        Some(parsed_as(arrival_of_vpe(datagram, start, end, local_endpoint)))
     }
 }
 
-/// Reads the header of a packet of VPE.
-#[inline]
-fn arrival_of_vpe(datagram: &[u8], at: usize, end: usize, local_endpoint: LocalEndpoint) -> Parsed {
-    let header = datagram.get(at..end).and_then(VpeHeader::parse);
-    match (header, u16::try_from(at), u16::try_from(end)) {
-        (Some(VpeHeader { spi, number, .. }), Ok(at), Ok(end)) => {
-            let header = EspHeader { spi, sequence: low_32(number) };
-            Parsed::Esp(Arrival { protocol: IpsecProtocol::Vpe, header, at, end, local_endpoint })
-        }
-        _ => Parsed::Drop(DropReason::VpeMalformed),
+/// Where a plain datagram came to, and the protocol that it carries.
+#[inline(always)]
+fn destination_of(datagram: &[u8]) -> Option<((Version, u128), u8)> {
+    if let Some(v4) = datagram.first_chunk::<20>().filter(|header| header[0] >> 4 == 4) {
+        let address = u32::from_be_bytes([v4[16], v4[17], v4[18], v4[19]]);
+        return Some(((Version::V4, address.into()), v4[9]));
     }
+    let v6 = datagram.first_chunk::<40>()?;
+    Some(((Version::V6, u128::from_be_bytes(*v6[24..].first_chunk()?)), v6[6]))
+}
+
+fn parsed_as(arrival: Option<Arrival>) -> Parsed {
+    arrival.map_or(Parsed::Drop(DropReason::VpeMalformed), Parsed::Esp)
+}
+
+/// Reads the header of a packet of VPE; `None` if it is shorter.
+#[inline(always)]
+fn arrival_of_vpe(datagram: &[u8], at: usize, end: usize, local_endpoint: LocalEndpoint) -> Option<Arrival> {
+    let VpeHeader { spi, number, .. } = VpeHeader::parse(datagram.get(at..end)?)?;
+    let header = EspHeader { spi, sequence: low_32(number) };
+    let (at, end) = (u16::try_from(at).ok()?, u16::try_from(end).ok()?);
+    Some(Arrival { protocol: IpsecProtocol::Vpe, header, at, end, local_endpoint })
 }
 
 impl InboundSa {
-    /// Appends the jobs that open packets of VPE to `jobs`.
+    /// Appends the jobs that open packets of VPE to `jobs`. Filled in where they are, as those of ESP.
     #[inline(never)]
     pub(crate) fn open_vpe(
         &self,
@@ -104,19 +122,20 @@ impl InboundSa {
         windows: Option<&Windows>,
         parsed: &[Parsed],
         buffers: &mut [Buffer],
-        mut drops: Drops<'_>,
+        drops: Drops<'_>,
         jobs: &mut Vec<Job>,
     ) {
-        for (parsed, buffer) in parsed.iter().zip(drain(buffers)) {
-            let mut job = Job::new(buffer, Direction::Open, sa_ref.bits());
-            match self.prepare_vpe(&mut job, parsed, windows) {
-                Ok(()) => jobs.push(job),
-                Err(reason) => self.refuse(&mut job, parsed, reason, &mut drops),
-            }
+        let from = jobs.len();
+        jobs.extend(drain(buffers).map(|buffer| Job::new(buffer, Direction::Open, sa_ref.bits())));
+        let prepare = |all_right, (job, parsed)| all_right & self.prepare_vpe(job, parsed, windows).is_ok();
+        if !jobs[from..].iter_mut().zip(parsed).fold(true, prepare) {
+            let prepare = |sa: &Self, job: &mut Job, parsed: &Parsed| sa.prepare_vpe(job, parsed, windows);
+            self.refuse_wrong(parsed, jobs, from, drops, prepare);
         }
     }
 
     /// [`prepare`](Self::prepare) for VPE: a packet without a text is a fill packet.
+    #[inline(always)]
     fn prepare_vpe(
         &self,
         job: &mut Job,

@@ -50,6 +50,7 @@ mod mtu_probe;
 mod numbers;
 mod offload;
 mod opened;
+mod opened_vpe;
 mod outbound;
 mod outcome;
 mod packet_rules;

@@ -4,7 +4,6 @@
 use crate::audit::Known;
 use crate::encap::ah::{AhTransport, AhTunnel};
 use crate::encap::esp_transport::EspTransport;
-use crate::encap::vpe::Vpe;
 use crate::encap::{Encap, MAX_DATAGRAM, Strip};
 use crate::fragments::{FragmentChecker, Way};
 use crate::inbound::reason_of_replay;
@@ -14,7 +13,6 @@ use crate::roaming::source_of;
 use crate::sa::{InboundSa, low_32};
 use crate::slots::SaRef;
 use crate::spd::{Action, Answer, Direction, Flow, OfInterface, Pair, Verdict};
-use crate::vpe::Windows;
 use crate::{Ipsec, ecn};
 use arrayvec::ArrayVec;
 use std::cell::RefCell;
@@ -25,7 +23,6 @@ use testudo_wire::ip::{self, IpHeader};
 use testudo_wire::plain::{PlainHeader, PlainV4, unchecked_v4, unchecked_v6};
 use testudo_wire::protocol;
 use testudo_wire::reassembly::ReceivedFragment;
-use testudo_wire::vpe::VpeHeader;
 
 /// What happens to a job whose packet is not forwarded as it is.
 #[derive(Debug, Clone, Copy)]
@@ -39,10 +36,10 @@ enum Fate {
 
 /// An inner packet that may be forwarded.
 #[derive(Debug, Clone, Copy)]
-struct Inner {
-    bytes: usize,
+pub(crate) struct Inner {
+    pub(crate) bytes: usize,
     /// Whether it may be a SYN of TCP.
-    is_syn: bool,
+    pub(crate) is_syn: bool,
 }
 
 /// Which jobs of a batch are not forwarded as they are, by their index; most often all are.
@@ -137,6 +134,9 @@ impl Ipsec {
             let sa = sa.filter(|sa| sa.counts_runs(packets, bytes, now));
             runs.push(CompletedRun { sa: sa_ref, jobs: run.len(), is_done: sa.is_none() });
             match sa {
+                Some(sa) if sa.encap == Encap::Vpe => {
+                    sa.commit_vpe_run(run, at, self.vpe_windows.get_mut(sa_ref), &mut refusals);
+                }
                 Some(sa) => sa.commit_run(run, at, &mut refusals),
                 None => self.judge_run(run, at, sa_ref, now, &mut refusals),
             }
@@ -236,7 +236,7 @@ impl Ipsec {
             Encap::EspTransport => sa.decapsulate_from::<EspTransport>(policies, check, job),
             Encap::AhTunnel => sa.decapsulate_from::<AhTunnel>(policies, check, job),
             Encap::AhTransport => sa.decapsulate_from::<AhTransport>(policies, check, job),
-            Encap::Vpe => sa.decapsulate_from::<Vpe>(policies, check, job),
+            Encap::Vpe => sa.decapsulate_vpe(policies, check, job),
         };
         let outcome = inner.map(|inner| inner.bytes as u64).map_err(|_| u64::from(job.text_bytes));
         let fate = inner.map(|inner| sa.fate_of(inner));
@@ -255,7 +255,7 @@ impl Ipsec {
 }
 
 /// What decides on fragments that come out of tunnels, while a batch is opened.
-struct FragmentCheck<'c> {
+pub(crate) struct FragmentCheck<'c> {
     checker: RefCell<&'c mut FragmentChecker>,
     now: Moment,
 }
@@ -269,11 +269,7 @@ impl InboundSa {
         }
         // In transport mode a packet is longer than its text, by headers.
         let most = bytes.saturating_add(packets.saturating_mul(MAX_DATAGRAM as u64));
-        let has_one_window = self.encap != Encap::Vpe;
-        !self.is_watched
-            && has_one_window
-            && !self.resync.is_searching()
-            && !self.lifetime.is_near(packets, most, now)
+        !self.is_watched && !self.resync.is_searching() && !self.lifetime.is_near(packets, most, now)
     }
 
     /// Checks the engine's verdict, then commits the sequence number.
@@ -281,21 +277,6 @@ impl InboundSa {
     fn commit(&mut self, job: &Job) -> Result<(), DropReason> {
         verdict_of(job)?;
         self.window.commit(job.sequence).map_err(reason_of_replay)
-    }
-
-    /// [`commit`](Self::commit) for VPE: in the window that the packet's header names, which the ICV covers.
-    fn commit_vpe(&mut self, job: &Job, windows: Option<&mut Windows>) -> Result<(), DropReason> {
-        verdict_of(job)?;
-        let header = job.buffer.bytes().get(job.auth_start as usize..).and_then(VpeHeader::parse);
-        // Its job was made of it, and no engine changes it.
-        let (Some(header), Some(windows)) = (header, windows) else {
-            return Err(DropReason::VpeMalformed);
-        };
-        windows.commit(&header)?;
-        if header.number > self.window.top() {
-            self.window.commit(header.number).map_err(reason_of_replay)?;
-        }
-        Ok(())
     }
 
     /// [`commit`](Self::commit) for adjacent jobs of a batch, from index `at` on.
@@ -346,8 +327,7 @@ impl InboundSa {
                 self.run_with(jobs, at, refusals, open);
             }
             Encap::Vpe => {
-                let open = |sa: &Self, job: &mut Job| sa.decapsulate_from::<Vpe>(policies, check, job);
-                self.run_with(jobs, at, refusals, open);
+                self.run_with(jobs, at, refusals, |sa, job| sa.decapsulate_vpe(policies, check, job));
             }
         }
     }
@@ -432,7 +412,7 @@ impl InboundSa {
 
     /// [`decapsulate`](Self::decapsulate) for what is not ESP in tunnel mode. What carries ESP is not looked
     /// up in policy: the packet inside will be.
-    fn decapsulate_from<S: Strip>(
+    pub(crate) fn decapsulate_from<S: Strip>(
         &self,
         policies: OfInterface<'_>,
         check: &FragmentCheck<'_>,

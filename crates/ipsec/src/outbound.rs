@@ -11,7 +11,7 @@ use crate::audit::Drops;
 use crate::encap::ah::{AhTransport, AhTunnel, unmask};
 use crate::encap::esp_transport::EspTransport;
 use crate::encap::esp_tunnel::{EspTunnel, Framing};
-use crate::encap::vpe::Vpe;
+use crate::encap::vpe::{Vpe, VpeFraming};
 use crate::encap::{Encap, Frame, Mode, outer_fields, then};
 use crate::fragments::{Reassembled, Way};
 use crate::held::NO_SA;
@@ -23,9 +23,11 @@ use crate::sa::{Framed, OutboundSa};
 use crate::slots::SaRef;
 use crate::slow_path::SlowPath;
 use crate::spd::{Action, Answer, Verdict};
+use crate::vpe::flow_hash;
+use arrayvec::ArrayVec;
 use std::vec::Drain;
 use testudo_crypto::{Direction, Job, JobStatus};
-use testudo_packet::{Batch, Buffer, DropReason, Pool, Stage, StageClock};
+use testudo_packet::{BATCH_SIZE, Batch, Buffer, DropReason, Pool, Stage, StageClock};
 use testudo_wire::ip::IpHeader;
 
 impl Ipsec {
@@ -216,7 +218,7 @@ impl Ipsec {
         out: &mut Prepared,
     ) -> bool {
         let Some(sa) = self.outbound.get_mut(sa_ref) else { return false };
-        if sa.framed == Framed::Singly {
+        if !matches!(sa.framed, Framed::InRuns | Framed::InRunsThatVary) {
             return false;
         }
         let first = admit_run(sa, metas, now);
@@ -224,6 +226,40 @@ impl Ipsec {
         frame_run(&framing, metas, buffers, first, pool, &mut out.jobs);
         if sa.framed == Framed::InRunsThatVary {
             let (template, jobs) = (sa.template.as_ref(), out.jobs.iter_mut().rev().take(metas.len()));
+            outer_fields::complete_run(template, sa_ref, jobs, &mut self.identifications);
+        }
+        true
+    }
+
+    /// [`protect`](Self::protect) for VPE: each packet has the next number of its flow's window. `false`,
+    /// with nothing done, if that needs the slow path.
+    #[inline(never)]
+    fn protect_in_windows(
+        &mut self,
+        sa_ref: SaRef,
+        metas: &[PacketMeta],
+        buffers: &mut [Buffer],
+        now: Moment,
+        pool: &mut Pool,
+        out: &mut Prepared,
+    ) -> bool {
+        let sa = self.outbound.get_mut(sa_ref).filter(|sa| sa.framed == Framed::InWindows);
+        let Some(sa) = sa else { return false };
+        let Some(numbered) = number_in_windows(sa, metas, buffers, now) else { return false };
+        let Some(framing) = VpeFraming::of(sa, sa_ref) else { return false };
+        let jobs = &mut out.jobs;
+        let from = jobs.len();
+        let packets = drain(buffers).zip(metas).zip(&numbered);
+        jobs.extend(
+            packets.map(|((buffer, meta), (_, number))| framing.job(buffer, meta.content.bytes, *number)),
+        );
+        let windows = numbered.iter().map(|(window, _)| *window);
+        if !framing.write(&mut jobs[from..], metas.iter().map(|meta| meta.content).zip(windows)) {
+            // Not reached: `number_in_windows` has checked the room of all.
+            jobs.drain(from..).for_each(|job| pool.discard(job.buffer, DropReason::NoRoom));
+        }
+        if sa.headers_vary {
+            let (template, jobs) = (sa.template.as_ref(), jobs.iter_mut().rev().take(metas.len()));
             outer_fields::complete_run(template, sa_ref, jobs, &mut self.identifications);
         }
         true
@@ -241,6 +277,9 @@ impl Ipsec {
         pool: &mut Pool,
         out: &mut Prepared,
     ) {
+        if self.protect_in_windows(sa_ref, metas, buffers, now, pool, out) {
+            return;
+        }
         let Some(sa) = self.outbound.get(sa_ref) else { return discard(buffers, DropReason::NoSa, pool) };
         if sa.sequence.is_shared() {
             return self.protect_shared(sa_ref, metas, buffers, now, pool, out);
@@ -378,13 +417,8 @@ impl Ipsec {
 /// packet is not common, or a limit of the SA or of its lease is near.
 #[inline(always)]
 fn admit_run(sa: &mut OutboundSa, metas: &[PacketMeta], now: Moment) -> Option<u64> {
-    let (mut bytes, mut all_common) = (0, sa.template.is_some());
-    for meta in metas {
-        bytes += u64::from(meta.content.bytes);
-        all_common &= (meta.content.bytes <= sa.inner_mtu) & meta.is_common;
-    }
-    let packets = metas.len() as u64;
-    if !all_common || sa.lifetime.is_near(packets, bytes, now) {
+    let (packets, bytes) = (metas.len() as u64, bytes_of_common(sa, metas)?);
+    if sa.lifetime.is_near(packets, bytes, now) {
         return None;
     }
     let first = sa.sequence.reserve_run(packets)?;
@@ -392,6 +426,43 @@ fn admit_run(sa: &mut OutboundSa, metas: &[PacketMeta], now: Moment) -> Option<u
     sa.last_sent = now;
     sa.counters.count(packets, bytes, first + packets - 1);
     Some(first)
+}
+
+/// The bytes of packets that are all common; `None` if any is not, or the peer's address is unknown.
+#[inline(always)]
+fn bytes_of_common(sa: &OutboundSa, metas: &[PacketMeta]) -> Option<u64> {
+    let (mut bytes, mut all_common) = (0, sa.template.is_some());
+    for meta in metas {
+        bytes += u64::from(meta.content.bytes);
+        all_common &= (meta.content.bytes <= sa.inner_mtu) & meta.is_common;
+    }
+    all_common.then_some(bytes)
+}
+
+/// [`admit_run`] for VPE: window and number of each packet.
+#[inline]
+fn number_in_windows(
+    sa: &mut OutboundSa,
+    metas: &[PacketMeta],
+    buffers: &[Buffer],
+    now: Moment,
+) -> Option<ArrayVec<(u16, u64), BATCH_SIZE>> {
+    let (packets, bytes) = (metas.len() as u64, bytes_of_common(sa, metas)?);
+    // No packet takes more than one number of the gate.
+    if sa.lifetime.is_near(packets, bytes, now) || !sa.sequence.has_far(packets) {
+        return None;
+    }
+    let (numbers, mut numbered) = (sa.vpe.as_mut()?, ArrayVec::new());
+    for (meta, buffer) in metas.iter().zip(buffers) {
+        let flow = flow_hash(buffer.bytes(), numbers.keys);
+        let number = numbers.reserve(flow, meta.content.traffic_class, &mut sa.sequence).ok()?;
+        numbered.push((numbers.chosen(), number));
+    }
+    sa.lifetime.count_far(packets, bytes);
+    sa.last_sent = now;
+    // The last number of any window.
+    sa.counters.count(packets, bytes, sa.sequence.next() - 1);
+    Some(numbered)
 }
 
 /// Appends the jobs of packets that have room, and writes headers and trailers around them. Two loops: one

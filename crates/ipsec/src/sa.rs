@@ -36,6 +36,8 @@ pub(crate) enum Framed {
     InRuns,
     /// Likewise, and outer headers are [completed](crate::encap::outer_fields) after that.
     InRunsThatVary,
+    /// Runs of them at once, each packet numbered in its window of VPE.
+    InWindows,
     /// One by one.
     Singly,
 }
@@ -46,6 +48,7 @@ impl Framed {
             Encap::EspTunnel if is_padded => Self::Singly,
             Encap::EspTunnel if headers_vary => Self::InRunsThatVary,
             Encap::EspTunnel => Self::InRuns,
+            Encap::Vpe if !is_padded => Self::InWindows,
             _ => Self::Singly,
         }
     }
@@ -313,17 +316,17 @@ impl OutboundSa {
     }
 
     /// [`admit`](Self::admit) for VPE: the next number of the window of a packet with this traffic class, of
-    /// a flow whose hash depends on a seed.
+    /// a flow whose hash depends on two keys.
     pub(crate) fn admit_in_window(
         &mut self,
-        flow: impl FnOnce(u64) -> u64,
+        flow: impl FnOnce([u64; 2]) -> u64,
         traffic_class: u8,
         bytes: usize,
         now: Moment,
         events: &mut Vec<Event>,
     ) -> Result<u64, DropReason> {
         self.admit_with(bytes, now, events, |sa| match &mut sa.vpe {
-            Some(numbers) => numbers.reserve(flow(numbers.seed), traffic_class, &mut sa.sequence),
+            Some(numbers) => numbers.reserve(flow(numbers.keys), traffic_class, &mut sa.sequence),
             None => Err(SequenceError::Exhausted),
         })
     }

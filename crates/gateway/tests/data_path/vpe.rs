@@ -374,3 +374,108 @@ fn a_packet_grows_by_its_headers_alone() {
         assert_eq!(a.seal(inner(bytes)).remove(0).len(), bytes + 20 + VPE_HEADER_BYTES);
     }
 }
+
+/// Datagrams of many flows, as a burst and one by one.
+fn flows(packets: usize) -> Vec<Vec<u8>> {
+    let packet = |n: usize| match n % 3 {
+        0 => of_flow(1000 + (n % 50) as u16, [0, 46, 12][n / 3 % 3]),
+        1 => inner(60 + n % 400),
+        _ => Inner::udp("10.0.0.1", "172.16.0.2", 28 + n % 300).bytes(),
+    };
+    (0..packets).map(packet).collect()
+}
+
+/// Packets that come together are framed together; each is sealed to the byte as it is alone on the slow
+/// path, which an SA that pads takes, whatever the outer headers are.
+#[test]
+fn packets_of_a_burst_are_sealed_as_one_by_one() {
+    let classes = VpeClasses::of_sets([&[46][..], &[10, 12]]);
+    let rules = VpeRules::default().with_slots(classes, 0, 8).expect("24 windows");
+    for (udp, outer) in [(false, Version::V4), (true, Version::V4), (false, Version::V6), (true, Version::V6)]
+    {
+        let spec = TunnelSpec { udp, outer, ..with(rules) };
+        // No packet is shorter than one byte: none is padded.
+        let slow = TunnelSpec { rules: PacketRules { tfc_pad_to: 1, ..spec.rules }, ..spec.clone() };
+        let (mut bursts, mut slow) = (gateway(Side::A, &spec), gateway(Side::A, &slow));
+        let mut b = gateway(Side::B, &spec);
+        for burst in flows(400).chunks(57) {
+            burst.iter().for_each(|packet| bursts.protected.push(packet.clone()));
+            bursts.settle();
+            let sealed = bursts.unprotected.take();
+            let alone: Vec<_> = burst.iter().flat_map(|packet| slow.seal(packet.clone())).collect();
+            assert_eq!(sealed, alone, "in UDP: {udp}, over {outer:?}");
+            sealed.into_iter().for_each(|datagram| b.unprotected.push(datagram));
+            b.settle();
+            assert_eq!(b.protected.take(), burst);
+        }
+        bursts.assert_settled();
+        b.assert_settled();
+    }
+}
+
+/// A lease that ends within bursts: what is sent has no number of a window twice nor out of turn, and what is
+/// not sent is dropped by name.
+#[test]
+fn bursts_over_small_leases_repeat_no_number() {
+    let mut store = LeaseTwin::new(40);
+    let mut a = Gateway::new(spec().policies(Side::A), PoolSize(512, 2048), portable());
+    a.install(spec().install(Side::A, &mut store, None));
+    let (mut last, mut sent, mut bursts) = (HashMap::new(), 0, 0);
+    for burst in flows(6000).chunks(64) {
+        burst.iter().for_each(|packet| a.protected.push(packet.clone()));
+        a.settle();
+        for datagram in a.unprotected.take() {
+            let header = header_of(&datagram);
+            let before = last.insert(header.window, header.number).unwrap_or(0);
+            assert!(header.number > before, "window {}: {before}, {}", header.window, header.number);
+            sent += 1;
+        }
+        bursts += 1;
+        // Later at times than the worker wishes.
+        if bursts % 3 == 0 {
+            store.serve();
+        }
+    }
+    let unsent = a.drops(DropReason::SequenceNotLeased);
+    assert_eq!(sent + unsent, 6000);
+    assert!(unsent > 0 && sent > 1000, "{sent} sent, {unsent} not");
+    a.assert_settled();
+}
+
+/// Hostile: a burst in which authentic packets, replays, forged ones and windows beyond the limit alternate;
+/// each is judged as it is alone.
+#[test]
+fn a_burst_of_everything_is_judged_packet_by_packet() {
+    let mut b = gateway(Side::B, &with(VpeRules::default().with_windows_max(4)));
+    let packet = inner(60);
+    for window in 0..4 {
+        assert_eq!(b.open(from_a(header(window, 1), &packet)).len(), 1);
+    }
+    for number in 2..50 {
+        let window = (number % 4) as u16;
+        let good = from_a(header(window, number), &packet);
+        let mut forged = from_a(header(window, number + 1000), &packet);
+        forged[60] ^= 1;
+        let burst = [
+            forged,
+            good.clone(),
+            from_a(header(100 + window, 1), &packet),
+            good,
+            from_a(VpeHeader { sender: 9, ..header(window, number) }, &packet),
+            from_a(header(window, 0), &packet),
+        ];
+        burst.into_iter().for_each(|datagram| b.unprotected.push(datagram));
+        b.settle();
+        assert_eq!(b.protected.take(), std::slice::from_ref(&packet), "{number}");
+    }
+    let counted = [
+        (DropReason::AuthenticationFailed, 48),
+        (DropReason::ReplayDuplicate, 48),
+        (DropReason::ReplayTooOld, 48),
+        (DropReason::VpeWindows, 96),
+    ];
+    for (reason, packets) in counted {
+        assert_eq!(b.drops(reason), packets, "{reason:?}");
+    }
+    b.assert_settled();
+}

@@ -114,6 +114,8 @@ pub struct Load {
     /// Of inner and outer headers.
     pub version: Version,
     pub udp: bool,
+    /// ESP or VPE.
+    pub protocol: IpsecProtocol,
     pub tunnels: u32,
     /// Whether the engine ends jobs later, and in another order.
     pub is_late: bool,
@@ -241,7 +243,10 @@ impl Load {
     }
 
     fn tunnel(&self, number: u32, lease: Arc<Lease>) -> TunnelInstall {
-        let suite = Suite::AES128GCM16;
+        let suite = match self.protocol {
+            IpsecProtocol::Vpe => Suite::AES128GCM16.for_vpe().expect("a suite of VPE"),
+            _ => Suite::AES128GCM16,
+        };
         let ends = match self.version {
             Version::V4 => ["192.0.2.1", "198.51.100.2"],
             Version::V6 => ["2001:db8:a::1", "2001:db8:b::2"],
@@ -264,7 +269,10 @@ impl Load {
             spent: Spent::default(),
         };
         let encapsulation = match self.udp {
-            true => Encapsulation::EspInUdp { local_port: 4500, remote_port: 4500 },
+            true => {
+                let port = if self.protocol == IpsecProtocol::Vpe { 4501 } else { 4500 };
+                Encapsulation::EspInUdp { local_port: port, remote_port: port }
+            }
             false => Encapsulation::Esp,
         };
         let endpoints = Endpoints { local, remote: Some(remote), encapsulation };
@@ -273,7 +281,7 @@ impl Load {
             endpoints,
             learn_remote: false,
             interface: Interface::MAIN,
-            protocol: IpsecProtocol::Esp,
+            protocol: self.protocol,
             mode: Mode::Tunnel,
             covered_by: None,
             covers: None,

@@ -28,6 +28,8 @@ pub(crate) const ATOMIC: u16 = 0;
 
 /// Bytes of the block that holds a tunnel's headers: IPv6 40, UDP 8, ESP 8, and the rest of a cache line.
 pub(crate) const BLOCK_BYTES: usize = 64;
+/// Bytes of the longest headers of a tunnel without ESP: IPv6 and UDP.
+pub(crate) const OUTER_BYTES: usize = 40 + UDP_HEADER_BYTES;
 /// Where the ESP header is in the block: at its end.
 const ESP_AT: usize = BLOCK_BYTES - ESP_HEADER_BYTES;
 
@@ -206,8 +208,33 @@ impl OuterTemplate {
     ) {
         *out = self.block;
         out[ESP_AT + 4..].copy_from_slice(&sequence.to_be_bytes());
+        self.patch::<V6, UDP, BLOCK_BYTES, ESP_AT>(out, total_bytes, inner_class);
+    }
+
+    /// [`stamp`](Self::stamp) for what is not ESP: IP and UDP headers alone.
+    #[inline(always)]
+    pub(crate) fn stamp_outer<const V6: bool, const UDP: bool>(
+        &self,
+        out: &mut [u8; OUTER_BYTES],
+        total_bytes: u16,
+        inner_class: u8,
+    ) {
+        if let Some(block) = self.block[..ESP_AT].last_chunk() {
+            *out = *block;
+        }
+        self.patch::<V6, UDP, OUTER_BYTES, OUTER_BYTES>(out, total_bytes, inner_class);
+    }
+
+    /// Fills in length, class and checksum of headers that end at `END`.
+    #[inline(always)]
+    fn patch<const V6: bool, const UDP: bool, const N: usize, const END: usize>(
+        &self,
+        out: &mut [u8; N],
+        total_bytes: u16,
+        inner_class: u8,
+    ) {
         let class = self.class.of(inner_class);
-        let udp_at = ESP_AT - if UDP { UDP_HEADER_BYTES } else { 0 };
+        let udp_at = END - if UDP { UDP_HEADER_BYTES } else { 0 };
         let ip_bytes: u16 = if V6 { 40 } else { 20 };
         let ip_at = udp_at - usize::from(ip_bytes);
         if UDP {

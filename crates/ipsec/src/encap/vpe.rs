@@ -7,20 +7,109 @@
 //!
 //! Nothing comes after the packet, so that its headers may be in a segment of their own.
 
-use super::template::ATOMIC;
-use super::{Carried, Frame, ROOM_BEHIND, Strip, packet_offset};
+use super::esp_tunnel::Content;
+use super::template::{ATOMIC, Headers, OUTER_BYTES, OuterTemplate};
+use super::{Carried, Frame, ROOM_BEFORE, ROOM_BEHIND, Strip, packet_offset};
 use crate::event::Event;
-use crate::fragments::{Identifications, folded, mix};
+use crate::fragments::Identifications;
 use crate::lifetime::Moment;
 use crate::sa::{InboundSa, OutboundSa};
 use crate::slots::SaRef;
+use crate::vpe::flow_hash;
 use testudo_crypto::{Direction, Job};
 use testudo_packet::{Buffer, DropReason};
 use testudo_wire::ip::{self, IpHeader};
 use testudo_wire::protocol;
 use testudo_wire::vpe::{VPE_HEADER_BYTES, VPE_ICV_AT, VpeHeader, VpePlaintext};
 
-/// VPE.
+// What the fast path writes before a packet is the longest outer headers and VPE's own.
+const _: () = assert!(ROOM_BEFORE == OUTER_BYTES + VPE_HEADER_BYTES);
+
+/// Loop invariants copied out of the SA, as [`esp_tunnel::Framing`](super::esp_tunnel::Framing) has them.
+pub(crate) struct VpeFraming<'a> {
+    template: &'a OuterTemplate,
+    /// Bytes of all headers.
+    front: u32,
+    auth_start: u32,
+    sender: u16,
+    spi: u32,
+    sa: u32,
+    then: u8,
+}
+
+impl<'a> VpeFraming<'a> {
+    /// The framing of an SA of VPE; `None` while the peer's address is unknown.
+    #[inline]
+    pub(crate) fn of(sa: &'a OutboundSa, sa_ref: SaRef) -> Option<Self> {
+        let (template, numbers) = (sa.template.as_ref()?, sa.vpe.as_ref()?);
+        Some(Self {
+            template,
+            front: packet_offset(template.bytes() + VPE_HEADER_BYTES),
+            auth_start: packet_offset(template.bytes()),
+            sender: numbers.rules().sender,
+            spi: sa.spi,
+            sa: sa_ref.bits(),
+            then: sa.then,
+        })
+    }
+
+    /// The job that seals the packet in `buffer`, which is `bytes` long, once [`write`](Self::write) has
+    /// framed it.
+    #[inline(always)]
+    pub(crate) fn job(&self, buffer: Buffer, bytes: u16, sequence: u64) -> Job {
+        Job {
+            sequence,
+            auth_start: self.auth_start,
+            text_start: self.front,
+            text_bytes: bytes.into(),
+            then: self.then,
+            ..Job::new(buffer, Direction::Seal, self.sa)
+        }
+    }
+
+    /// Writes headers before the packets of jobs, each in its window. Returns `false` if any buffer lacks the
+    /// room, or any datagram would be too long for its header: nothing is written before that packet.
+    #[inline]
+    pub(crate) fn write(&self, jobs: &mut [Job], packets: impl Iterator<Item = (Content, u16)>) -> bool {
+        match self.template.headers() {
+            Headers::V4 => self.write_each::<false, false>(jobs, packets),
+            Headers::V4Udp => self.write_each::<false, true>(jobs, packets),
+            Headers::V6 => self.write_each::<true, false>(jobs, packets),
+            Headers::V6Udp => self.write_each::<true, true>(jobs, packets),
+        }
+    }
+
+    #[inline(never)]
+    fn write_each<const V6: bool, const UDP: bool>(
+        &self,
+        jobs: &mut [Job],
+        packets: impl Iterator<Item = (Content, u16)>,
+    ) -> bool {
+        let surround = |(job, (content, window))| self.surround::<V6, UDP>(job, content, window);
+        jobs.iter_mut().zip(packets).map(surround).fold(true, |all, is_written| all & is_written)
+    }
+
+    #[inline(always)]
+    fn surround<const V6: bool, const UDP: bool>(
+        &self,
+        job: &mut Job,
+        content: Content,
+        window: u16,
+    ) -> bool {
+        let header = VpeHeader { sender: self.sender, window, number: job.sequence, spi: self.spi };
+        let total = u16::try_from(self.front + u32::from(content.bytes));
+        let (Ok(total), Some(around)) = (total, job.buffer.around::<ROOM_BEFORE, 0>()) else { return false };
+        if let Some((outer, own)) = around.before.split_first_chunk_mut() {
+            self.template.stamp_outer::<V6, UDP>(outer, total, content.traffic_class);
+            own[..VPE_ICV_AT].copy_from_slice(&header.to_bytes());
+            own[VPE_ICV_AT..].fill(0);
+        }
+        around.grow(self.front, 0);
+        true
+    }
+}
+
+/// VPE, packet by packet.
 pub(crate) struct Vpe;
 
 impl Frame for Vpe {
@@ -38,13 +127,8 @@ impl Frame for Vpe {
         now: Moment,
         events: &mut Vec<Event>,
     ) -> Result<u64, DropReason> {
-        sa.admit_in_window(
-            |seed| flow_hash(header, packet.bytes(), seed),
-            header.traffic_class,
-            bytes,
-            now,
-            events,
-        )
+        let flow = |keys| flow_hash(packet.bytes(), keys);
+        sa.admit_in_window(flow, header.traffic_class, bytes, now, events)
     }
 
     fn frame(
@@ -94,19 +178,6 @@ fn surround(sa: &OutboundSa, packet: &mut Buffer, class: u8, number: u64) -> Opt
     header[..VPE_ICV_AT].copy_from_slice(&VpeHeader { sender, window, number, spi: sa.spi }.to_bytes());
     header[VPE_ICV_AT..].fill(0);
     Some(outer_bytes)
-}
-
-/// The hash of a flow: addresses, protocol and ports. All fragments of a datagram have the same, so that they
-/// stay in order.
-fn flow_hash(header: &IpHeader, packet: &[u8], seed: u64) -> u64 {
-    let ports = if header.fragment.is_none() { header.ports(packet) } else { None };
-    let rest = match ports {
-        Some((source, destination)) => u64::from(source) << 16 | u64::from(destination),
-        None => 0,
-    };
-    let protocol = if header.fragment.is_some() { protocol::FRAGMENT } else { header.protocol };
-    let addresses = mix(mix(seed ^ folded(header.source)) ^ folded(header.destination));
-    mix(addresses ^ rest ^ u64::from(protocol) << 32)
 }
 
 impl Strip for Vpe {

@@ -118,6 +118,12 @@ impl SequenceNumbers {
         Some(first)
     }
 
+    /// Whether as many numbers are at hand without a look at the lease.
+    #[inline]
+    pub(crate) fn has_far(&self, count: u64) -> bool {
+        self.next.checked_add(count).is_some_and(|next| next <= self.low_water)
+    }
+
     /// Leaves all numbers up to `last` out. `false` if they are used already, or none is left behind them.
     pub(crate) fn advance(&mut self, last: u64) -> bool {
         if let Supply::Shared(reserver) = &self.supply {

@@ -10,11 +10,13 @@
 //!
 //! Deliberately missing: groups of several senders.
 
+mod flow;
 mod numbers;
 mod places;
 mod rules;
 mod windows;
 
+pub(crate) use flow::flow_hash;
 pub(crate) use numbers::Numbers;
 pub(crate) use places::Places;
 pub use rules::{TooManyWindows, VpeClasses, VpeRules};

@@ -12,6 +12,7 @@
 //! ```
 
 use super::VpeRules;
+use crate::fragments::mix;
 use crate::numbers::{SequenceError, SequenceNumbers};
 
 /// The windows that this worker sends in.
@@ -23,13 +24,13 @@ pub(crate) struct Numbers {
     /// The window that the packet in hand is numbered in.
     chosen: u16,
     /// What flows are hashed with, so that nobody can choose flows that share a window.
-    pub(crate) seed: u64,
+    pub(crate) keys: [u64; 2],
 }
 
 impl Numbers {
     pub(crate) fn new(rules: VpeRules, gate: &SequenceNumbers, seed: u64) -> Box<Self> {
         let next = vec![gate.next(); rules.windows() as usize].into();
-        Box::new(Self { rules, next, chosen: 0, seed })
+        Box::new(Self { rules, next, chosen: 0, keys: [mix(seed), mix(!seed)] })
     }
 
     pub(crate) fn rules(&self) -> &VpeRules {

@@ -3,7 +3,6 @@
 use crate::inbound::reason_of_replay;
 use crate::numbers::{ReplayError, ReplayWindow};
 use crate::slots::SaRef;
-use hashbrown::HashMap;
 use testudo_packet::DropReason;
 use testudo_wire::vpe::VpeHeader;
 
@@ -18,7 +17,10 @@ const WINDOW_FRONT_BYTES: usize = 8;
 /// The windows of one SA. A window is made by its first authentic packet, and kept as long as the key is.
 #[derive(Debug)]
 pub(crate) struct Windows {
-    windows: HashMap<(u16, u16), ReplayWindow, foldhash::fast::RandomState>,
+    windows: Vec<(u16, ReplayWindow)>,
+    /// One more than the place of each window there, by its Window ID; 0 for none. As long as the highest ID
+    /// of an authentic packet needs: no more than a quarter of a megabyte.
+    places: Vec<u32>,
     /// The most windows.
     limit: usize,
     /// Packets that each spans.
@@ -60,7 +62,31 @@ impl InboundWindows {
 impl Windows {
     pub(crate) fn new(limit: u32, size: u32) -> Box<Self> {
         let limit = usize::try_from(limit).unwrap_or(usize::MAX).max(1);
-        Box::new(Self { windows: HashMap::default(), limit, size, floor: 0, top: 0 })
+        Box::new(Self::empty(limit, size))
+    }
+
+    fn empty(limit: usize, size: u32) -> Self {
+        Self { windows: Vec::new(), places: Vec::new(), limit, size, floor: 0, top: 0 }
+    }
+
+    /// The place of a window, if it is there. Another Sender ID than 0 has none.
+    #[inline]
+    fn place(&self, header: &VpeHeader) -> Option<usize> {
+        let place = *self.places.get(usize::from(header.window))?;
+        if header.sender != 0 {
+            return None;
+        }
+        (place as usize).checked_sub(1)
+    }
+
+    fn insert(&mut self, id: u16, window: ReplayWindow) {
+        let at = usize::from(id);
+        if self.places.len() <= at {
+            self.places.resize(at + 1, 0);
+        }
+        self.windows.push((id, window));
+        // No more windows than Window IDs.
+        self.places[at] = u32::try_from(self.windows.len()).unwrap_or(0);
     }
 
     /// Whether a packet may be accepted. Changes nothing.
@@ -69,8 +95,8 @@ impl Windows {
     /// Why not.
     #[inline]
     pub(crate) fn check(&self, header: &VpeHeader) -> Result<(), DropReason> {
-        match self.windows.get(&(header.sender, header.window)) {
-            Some(window) => window.check(header.number).map_err(reason_of_replay),
+        match self.place(header).and_then(|place| self.windows.get(place)) {
+            Some((_, window)) => window.check(header.number).map_err(reason_of_replay),
             None => self.check_new(header),
         }
     }
@@ -92,8 +118,8 @@ impl Windows {
         if header.sender != 0 {
             return Err(DropReason::VpeSender);
         }
-        match self.windows.get_mut(&(header.sender, header.window)) {
-            Some(window) => window.commit(header.number).map_err(reason_of_replay)?,
+        match self.place(header).and_then(|place| self.windows.get_mut(place)) {
+            Some((_, window)) => window.commit(header.number).map_err(reason_of_replay)?,
             None => self.commit_new(header)?,
         }
         self.top = self.top.max(header.number);
@@ -109,7 +135,7 @@ impl Windows {
             debug_assert!(closed, "no number is too high for a window of VPE");
         }
         window.commit(header.number).map_err(reason_of_replay)?;
-        self.windows.insert((header.sender, header.window), window);
+        self.insert(header.window, window);
         Ok(())
     }
 
@@ -121,15 +147,15 @@ impl Windows {
     /// Each window, and its highest number.
     #[cfg(test)]
     pub(crate) fn tops(&self) -> impl Iterator<Item = ((u16, u16), u64)> + '_ {
-        self.windows.iter().map(|(name, window)| (*name, window.top()))
+        self.windows.iter().map(|(id, window)| ((0, *id), window.top()))
     }
 
     /// All windows as bytes, to be saved over a restart.
     pub(crate) fn save(&self) -> Vec<u8> {
         let mut bytes = [self.top.to_le_bytes(), MANY.to_le_bytes(), self.floor.to_le_bytes()].concat();
-        for ((sender, window), state) in &self.windows {
+        for (id, state) in &self.windows {
             let saved = state.save();
-            bytes.extend([sender.to_le_bytes(), window.to_le_bytes()].concat());
+            bytes.extend([[0; 2], id.to_le_bytes()].concat());
             bytes.extend(u32::try_from(saved.len()).unwrap_or(0).to_le_bytes());
             bytes.extend(saved);
         }
@@ -141,8 +167,7 @@ impl Windows {
     /// knows which there were. `false`, with nothing changed, if the bytes are neither.
     #[must_use]
     pub(crate) fn restore(&mut self, bytes: &[u8]) -> bool {
-        let (limit, size) = (self.limit, self.size);
-        let empty = || Self { windows: HashMap::default(), limit, size, floor: 0, top: 0 };
+        let empty = || Self::empty(self.limit, self.size);
         let restored = if ReplayWindow::is_closed(bytes) {
             ReplayWindow::top_of(bytes).map(|top| Self { floor: top, top, ..empty() })
         } else {
@@ -171,10 +196,12 @@ impl Windows {
             let length = usize::try_from(u32::from_le_bytes([n0, n1, n2, n3])).ok()?;
             let (saved, after) = after.split_at_checked(length)?;
             let mut window = ReplayWindow::new(empty.size, true);
-            if !window.restore(saved) || window.top() > empty.top {
+            let header = VpeHeader { sender: 0, window: u16::from_le_bytes([w0, w1]), number: 0, spi: 0 };
+            let is_new = [s0, s1] == [0; 2] && empty.place(&header).is_none();
+            if !is_new || !window.restore(saved) || window.top() > empty.top {
                 return None;
             }
-            empty.windows.insert((u16::from_le_bytes([s0, s1]), u16::from_le_bytes([w0, w1])), window);
+            empty.insert(header.window, window);
             rest = after;
         }
         (rest.is_empty() && empty.windows.len() <= empty.limit).then_some(empty)
