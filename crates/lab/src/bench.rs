@@ -148,7 +148,7 @@ fn open_picture(path: &Path) -> Result<(&Path, File), BenchError> {
 fn draw(options: &BenchOptions, series: &[Series], path: &Path, file: File) -> Result<(), BenchError> {
     let subtitle = format!(
         "one core, in memory, {}; medians of {} repetitions, with lowest and highest",
-        options.encapsulation.name(),
+        options.encapsulations(),
         options.repetitions
     );
     let panel = chart::Panel {

@@ -6,7 +6,8 @@ use std::sync::LazyLock;
 
 use testudo_crypto::{AesKey, Cipher, Integrity, ProposalError, Requirement, Suite};
 use testudo_gateway::Formation;
-use testudo_ipsec::Encapsulation;
+use testudo_ipsec::{Encapsulation, IpsecProtocol};
+use testudo_wire::vpe::VPE_UDP_PORT;
 
 use super::load::{LARGEST_BYTES, SMALLEST_BYTES};
 
@@ -203,13 +204,17 @@ impl Order {
     }
 }
 
-/// Encapsulation of ESP.
+/// Encapsulation of ESP, or VPE in its place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, clap::ValueEnum)]
 pub enum Carrier {
     /// As IP protocol 50
     Esp,
     /// In UDP, port 4500
     EspInUdp,
+    /// VPE, as IP protocol 253
+    Vpe,
+    /// VPE in UDP, port 4501
+    VpeInUdp,
 }
 
 impl Carrier {
@@ -219,13 +224,33 @@ impl Carrier {
         match self {
             Carrier::Esp => "esp",
             Carrier::EspInUdp => "esp-in-udp",
+            Carrier::Vpe => "vpe",
+            Carrier::VpeInUdp => "vpe-in-udp",
         }
     }
 
     pub(super) fn encapsulation(self) -> Encapsulation {
         match self {
-            Carrier::Esp => Encapsulation::Esp,
+            Carrier::Esp | Carrier::Vpe => Encapsulation::Esp,
             Carrier::EspInUdp => Encapsulation::EspInUdp { local_port: 4500, remote_port: 4500 },
+            Carrier::VpeInUdp => {
+                Encapsulation::EspInUdp { local_port: VPE_UDP_PORT, remote_port: VPE_UDP_PORT }
+            }
+        }
+    }
+
+    pub(super) fn protocol(self) -> IpsecProtocol {
+        match self {
+            Carrier::Esp | Carrier::EspInUdp => IpsecProtocol::Esp,
+            Carrier::Vpe | Carrier::VpeInUdp => IpsecProtocol::Vpe,
+        }
+    }
+
+    /// The suite as this encapsulation has it; `None` if it does not.
+    pub(super) fn suite(self, suite: Suite) -> Option<Suite> {
+        match self.protocol() {
+            IpsecProtocol::Vpe => suite.for_vpe(),
+            _ => Some(suite),
         }
     }
 }

@@ -33,8 +33,11 @@ impl Available {
     }
 
     fn refusal_of(&self, suite: Suite, case: &Case) -> Option<String> {
-        let Some(capability) = self.instance.capability(suite) else {
-            return Some(format!("{} does not support {suite}", self.name()));
+        let Some(carried) = case.carrier.suite(suite) else {
+            return Some(format!("{suite} is no suite of VPE"));
+        };
+        let Some(capability) = self.instance.capability(carried) else {
+            return Some(format!("{} does not support {suite} ({})", self.name(), case.carrier.name()));
         };
         if capability.max_text_bytes < case.size.longest_bytes() + OVERHEAD_BYTES {
             return Some(format!("{} does not support packets of {} bytes", self.name(), case.size));

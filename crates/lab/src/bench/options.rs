@@ -68,9 +68,9 @@ pub struct BenchOptions {
     #[arg(long, value_name = "DEVICE", default_value = "crypto_aesni_mb")]
     pub cryptodev: String,
 
-    /// Encapsulation of ESP
-    #[arg(long, value_enum, default_value = "esp")]
-    pub encapsulation: Carrier,
+    /// Encapsulations of ESP, or VPE in its place
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "KIND,…", default_value = "esp")]
+    pub encapsulation: Vec<Carrier>,
 
     /// Measurements of each case; cases are measured in turn
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
@@ -150,14 +150,15 @@ impl BenchOptions {
         let suites = if wanted.is_empty() { Wanted::recommended().collect() } else { distinct(&wanted) };
         let (ways, numbers, sizes) = (distinct(&self.directions), distinct(&self.sas), distinct(&self.sizes));
         let orders = distinct(&self.formation);
-        let carrier = self.encapsulation;
+        let kinds = distinct(&self.encapsulation);
+        let orders = || kinds.iter().flat_map(|&carrier| orders.iter().map(move |&order| (carrier, order)));
         let mut cells = Vec::new();
         for suites in suites {
             for &way in &ways {
                 for engine in 0..engines {
                     for &sas in &numbers {
                         let policies = self.policies.unwrap_or(sas).max(sas);
-                        for &order in &orders {
+                        for (carrier, order) in orders() {
                             let case = |&size| Case {
                                 suites,
                                 way,
@@ -211,12 +212,18 @@ impl BenchOptions {
         self.expected_visit().saturating_mul(visits)
     }
 
+    /// The encapsulations, for people.
+    pub(super) fn encapsulations(&self) -> String {
+        let names: Vec<_> = distinct(&self.encapsulation).into_iter().map(Carrier::name).collect();
+        names.join(", ")
+    }
+
     /// Announces what will be measured.
     pub(super) fn announcement(&self, cases: &[Case], engines: &Engines) -> String {
         let mut text = format!(
-            "The data path in memory: receive copies, ESP in tunnel mode ({}), transmit discards; one worker.\n\
+            "The data path in memory: receive copies, tunnel mode ({}), transmit discards; one worker.\n\
              {} cases, {} repetitions of {} ms in turn, about {} s.\n",
-            self.encapsulation.name(),
+            self.encapsulations(),
             cases.len(),
             self.repetitions,
             self.milliseconds,

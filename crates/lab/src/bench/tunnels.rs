@@ -6,9 +6,9 @@ use std::sync::Arc;
 use testudo_crypto::{KeyMaterial, Suite};
 use testudo_gateway::{InboundInstall, OutboundInstall, TunnelInstall, Update, Worker};
 use testudo_ipsec::{
-    Action, DEFAULT_PEER_WINDOW, Dscp, Endpoints, Fragmentation, InboundParameters, IpsecProtocol, Lease,
-    Lifetime, Mode, Moment, NumberSource, OutboundParameters, PacketRules, Policy, Prefix, SaParameters,
-    SaSelectors, Selector, Spd, Spent, TunnelIndex, TunnelParameters,
+    Action, DEFAULT_PEER_WINDOW, Dscp, Endpoints, Fragmentation, InboundParameters, Lease, Lifetime, Mode,
+    Moment, NumberSource, OutboundParameters, PacketRules, Policy, Prefix, SaParameters, SaSelectors,
+    Selector, Spd, Spent, TunnelIndex, TunnelParameters,
 };
 use testudo_packet::Interface;
 use zeroize::Zeroizing;
@@ -59,13 +59,14 @@ fn tunnel(case: &Case, number: u32, side: Way, lease: Arc<Lease>) -> Result<Tunn
         Way::Inbound => (ends[1], ends[0], back, there),
     };
     let suite = case.suites.of(number);
+    let suite = case.carrier.suite(suite).ok_or_else(|| format!("{suite} is no suite of VPE"))?;
     let endpoints = Endpoints { local, remote: Some(remote), encapsulation: case.carrier.encapsulation() };
     let parameters = TunnelParameters {
         name: format!("tunnel {number}").into(),
         endpoints,
         learn_remote: false,
         interface: Interface::MAIN,
-        protocol: IpsecProtocol::Esp,
+        protocol: case.carrier.protocol(),
         mode: Mode::Tunnel,
         covered_by: None,
         covers: None,
