@@ -88,6 +88,8 @@ fn first_sequence(spec: &TunnelSpec, packets: u32) -> u64 {
 fn name(s: &Scenario) -> String {
     let esp = match (s.spec.protocol, s.spec.udp) {
         (IpsecProtocol::Ah, _) => "AH",
+        (IpsecProtocol::Vpe, true) => "VPE in UDP",
+        (IpsecProtocol::Vpe, false) => "VPE",
         (IpsecProtocol::Esp, true) => "UDP",
         (IpsecProtocol::Esp, false) => "ESP",
     };

@@ -86,7 +86,7 @@ mod tests {
 
     #[test]
     fn each_window_counts_from_one_without_a_gap() {
-        let mut gate = SequenceNumbers::of(NumberSource::Ephemeral, true);
+        let mut gate = SequenceNumbers::of(NumberSource::Ephemeral, true).unwrap();
         let mut numbers = Numbers::new(rules(), &gate, 0);
         let mut expected = HashMap::new();
         for n in 0..5000 {
@@ -106,7 +106,7 @@ mod tests {
         for _ in 0..20 {
             let lease = Arc::new(Lease::until(first + 50));
             let numbers = NumberSource::Leased { first, lease: Arc::clone(&lease) };
-            let mut gate = SequenceNumbers::of(numbers, true);
+            let mut gate = SequenceNumbers::of(numbers, true).unwrap();
             let mut windows = Numbers::new(rules(), &gate, 0);
             let mut refused = 0;
             for _ in 0..random.u32(0..3000) {
@@ -137,7 +137,7 @@ mod tests {
     fn a_window_ends_where_the_numbers_end_and_the_others_catch_up() {
         let last = u64::MAX - 1;
         let lease = Arc::new(Lease::until(u64::MAX));
-        let mut gate = SequenceNumbers::of(NumberSource::Leased { first: last - 1, lease }, true);
+        let mut gate = SequenceNumbers::of(NumberSource::Leased { first: last - 1, lease }, true).unwrap();
         let mut numbers = Numbers::new(VpeRules::default(), &gate, 0);
         let (one, other) = (flow(1), flow(4));
         assert_eq!(numbers.reserve(one, 0, &mut gate), Ok(last - 1));
@@ -150,7 +150,7 @@ mod tests {
 
     #[test]
     fn windows_follow_a_gate_that_leaves_numbers_out() {
-        let mut gate = SequenceNumbers::of(NumberSource::Ephemeral, true);
+        let mut gate = SequenceNumbers::of(NumberSource::Ephemeral, true).unwrap();
         let mut numbers = Numbers::new(VpeRules::default(), &gate, 0);
         assert_eq!(numbers.reserve(flow(1), 0, &mut gate), Ok(1));
         assert!(gate.advance(1000));
