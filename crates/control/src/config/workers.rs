@@ -4,6 +4,7 @@ use super::checks::Facts;
 use super::model::{Tunnel, UnprotectedPort};
 use super::value::{self, Parsed};
 use super::walk::{Located, Problem, Section, Walker};
+use testudo_ipsec::IpsecProtocol;
 use toml::de::DeValue;
 
 /// Workers at most.
@@ -50,7 +51,7 @@ fn parse(value: &DeValue<'_>) -> Parsed<Workers> {
     Ok(Workers::Count(usize::try_from(count).unwrap_or(1)))
 }
 
-/// What several workers cannot share: devices whose queues have one owner, and ESP that AH covers.
+/// What several workers cannot share: devices whose queues have one owner, ESP that AH covers, and VPE.
 pub(super) fn check(
     walker: &mut Walker<'_>,
     workers: Workers,
@@ -70,10 +71,17 @@ pub(super) fn check(
         let problem = Problem::expected("kind = \"socket\" in [port.unprotected] with several workers");
         walker.report(&unprotected.span, "port.unprotected.kind", problem.help(help));
     }
-    let covered = tunnels.iter().zip(&facts.names).find(|(tunnel, _)| tunnel.covered_by.is_some());
-    if let Some((_, Some(name))) = covered {
+    let named = |is_of_one: fn(&Tunnel) -> bool| {
+        let found = tunnels.iter().zip(&facts.names).find(|(tunnel, _)| is_of_one(tunnel));
+        found.and_then(|(_, name)| name.as_ref())
+    };
+    let help = "they cannot share its SAs: set `workers = 1` in [gateway]";
+    if let Some(name) = named(|tunnel| tunnel.covered_by.is_some()) {
         let problem = Problem::expected("no tunnel of AH over ESP with several workers");
-        let help = "they cannot share its SAs: set `workers = 1` in [gateway]";
         walker.report(&name.span, format!("tunnel[{}].protocol", name.value), problem.help(help));
+    }
+    if let Some(name) = named(|tunnel| tunnel.protocol == IpsecProtocol::Vpe) {
+        let problem = Problem::expected("no tunnel of VPE with several workers");
+        walker.report(&name.span, format!("tunnel[{}].encapsulation", name.value), problem.help(help));
     }
 }

@@ -38,6 +38,14 @@ fn several_workers_have_the_ports_of_the_host() {
 }
 
 #[test]
+fn sas_of_one_worker_are_refused_beside_several() {
+    let vpe = in_tunnel("encapsulation = \"vpe\"\nallow_manual_counter_nonce = true");
+    good(&vpe);
+    let text = vpe.replacen("[gateway]", "[gateway]\nworkers = 2", 1);
+    expect(&text, &["encapsulation", "no tunnel of VPE with several workers", "workers = 1"]);
+}
+
+#[test]
 fn the_window_of_a_peer_is_32_unless_told() {
     let window = |lines: &str| good(&in_tunnel(lines)).tunnels[0].peer_window;
     assert_eq!((window(""), window("peer_window = 1024")), (32, 1024));
