@@ -63,7 +63,7 @@ pub enum LifetimeState {
 /// What an SA has used of its lifetime, or what one of several workers has.
 ///
 /// Limits are checked only when one is near: `attention` is the nearest of each kind that is still ahead. Of
-/// a lifetime that workers share it is the end of what this one [has in hand](crate::shared_use).
+/// a lifetime that workers share it is the end of what this one has in hand.
 #[derive(Debug)]
 #[repr(C)]
 pub struct LifetimeUse {
