@@ -189,7 +189,7 @@ impl Ipsec {
         out: &mut Prepared,
     ) {
         let Some(sa) = self.outbound.get_mut(sa_ref) else { return discard(buffers, DropReason::NoSa, pool) };
-        if sa.framed != Framed::Singly {
+        if matches!(sa.framed, Framed::InRuns | Framed::InRunsThatVary) {
             let first = admit_run(sa, metas, now);
             if let (Some(first), Some(framing)) = (first, Framing::of(sa, sa_ref)) {
                 frame_run(&framing, metas, buffers, first, pool, &mut out.jobs);
