@@ -17,7 +17,7 @@ const WINDOWS_MAX: u32 = 4;
 /// The tunnel selected by the first byte.
 fn spec(choice: u8) -> TunnelSpec {
     let vpe_rules = VpeRules::default().with_windows_max(WINDOWS_MAX);
-    let rules = PacketRules { vpe: Some(vpe_rules), ..PacketRules::default() };
+    let rules = PacketRules { vpe: Some(Box::new(vpe_rules)), ..PacketRules::default() };
     let suite = Suite::ALL_FOR_VPE[usize::from(choice % 3)];
     TunnelSpec { udp: choice & 4 != 0, window: 64, rules, ..vpe(suite) }
 }

@@ -264,7 +264,7 @@ impl Ipsec {
         let sa = self.inbound.insert(added).ok_or(InstallError::TableFull { tunnel: name })?;
         tunnel.inbound.push(Member { spi, sa, suite });
         if protocol == IpsecProtocol::Vpe {
-            let limit = tunnel.parameters.rules.vpe.unwrap_or_default().windows_max;
+            let limit = tunnel.parameters.rules.of_vpe().windows_max;
             self.vpe_windows.insert(sa, Windows::new(limit, parameters.replay_window));
         }
         self.sad_of(protocol).insert(spi, sa);

@@ -75,9 +75,9 @@ impl Ipsec {
             }
             self.dummies.due.pop();
             let Some(tunnel) = self.tunnel(index).filter(|tunnel| tunnel.dummies == number) else { continue };
-            let rules = tunnel.parameters.rules;
+            let rate = tunnel.parameters.rules.dummy_packets_per_second;
             jobs.extend(self.dummy(index, now, pool));
-            let mean = Duration::from_secs(1) / u32::from(rules.dummy_packets_per_second.max(1));
+            let mean = Duration::from_secs(1) / u32::from(rate.max(1));
             let nanoseconds = u64::try_from(mean.as_nanos()).unwrap_or(u64::MAX);
             let varied = nanoseconds / 2 + self.dummies.draw(self.identifications.seed(), nanoseconds);
             // What was missed is not made up for: a burst would tell the dummies from the rest.

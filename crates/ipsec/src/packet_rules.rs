@@ -53,7 +53,7 @@ impl MssClamp {
 }
 
 /// The choices of a tunnel.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct PacketRules {
     /// DF of outer IPv4 headers, in tunnel mode.
     pub df: Df,
@@ -69,6 +69,14 @@ pub struct PacketRules {
     pub dummy_packets_per_second: u16,
     /// Probes of the path's MTU, where ICMP errors are filtered; `None` for none.
     pub mtu_probe: Option<MtuProbe>,
-    /// What a tunnel of VPE has beyond one of ESP; `None` for the defaults.
-    pub vpe: Option<VpeRules>,
+    /// What a tunnel of VPE has beyond one of ESP; `None` for the defaults. Apart, since most tunnels have none.
+    pub vpe: Option<Box<VpeRules>>,
+}
+
+impl PacketRules {
+    /// What the tunnel has beyond one of ESP, if it is one of VPE.
+    #[must_use]
+    pub fn of_vpe(&self) -> VpeRules {
+        self.vpe.as_deref().copied().unwrap_or_default()
+    }
 }

@@ -208,8 +208,8 @@ pub(crate) fn outbound_sa(
     };
     let encap = Encap::new(p.protocol, p.mode);
     let headers_vary = rules.vary(p.mode, Version::of(p.endpoints.local));
-    let windows = (p.protocol == IpsecProtocol::Vpe)
-        .then(|| Numbers::new(p.rules.vpe.unwrap_or_default(), &sequence, rules.seed));
+    let windows =
+        (p.protocol == IpsecProtocol::Vpe).then(|| Numbers::new(p.rules.of_vpe(), &sequence, rules.seed));
     Some(OutboundSa {
         spi: sa.spi,
         layout: SuiteLayout::of(sa.suite),
@@ -284,7 +284,7 @@ pub(crate) fn inbound_sa(
             IpsecProtocol::Ah => endpoint.of_ah(),
             IpsecProtocol::Esp if p.covered_by.is_some() => endpoint.covered(),
             IpsecProtocol::Esp => endpoint,
-            IpsecProtocol::Vpe => endpoint.of_vpe(p.rules.vpe.unwrap_or_default().ip_protocol),
+            IpsecProtocol::Vpe => endpoint.of_vpe(p.rules.of_vpe().ip_protocol),
         },
         encap: Encap::new(p.protocol, p.mode),
         delivery: Delivery::of(p),

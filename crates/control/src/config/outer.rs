@@ -59,13 +59,13 @@ impl fmt::Display for OuterEndpoint {
 impl Tunnel {
     /// What its outer datagrams are.
     #[must_use]
-    pub const fn outer_protocol(&self) -> OuterProtocol {
+    pub fn outer_protocol(&self) -> OuterProtocol {
         if matches!(self.protocol, IpsecProtocol::Ah) || self.covered_by.is_some() {
             return OuterProtocol::Ah;
         }
-        match (self.encapsulation, self.rules.vpe) {
+        match (self.encapsulation, self.rules.vpe.as_deref()) {
             (Encapsulation::EspInUdp { local_port, .. }, _) => OuterProtocol::Udp { local_port },
-            (Encapsulation::Esp, Some(VpeRules { ip_protocol: number, .. })) if number != protocol::ESP => {
+            (Encapsulation::Esp, Some(&VpeRules { ip_protocol: number, .. })) if number != protocol::ESP => {
                 OuterProtocol::Vpe { number }
             }
             // VPE with the number of ESP comes through the same socket.
@@ -75,7 +75,7 @@ impl Tunnel {
 
     /// Our end of it.
     #[must_use]
-    pub const fn outer_endpoint(&self) -> OuterEndpoint {
+    pub fn outer_endpoint(&self) -> OuterEndpoint {
         OuterEndpoint { local: self.local, protocol: self.outer_protocol() }
     }
 }

@@ -366,7 +366,7 @@ fn a_tunnel_says_which_mss_its_connections_have() {
 /// RFC 4303 2.6, 2.7.
 #[test]
 fn padding_and_dummies_are_for_esp_and_padding_for_tunnel_mode() {
-    let rules = |lines: &str| good(&in_tunnel(lines)).tunnels[0].rules;
+    let rules = |lines: &str| good(&in_tunnel(lines)).tunnels[0].rules.clone();
     assert_eq!((rules("").tfc_pad_to, rules("").dummy_packets_per_second), (0, 0));
     let both = rules("tfc_pad_to = 1400\ndummy_packets_per_second = 20");
     assert_eq!((both.tfc_pad_to, both.dummy_packets_per_second), (1400, 20));

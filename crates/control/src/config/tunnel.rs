@@ -53,7 +53,7 @@ pub(super) fn read_tunnel(
     let protocol = protocol_of(protocols, carried);
     let rules = packet_rules::read(&mut section, walker, mode, protocol, local);
     let vpe = carried.map(|carried| vpe::read_rules(&mut section, walker, carried, (local, port), facts));
-    let rules = PacketRules { vpe, ..rules };
+    let rules = PacketRules { vpe: vpe.map(Box::new), ..rules };
     facts.ends.note(protocol, local, encapsulation);
     let selectors = read_selectors(&mut section, walker, interface, facts);
     let rules = mtu_probe::read(&mut section, walker, rules, &selectors);

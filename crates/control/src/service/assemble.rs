@@ -136,7 +136,7 @@ pub fn parameters(tunnel: &config::Tunnel, selectors: Arc<[Selector]>, path_mtu:
         covered_by: None,
         covers: None,
         dscp: tunnel.dscp,
-        rules: tunnel.rules,
+        rules: tunnel.rules.clone(),
         path_mtu: path_mtu.into(),
         fragmentation: tunnel.fragmentation,
         non_first_fragments: tunnel.non_first_fragments,

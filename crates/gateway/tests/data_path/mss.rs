@@ -63,7 +63,7 @@ fn ends(tunnels: &Tunnels) -> [(String, String, bool); 2] {
 /// are seen.
 fn through(tunnels: &Tunnels, clamper: Side, packet: Vec<u8>) -> Vec<u8> {
     let off = |spec: &TunnelSpec| TunnelSpec {
-        rules: PacketRules { mss_clamp: MssClamp::Off, ..spec.rules },
+        rules: PacketRules { mss_clamp: MssClamp::Off, ..spec.rules.clone() },
         ..spec.clone()
     };
     let others: Tunnels = tunnels.iter().map(off).collect();

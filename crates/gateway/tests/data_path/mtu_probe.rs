@@ -19,7 +19,7 @@ fn probed(mut tunnels: Vec<TunnelSpec>) -> Vec<TunnelSpec> {
     };
     let interval = Duration::from_secs(30);
     let mtu_probe = Some(MtuProbe { source, destination, interval });
-    spec.rules = PacketRules { mtu_probe, ..spec.rules };
+    spec.rules = PacketRules { mtu_probe, ..spec.rules.clone() };
     tunnels
 }
 

@@ -73,7 +73,7 @@ fn run(a: &mut Gateway, end: Duration) -> Vec<(Duration, Vec<u8>)> {
 fn dummies_are_sent_at_their_rate_and_dropped_by_the_peer() {
     let rules = PacketRules { dummy_packets_per_second: 50, ..PacketRules::default() };
     for tunnels in every_kind() {
-        let tunnels: Vec<_> = tunnels.into_iter().map(|spec| with(rules, spec)).collect();
+        let tunnels: Vec<_> = tunnels.into_iter().map(|spec| with(rules.clone(), spec)).collect();
         let mut a = Gateway::with_tunnels(Side::A, &tunnels);
         let mut b = Gateway::with_tunnels(Side::B, &tunnels);
         let sent = run(&mut a, Duration::from_secs(10));
@@ -148,7 +148,7 @@ fn dummies_never_come_in_bursts_and_end_with_their_tunnel() {
 fn no_dummy_is_sent_to_an_unknown_peer_nor_by_an_sa_whose_lifetime_is_over() {
     let rules = PacketRules { dummy_packets_per_second: 100, ..PacketRules::default() };
     let spec = TunnelSpec { udp: true, b_learns: true, ..TunnelSpec::new(0, Suite::AES128GCM16) };
-    let mut b = Gateway::with_tunnels(Side::B, &[with(rules, spec)]);
+    let mut b = Gateway::with_tunnels(Side::B, &[with(rules.clone(), spec)]);
     assert!(run(&mut b, Duration::from_secs(2)).is_empty());
     let hard = Limits { packets: Some(30), ..Limits::default() };
     let lifetime = Lifetime { soft: Limits::default(), hard };
@@ -242,7 +242,7 @@ fn dummies_have_the_labels_of_flows() {
     };
     let specs =
         [0, 1].map(|number| TunnelSpec { outer: Version::V6, ..TunnelSpec::new(number, Suite::AES128GCM16) });
-    let specs = specs.map(|spec| with(rules, spec));
+    let specs = specs.map(|spec| with(rules.clone(), spec));
     let mut a = Gateway::with_tunnels(Side::A, &specs);
     let label = |datagram: &[u8]| [datagram[1] & 0xF, datagram[2], datagram[3]];
     for round in 1..20_u64 {

@@ -20,7 +20,7 @@ pub(crate) fn spec() -> TunnelSpec {
 
 /// The tunnel with these rules.
 fn with(rules: VpeRules) -> TunnelSpec {
-    TunnelSpec { rules: PacketRules { vpe: Some(rules), ..PacketRules::default() }, ..spec() }
+    TunnelSpec { rules: PacketRules { vpe: Some(Box::new(rules)), ..PacketRules::default() }, ..spec() }
 }
 
 fn gateway(side: Side, spec: &TunnelSpec) -> Gateway {
@@ -395,7 +395,7 @@ fn packets_of_a_burst_are_sealed_as_one_by_one() {
     {
         let spec = TunnelSpec { udp, outer, ..with(rules) };
         // No packet is shorter than one byte: none is padded.
-        let slow = TunnelSpec { rules: PacketRules { tfc_pad_to: 1, ..spec.rules }, ..spec.clone() };
+        let slow = TunnelSpec { rules: PacketRules { tfc_pad_to: 1, ..spec.rules.clone() }, ..spec.clone() };
         let (mut bursts, mut slow) = (gateway(Side::A, &spec), gateway(Side::A, &slow));
         let mut b = gateway(Side::B, &spec);
         for burst in flows(400).chunks(57) {

@@ -172,7 +172,7 @@ impl TunnelSpec {
             covered_by: self.covered_by.map(|number| TunnelIndex(number.into())),
             covers: self.covers.map(|number| TunnelIndex(number.into())),
             dscp: Dscp::Copy,
-            rules: self.rules,
+            rules: self.rules.clone(),
             path_mtu: self.path_mtu,
             fragmentation: self.fragmentation,
             non_first_fragments: false,

@@ -30,10 +30,9 @@ impl OuterRules {
     /// Those of a tunnel. Flow labels depend on the `seed`, so that who does not know it cannot tell which
     /// flow has which.
     pub(crate) fn of(p: &TunnelParameters, seed: u64) -> Self {
-        let PacketRules { df, flow_label, vpe, .. } = p.rules;
+        let PacketRules { df, flow_label, .. } = p.rules;
         let flow_seed = (flow_label == FlowLabel::PerFlow).then_some(seed);
-        let vpe_protocol = vpe.unwrap_or_default().ip_protocol;
-        Self { dscp: p.dscp, df, flow_seed, seed, vpe_protocol }
+        Self { dscp: p.dscp, df, flow_seed, seed, vpe_protocol: p.rules.of_vpe().ip_protocol }
     }
 
     /// Whether headers of a tunnel differ in more than class and length. In transport mode packets keep their

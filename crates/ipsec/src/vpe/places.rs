@@ -35,7 +35,7 @@ fn place_of(tunnel: &TunnelParameters) -> Option<Place> {
     }
     Some(match tunnel.endpoints.encapsulation {
         Encapsulation::EspInUdp { local_port, .. } => Place::Port(local_port),
-        Encapsulation::Esp => match tunnel.rules.vpe.unwrap_or_default() {
+        Encapsulation::Esp => match tunnel.rules.of_vpe() {
             VpeRules { ip_protocol: protocol::ESP, .. } => Place::InsteadOfEsp(tunnel.endpoints.local),
             VpeRules { ip_protocol, .. } => Place::Protocol(ip_protocol),
         },

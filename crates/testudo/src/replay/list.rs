@@ -105,7 +105,7 @@ impl<'i> List<'i> {
                     list.vpe_ports.push(local_port)
                 }
                 (IpsecProtocol::Vpe, Encapsulation::Esp) => {
-                    list.vpe_protocols.push(tunnel.rules.vpe.unwrap_or_default().ip_protocol);
+                    list.vpe_protocols.push(tunnel.rules.of_vpe().ip_protocol);
                 }
                 (_, Encapsulation::EspInUdp { local_port, .. }) => list.udp_ports.push(local_port),
                 (_, Encapsulation::Esp) => {}

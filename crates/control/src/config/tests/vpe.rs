@@ -20,7 +20,7 @@ fn a_tunnel_of_vpe_has_its_protocol_number_or_its_port() {
     let tunnel = &good(&vpe("")).tunnels[0];
     let of_vpe = "aes128gcm16".parse::<Suite>().unwrap().for_vpe().unwrap();
     assert_eq!((tunnel.protocol, tunnel.suite, tunnel.esn), (IpsecProtocol::Vpe, of_vpe, true));
-    assert_eq!(tunnel.rules.vpe, Some(VpeRules::default()));
+    assert_eq!(tunnel.rules.vpe.as_deref(), Some(&VpeRules::default()));
     assert_eq!(tunnel.outer_protocol(), OuterProtocol::Vpe { number: 253 });
     // 1500 - 20 (IPv4) - 32 (VPE), whatever the length.
     assert_eq!((tunnel.inner_mtu(1500), tunnel.inner_mtu(1499)), (1448, 1447));
@@ -38,7 +38,7 @@ fn a_tunnel_of_vpe_has_its_protocol_number_or_its_port() {
 
 #[test]
 fn slots_and_classes_make_windows() {
-    let rules = |lines: &str| good(&vpe(lines)).tunnels[0].rules.vpe.unwrap();
+    let rules = |lines: &str| good(&vpe(lines)).tunnels[0].rules.of_vpe();
     assert_eq!((rules("").windows(), rules("").windows_max), (8, 1024));
     let many = rules("slots = 16\nclasses = [[46], [10, 12, 14]]\nwindows_max = 48");
     let classes = VpeClasses::of_sets([&[46][..], &[10, 12, 14]]);
