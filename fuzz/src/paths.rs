@@ -27,7 +27,7 @@ fn spec(choice: u8, rules: u8) -> TunnelSpec {
         flow_label: if rules & 4 == 0 { FlowLabel::Zero } else { FlowLabel::PerFlow },
         tfc_pad_to: [0, 300, 1400, 9000][usize::from(rules >> 3 & 3)],
         dummy_packets_per_second: u16::from(rules >> 5),
-        mtu_probe: (choice & 8 == 8).then_some(probe),
+        mtu_probe: (choice & 8 == 8).then(|| Box::new(probe)),
         ..PacketRules::default()
     };
     TunnelSpec {

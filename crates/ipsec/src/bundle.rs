@@ -151,7 +151,7 @@ impl Ipsec {
         self.tunnels[place] = Some(Box::new(Tunnel {
             dummies: self.dummies.add(index, per_second, now),
             path_mtu: PathMtu::new(parameters.path_mtu, 1, now),
-            prober: parameters.rules.mtu_probe.map(|probe| Box::new(Prober::new(&probe, now))),
+            prober: parameters.rules.mtu_probe.as_deref().map(|probe| Box::new(Prober::new(probe, now))),
             parameters,
             outbound: Members::new(),
             inbound: Members::new(),

@@ -354,7 +354,7 @@ impl Ipsec {
         // What AH adds does not depend on the length.
         let covered_bytes = if path == index { bytes } else { self.shape_in_use(path)?.inner_mtu(bytes) };
         let inner_bytes = self.shape_in_use(index)?.inner_mtu(covered_bytes);
-        let probe = self.tunnel(index)?.parameters.rules.mtu_probe?;
+        let probe = self.tunnel(index)?.parameters.rules.mtu_probe.as_deref().copied()?;
         let sa_ref = self.outbound_in_use(index)?;
         let mut packet = pool.create(inner_bytes)?;
         self.note_flying(sa_ref);
@@ -390,7 +390,7 @@ impl Ipsec {
     fn probe_answer(&mut self, index: TunnelIndex, packet: &[u8], now: Moment) -> Option<()> {
         let bounds = self.bounds(index)?;
         let tunnel = self.tunnels.get_mut(index.0 as usize)?.as_mut()?;
-        let token = token_of_reply(packet, &tunnel.parameters.rules.mtu_probe?)?;
+        let token = token_of_reply(packet, tunnel.parameters.rules.mtu_probe.as_deref()?)?;
         let prober = tunnel.prober.as_mut()?;
         // Another ping, or an answer that comes twice: its host knows what to make of it.
         if prober.sent.is_none_or(|sent| sent.token != token) {

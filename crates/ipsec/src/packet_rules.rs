@@ -67,8 +67,8 @@ pub struct PacketRules {
     pub tfc_pad_to: u16,
     /// Dummy packets that are sent (RFC 4303 2.6), by ESP alone; 0 for none.
     pub dummy_packets_per_second: u16,
-    /// Probes of the path's MTU, where ICMP errors are filtered; `None` for none.
-    pub mtu_probe: Option<MtuProbe>,
+    /// Probes of the path's MTU, where ICMP errors are filtered; `None` for none, as most tunnels have it.
+    pub mtu_probe: Option<Box<MtuProbe>>,
     /// What a tunnel of VPE has beyond one of ESP; `None` for the defaults. Apart, since most tunnels have none.
     pub vpe: Option<Box<VpeRules>>,
 }

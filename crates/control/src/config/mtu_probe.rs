@@ -38,7 +38,7 @@ pub(super) fn read(
     check(walker, &source, &destination, selectors);
     let interval = Duration::from_secs(seconds);
     let probe = MtuProbe { source: source.value, destination: destination.value, interval };
-    PacketRules { mtu_probe: Some(probe), ..rules }
+    PacketRules { mtu_probe: Some(Box::new(probe)), ..rules }
 }
 
 /// Requests and their replies must be traffic that the tunnel protects: the peer would refuse others.
@@ -78,7 +78,7 @@ mod tests {
     fn probe(lines: &str) -> Result<Option<MtuProbe>, String> {
         let text = MINIMAL.replacen("name = \"site-b\"", &format!("name = \"site-b\"\n{lines}"), 1);
         let parsed = Configuration::parse(&text, "t.toml").map_err(|errors| errors.to_string())?;
-        Ok(parsed.tunnels[0].rules.mtu_probe)
+        Ok(parsed.tunnels[0].rules.mtu_probe.as_deref().copied())
     }
 
     #[test]

@@ -18,7 +18,7 @@ fn probed(mut tunnels: Vec<TunnelSpec>) -> Vec<TunnelSpec> {
         Mode::Tunnel => ["10.0.0.1", "172.16.0.2"].map(|text| text.parse().expect("an address")),
     };
     let interval = Duration::from_secs(30);
-    let mtu_probe = Some(MtuProbe { source, destination, interval });
+    let mtu_probe = Some(Box::new(MtuProbe { source, destination, interval }));
     spec.rules = PacketRules { mtu_probe, ..spec.rules.clone() };
     tunnels
 }
