@@ -69,7 +69,7 @@ pub struct PacketRules {
     pub dummy_packets_per_second: u16,
     /// Probes of the path's MTU, where ICMP errors are filtered; `None` for none, as most tunnels have it.
     pub mtu_probe: Option<Box<MtuProbe>>,
-    /// What a tunnel of VPE has beyond one of ESP; `None` for the defaults. Apart, since most tunnels have none.
+    /// What a tunnel of VPE has beyond one of ESP; `None` for the defaults.
     pub vpe: Option<Box<VpeRules>>,
 }
 
