@@ -198,7 +198,7 @@ impl Ipsec {
                         (sa.template.as_ref(), out.jobs.iter_mut().rev().take(metas.len()));
                     outer_fields::complete_run(template, sa_ref, jobs, &mut self.identifications);
                 }
-                return self.note_flying(sa_ref);
+                return;
             }
         }
         self.protect_slowly(sa_ref, metas, buffers, now, pool, out);
@@ -218,13 +218,13 @@ impl Ipsec {
         out: &mut Prepared,
     ) -> bool {
         let Some(sa) = self.outbound.get_mut(sa_ref) else { return false };
-        if !matches!(sa.framed, Framed::InRuns | Framed::InRunsThatVary) {
+        if sa.framed != Framed::InSharedRuns {
             return false;
         }
         let first = admit_run(sa, metas, now);
         let (Some(first), Some(framing)) = (first, Framing::of(sa, sa_ref)) else { return false };
         frame_run(&framing, metas, buffers, first, pool, &mut out.jobs);
-        if sa.framed == Framed::InRunsThatVary {
+        if sa.headers_vary {
             let (template, jobs) = (sa.template.as_ref(), out.jobs.iter_mut().rev().take(metas.len()));
             outer_fields::complete_run(template, sa_ref, jobs, &mut self.identifications);
         }

@@ -38,14 +38,17 @@ pub(crate) enum Framed {
     InRunsThatVary,
     /// Runs of them at once, each packet numbered in its window of VPE.
     InWindows,
+    /// Runs of them at once, for which numbers are reserved that several workers share.
+    InSharedRuns,
     /// One by one.
     Singly,
 }
 
 impl Framed {
-    pub(crate) fn new(encap: Encap, headers_vary: bool, is_padded: bool) -> Self {
+    pub(crate) fn new(encap: Encap, headers_vary: bool, is_padded: bool, is_shared: bool) -> Self {
         match encap {
             Encap::EspTunnel if is_padded => Self::Singly,
+            Encap::EspTunnel if is_shared => Self::InSharedRuns,
             Encap::EspTunnel if headers_vary => Self::InRunsThatVary,
             Encap::EspTunnel => Self::InRuns,
             Encap::Vpe if !is_padded => Self::InWindows,

@@ -208,6 +208,7 @@ pub(crate) fn outbound_sa(
     };
     let encap = Encap::new(p.protocol, p.mode);
     let headers_vary = rules.vary(p.mode, Version::of(p.endpoints.local));
+    let is_shared = sequence.is_shared();
     let windows =
         (p.protocol == IpsecProtocol::Vpe).then(|| Numbers::new(p.rules.of_vpe(), &sequence, rules.seed));
     Some(OutboundSa {
@@ -225,7 +226,7 @@ pub(crate) fn outbound_sa(
         longest_whole: p.longest_whole(sa.suite),
         mss_limits: mss_clamp::limits_of(p, sa.suite),
         tfc_pad_to: p.tfc_pad_to(sa.suite),
-        framed: Framed::new(encap, headers_vary, p.rules.tfc_pad_to > 0),
+        framed: Framed::new(encap, headers_vary, p.rules.tfc_pad_to > 0, is_shared),
         last_sent: now,
         tunnel: index,
         counters,
