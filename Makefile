@@ -49,7 +49,7 @@ bench: ## the data path in memory: packets per second, cycles by stage, cost of 
 	@$(CARGO) build --release --locked --package testudo
 	@"$(target_dir)/release/testudo" bench $(ARGS)
 
-bench-host: ## one TCP stream through two gateways, compared with the bare link and, if installed, wireguard-go
+bench-host: ## 1, 2 and 8 TCP streams through two gateways, compared with the bare link and, if installed, wireguard-go
 	@scripts/setup.sh demo
 	@$(CARGO) build --release --locked --package testudo
 	@"$(target_dir)/release/testudo" bench host $(ARGS)

@@ -1,5 +1,5 @@
-//! `testudo bench host`: one TCP stream through two gateways on one machine, compared with the bare link and
-//! wireguard-go.
+//! `testudo bench host`: TCP streams through two gateways on one machine, one or several at once, compared with
+//! the bare link and wireguard-go.
 //!
 //! ```text
 //!   site A ══ gateway A ─── link ─── gateway B ══ site B      the demonstration's four hosts
@@ -48,6 +48,15 @@ pub struct BenchHostOptions {
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub repetitions: u32,
 
+    /// TCP streams at once; each number is measured apart
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1,2,8",
+          value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub streams: Vec<u16>,
+
+    /// Workers of each of Testudo's gateways
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=64))]
+    pub workers: u8,
+
     /// Print one JSON object instead of the table, and no progress
     #[arg(long)]
     pub json: bool,
@@ -68,7 +77,7 @@ pub struct BenchHostOptions {
     #[arg(long, value_name = "FILE")]
     pub wireguard: Option<PathBuf>,
 
-    /// Exit with 1 if Testudo is not at least this many times as fast as wireguard-go
+    /// Exit with 1 if Testudo is not at least this many times as fast as wireguard-go, with every number of streams
     #[arg(long, value_name = "RATIO")]
     pub require_ratio: Option<f64>,
 
@@ -98,7 +107,7 @@ fn verdict(options: &BenchHostOptions, report: &Report) -> ExitCode {
         print!("{}", report.table());
     }
     let Some(required) = options.require_ratio else { return ExitCode::SUCCESS };
-    match report.ratio(Subject::Testudo, Subject::WireguardGo) {
+    match report.lowest_ratio(Subject::Testudo, Subject::WireguardGo) {
         Some(ratio) if ratio >= required => ExitCode::SUCCESS,
         Some(ratio) => {
             eprintln!("testudo bench host: {ratio:.2} times wireguard-go, {required:.2} required");
@@ -124,6 +133,7 @@ fn attempt(options: &BenchHostOptions) -> Result<Report, LabError> {
         suite: options.suite.clone(),
         ipv6: options.ipv6,
         engine: options.engine.clone(),
+        workers: options.workers,
     };
     let mut subjects = vec![Subject::Bare, Subject::Testudo];
     subjects.extend(setting.wireguard.as_ref().map(|_| Subject::WireguardGo));
@@ -138,24 +148,43 @@ fn measure(
     subjects: &[Subject],
 ) -> Result<Report, LabError> {
     let duration = Duration::from_secs(options.seconds);
-    let count = options.repetitions * u32::try_from(subjects.len()).unwrap_or(1);
+    let mut numbers = options.streams.clone();
+    numbers.sort_unstable();
+    numbers.dedup();
+    let cases: Vec<(u16, Subject)> =
+        numbers.iter().flat_map(|&streams| subjects.iter().map(move |&of| (streams, of))).collect();
+    let count = options.repetitions * u32::try_from(cases.len()).unwrap_or(1);
     let silent = options.json || !std::io::stderr().is_terminal();
     let mut progress = Progress::new(duration * count, silent);
-    let mut series: Vec<Series> = subjects.iter().map(|&subject| Series::new(subject)).collect();
+    let mut series: Vec<Series> =
+        cases.iter().map(|&(streams, subject)| Series::new(streams, subject)).collect();
     let mut engine = String::new();
     for turn in 0..options.repetitions {
         for series in &mut series {
-            let name = format!("{} ({} of {})", series.subject.name(), turn + 1, options.repetitions);
-            progress.stage(&name, duration);
-            let folder = workspace.join(format!("{}-{turn}", series.subject.name().replace(' ', "-")));
+            let Series { streams, subject, .. } = *series;
+            let (subject_name, of) = (subject.name(), options.repetitions);
+            progress.stage(&format!("{subject_name}, {} ({} of {of})", plural(streams), turn + 1), duration);
+            let folder = workspace.join(format!("{}-{streams}-{turn}", subject_name.replace(' ', "-")));
             let mut observe = |elapsed: Duration, bytes| {
                 progress.at(elapsed, duration, &format!("{:.2} Gbit/s", gbit_s(bytes, elapsed)));
             };
-            let measured = series.subject.measure(inside, setting, &folder, duration, &mut observe)?;
+            let measured =
+                subject.measure(inside, setting, &folder, (streams.into(), duration), &mut observe)?;
             series.gbit_s.push(measured.gbit_s);
             engine = measured.engine.unwrap_or(engine);
         }
     }
-    let wireguard = setting.wireguard.clone();
-    Ok(Report { series, engine, wireguard, suite: options.suite.clone(), seconds: options.seconds })
+    Ok(Report {
+        series,
+        engine,
+        wireguard: setting.wireguard.clone(),
+        suite: options.suite.clone(),
+        workers: options.workers,
+        seconds: options.seconds,
+    })
+}
+
+/// "1 stream", "8 streams".
+fn plural(streams: u16) -> String {
+    if streams == 1 { "1 stream".to_owned() } else { format!("{streams} streams") }
 }

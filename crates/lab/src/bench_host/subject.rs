@@ -1,4 +1,4 @@
-//! The subjects: builds each one's network, from two bare sites to a TCP stream.
+//! The subjects: builds each one's network, from two bare sites to TCP streams.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -13,7 +13,7 @@ use crate::gateway::Gateway;
 use crate::namespaces::{Entered, Namespace};
 use crate::network::{Network, PortKind, Site, Tunnel};
 use crate::protection::Protection;
-use crate::traffic::tcp_stream;
+use crate::traffic::tcp_streams;
 use crate::workspace::write_private;
 
 const STARTED_WITHIN: Duration = Duration::from_secs(10);
@@ -34,6 +34,8 @@ pub(super) struct Setting {
     pub(super) suite: String,
     pub(super) ipv6: bool,
     pub(super) engine: Option<String>,
+    /// Of each of Testudo's gateways.
+    pub(super) workers: u8,
 }
 
 /// The result of one measurement.
@@ -52,21 +54,21 @@ impl Subject {
         }
     }
 
-    /// Builds two sites and their gateways, sends one stream from the first to the second, and tears
-    /// everything down.
+    /// Builds two sites and their gateways, sends so many streams for so long from the first to the second,
+    /// and tears everything down.
     pub(super) fn measure(
         self,
         inside: Entered,
         setting: &Setting,
         folder: &Path,
-        duration: Duration,
+        (streams, duration): (usize, Duration),
         observe: &mut dyn FnMut(Duration, u64),
     ) -> Result<Measured, LabError> {
         let network = Network::build(inside, setting.ipv6, PortKind::Tun)?;
         fs::create_dir(folder).map_err(io(format!("make the folder {}", folder.display())))?;
         let mut stream = || -> Result<f64, LabError> {
             let (a, b) = (&network.a.host, &network.b.host);
-            Ok(tcp_stream(a, b, network.b.address, duration, observe)?.gbit_s())
+            Ok(tcp_streams(streams, a, b, network.b.address, duration, observe)?.gbit_s())
         };
         match self {
             Subject::Bare => {
@@ -76,7 +78,8 @@ impl Subject {
             Subject::Testudo => {
                 let engine = setting.engine.as_deref();
                 let protection = Protection::esp(&setting.suite, "esp-in-udp");
-                let tunnel = Tunnel { protection: &protection, port: PortKind::Tun, engine, workers: 1 };
+                let workers = setting.workers;
+                let tunnel = Tunnel { protection: &protection, port: PortKind::Tun, engine, workers };
                 let gateways = network.start_gateways(&tunnel, &setting.program, folder)?;
                 let gbit_s = stream()?;
                 let engine = gateways[0].status()?.engine(&setting.suite).to_owned();

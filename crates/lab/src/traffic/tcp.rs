@@ -1,4 +1,4 @@
-//! One TCP stream at full speed.
+//! TCP streams at full speed.
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -38,13 +38,10 @@ pub(crate) fn gbit_s(bytes: u64, elapsed: Duration) -> f64 {
     if elapsed.is_zero() { 0.0 } else { bytes as f64 * 8e-9 / elapsed.as_secs_f64() }
 }
 
-/// Sends one TCP stream from the namespace `from` to `address`, which is in `to`, for `duration`.
+/// [`tcp_streams`] with one stream.
 ///
-/// The stream carries a known pattern, and part of every read is compared. `observe` is called about ten
-/// times a second with the time passed and the bytes received.
-///
-/// No connection, five seconds without progress, or [`LabError::Corrupted`] if the received data differs from
-/// the data sent.
+/// # Errors
+/// As there.
 pub fn tcp_stream(
     from: &Namespace,
     to: &Namespace,
@@ -52,25 +49,67 @@ pub fn tcp_stream(
     duration: Duration,
     observe: &mut dyn FnMut(Duration, u64),
 ) -> Result<TcpStreamResult, LabError> {
-    let (near, far) = connect(from, to, address)?;
+    tcp_streams(1, from, to, address, duration, observe)
+}
+
+/// Sends so many TCP streams at once from the namespace `from` to `address`, which is in `to`, for
+/// `duration`, and returns what all of them carried together.
+///
+/// Each stream carries a known pattern, and part of every read is compared. `observe` is called about ten
+/// times a second with the time passed and the bytes received.
+///
+/// # Errors
+/// No connection, five seconds without progress of a stream, or [`LabError::Corrupted`] if the received data
+/// differs from the data sent.
+pub fn tcp_streams(
+    count: usize,
+    from: &Namespace,
+    to: &Namespace,
+    address: IpAddr,
+    duration: Duration,
+    observe: &mut dyn FnMut(Duration, u64),
+) -> Result<TcpStreamResult, LabError> {
+    let connections: Vec<_> = (0..count).map(|_| connect(from, to, address)).collect::<Result<_, _>>()?;
     let (pattern, received) = (Pattern::new(), AtomicU64::new(0));
     let started = Instant::now();
     thread::scope(|scope| {
-        let source = scope.spawn(|| send(near, &pattern, started + duration));
-        let sink = scope.spawn(|| receive(far, &pattern, &received));
-        while !sink.is_finished() {
+        let start = |(near, far)| {
+            let source = scope.spawn(|| send(near, &pattern, started + duration));
+            let sink = scope.spawn(|| receive(far, &pattern, &received));
+            (source, sink)
+        };
+        let streams: Vec<_> = connections.into_iter().map(start).collect();
+        while streams.iter().any(|(_, sink)| !sink.is_finished()) {
             thread::sleep(OBSERVED_EVERY);
             observe(started.elapsed(), received.load(Ordering::Relaxed));
         }
-        let sent = source.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        let result = sink.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        // An error noticed by the sink explains why the source got stuck, not the other way round.
-        let (result, sent) = (result?, sent?);
-        if result.bytes == sent {
-            return Ok(result);
-        }
-        Err(LabError::Corrupted(format!("{sent} bytes of TCP sent, {} received", result.bytes)))
+        let ended = streams.into_iter().map(|(source, sink)| {
+            let sent = source.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            let result = sink.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            // An error noticed by the sink explains why the source got stuck, not the other way round.
+            let (result, sent) = (result?, sent?);
+            if result.bytes == sent {
+                return Ok(result);
+            }
+            Err(LabError::Corrupted(format!("{sent} bytes of TCP sent, {} received", result.bytes)))
+        });
+        let ended: Vec<Received> = ended.collect::<Result<_, _>>()?;
+        Ok(together(&ended))
     })
+}
+
+/// What several streams carried, from the first byte of any to the last.
+fn together(streams: &[Received]) -> TcpStreamResult {
+    let first = streams.iter().filter_map(|stream| stream.times).map(|(first, _)| first).min();
+    let last = streams.iter().filter_map(|stream| stream.times).map(|(_, last)| last).max();
+    let elapsed = first.zip(last).map_or(Duration::ZERO, |(first, last)| last - first);
+    TcpStreamResult { bytes: streams.iter().map(|stream| stream.bytes).sum(), elapsed }
+}
+
+/// What one stream carried, and when its first and its last byte came.
+struct Received {
+    bytes: u64,
+    times: Option<(Instant, Instant)>,
 }
 
 /// A connection, its client in `from`.
@@ -97,19 +136,15 @@ fn send(mut stream: TcpStream, pattern: &Pattern, deadline: Instant) -> Result<u
     Ok(sent)
 }
 
-fn receive(
-    mut stream: TcpStream,
-    pattern: &Pattern,
-    received: &AtomicU64,
-) -> Result<TcpStreamResult, LabError> {
+/// Counts what comes in `received`, too, which all streams share.
+fn receive(mut stream: TcpStream, pattern: &Pattern, received: &AtomicU64) -> Result<Received, LabError> {
     let mut buffer = vec![0; READ_BYTES];
     let mut bytes = 0;
     let mut times: Option<(Instant, Instant)> = None;
     loop {
         let count = counted(stream.read(&mut buffer), "receive TCP data")?;
         if count == 0 {
-            let elapsed = times.map_or(Duration::ZERO, |(first, last)| last - first);
-            return Ok(TcpStreamResult { bytes, elapsed });
+            return Ok(Received { bytes, times });
         }
         let now = Instant::now();
         times = Some((times.map_or(now, |(first, _)| first), now));
@@ -118,7 +153,7 @@ fn receive(
             return Err(LabError::Corrupted(format!("wrong TCP data after {bytes} bytes")));
         }
         bytes += count;
-        received.store(bytes, Ordering::Relaxed);
+        received.fetch_add(count, Ordering::Relaxed);
     }
 }
 
@@ -153,7 +188,7 @@ mod tests {
         let ((near, far), pattern, received) = (pair(), Pattern::new(), AtomicU64::new(0));
         let (sent, result) = thread::scope(|scope| {
             let source = scope.spawn(|| send(near, &pattern, Instant::now() + Duration::from_millis(50)));
-            let result = receive(far, &pattern, &received).unwrap();
+            let result = together(&[receive(far, &pattern, &received).unwrap()]);
             (source.join().unwrap().unwrap(), result)
         });
         assert!(sent > 0);
@@ -167,7 +202,23 @@ mod tests {
         near.write_all(&pattern.from(0)[1..3000]).unwrap();
         drop(near);
         let refused = receive(far, &pattern, &AtomicU64::new(0));
-        assert!(matches!(refused, Err(LabError::Corrupted(_))), "{refused:?}");
+        assert!(matches!(refused, Err(LabError::Corrupted(_))), "{:?}", refused.err());
+    }
+
+    #[test]
+    fn streams_together_last_from_the_first_byte_of_any_to_the_last() {
+        let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        let stream = |bytes, times| Received { bytes, times };
+        let streams = [
+            stream(1000, Some((at(5), at(20)))),
+            stream(300, Some((at(2), at(12)))),
+            // A stream that carried nothing has no times.
+            stream(0, None),
+        ];
+        let elapsed = Duration::from_millis(18);
+        assert_eq!(together(&streams), TcpStreamResult { bytes: 1300, elapsed });
+        assert_eq!(together(&[]), TcpStreamResult { bytes: 0, elapsed: Duration::ZERO });
     }
 
     #[test]
