@@ -68,7 +68,7 @@ pub struct BenchArgs {
 /// Subcommands of `testudo bench`.
 #[derive(Debug, Clone, clap::Subcommand)]
 pub enum BenchCommand {
-    /// Measure one TCP stream through two gateways: Testudo, wireguard-go, and the bare link
+    /// Measure TCP streams through two gateways: Testudo, wireguard-go, and the bare link
     Host(BenchHostOptions),
     /// Measure what is left for the CPU if a NIC does the cryptography, beside software
     Nic(BenchNicOptions),
