@@ -7,6 +7,8 @@ use openssl::symm::{Cipher, decrypt_aead, encrypt_aead};
 use serde_json::Value;
 use testudo_conformance::{drive, unless_waived};
 use testudo_crypto::{Direction, Engine, Job, JobStatus, KeyId, KeyMaterial, PortableEngine, Suite};
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+use testudo_engine_ipsec_mb::IpsecMbEngine;
 use testudo_engine_vaes::VaesEngine;
 use testudo_packet::Buffer;
 use testudo_wire::vpe::{
@@ -99,11 +101,14 @@ fn suite(name: &str) -> Suite {
     name.parse::<Suite>().unwrap().for_vpe().unwrap()
 }
 
-/// The engines that do VPE in any suite, which this machine has.
+/// The engines that do VPE in any suite, which this machine has. On x86-64 ipsec-mb must be there.
 fn engines() -> Vec<Box<dyn Engine>> {
+    let mut engines: Vec<Box<dyn Engine>> = vec![Box::new(PortableEngine::new())];
+    #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+    engines.push(Box::new(IpsecMbEngine::open().unwrap()));
     let vaes = unless_waived(VaesEngine::open(), "TESTUDO_WITHOUT_VAES");
-    let portable: Box<dyn Engine> = Box::new(PortableEngine::new());
-    std::iter::once(portable).chain(vaes.map(|engine| Box::new(engine) as _)).collect()
+    engines.extend(vaes.map(|engine| Box::new(engine) as _));
+    engines
 }
 
 fn install(engine: &mut dyn Engine, suite: Suite, key: &[u8], direction: Direction) -> KeyId {

@@ -24,17 +24,20 @@ pub(crate) fn batch(
     jobs: &mut [Job],
 ) -> usize {
     match kind {
-        Kind::Aead12 => batch_of::<8, 12>(kind, aeads, keys, scratch, jobs),
-        Kind::Aead8 => batch_of::<8, 8>(kind, aeads, keys, scratch, jobs),
-        Kind::ImplicitIv => batch_of::<0, 16>(kind, aeads, keys, scratch, jobs),
-        _ => batch_of::<8, 16>(Kind::Aead16, aeads, keys, scratch, jobs),
+        Kind::Aead12 => batch_of::<8, 12, false>(kind, aeads, keys, scratch, jobs),
+        Kind::Aead8 => batch_of::<8, 8, false>(kind, aeads, keys, scratch, jobs),
+        Kind::ImplicitIv => batch_of::<0, 16, false>(kind, aeads, keys, scratch, jobs),
+        Kind::Vpe => batch_of::<0, 16, true>(kind, aeads, keys, scratch, jobs),
+        _ => batch_of::<8, 16, false>(Kind::Aead16, aeads, keys, scratch, jobs),
     }
 }
 
+/// Packets of VPE, or of ESP with an IV of `IV` bytes and an ICV of `ICV` bytes.
+///
 /// In loops, and without writing to a packet or its scratch space just before its turn: a vector load that
 /// overlaps a recent narrower or masked store fails store-to-load forwarding and waits until the store has
 /// reached the cache. Such stores are ours of nonce, AAD and the computed ICV.
-fn batch_of<'a, const IV: usize, const ICV: usize>(
+fn batch_of<'a, const IV: usize, const ICV: usize, const VPE: bool>(
     kind: Kind,
     aeads: &mut Aeads<'_>,
     keys: &KeyTable<MbKey>,
@@ -59,7 +62,9 @@ fn batch_of<'a, const IV: usize, const ICV: usize>(
         };
         let from = works.len();
         let taken = run.iter_mut().zip(&mut scratch);
-        works.extend(taken.filter_map(|(job, s)| Work::new::<IV>(job, **salt, *direction, s)));
+        works.extend(taken.filter_map(|(job, s)| {
+            if VPE { Work::of_vpe(job, *direction, s) } else { Work::new::<IV>(job, **salt, *direction, s) }
+        }));
         let works = &mut works[from..];
         match form {
             Form::Gcm(length, key) => each(&mut aeads.gcm(*length), key, *direction, works),
@@ -123,6 +128,8 @@ const fn not_written<const ICV: usize>() -> [u8; ICV] {
 
 /// Bytes of SPI and the number's low half, which precede IV and text.
 const HEADER_BYTES: usize = 8;
+/// Of VPE, bytes of nonce and SPI, after which the ICV comes, and the text after that.
+const VPE_FRONT_BYTES: usize = 16;
 
 /// A packet of a combined mode, with an ICV of `ICV` bytes.
 pub(crate) struct Work<'a, const ICV: usize> {
@@ -163,11 +170,35 @@ impl<'a, const ICV: usize> Work<'a, ICV> {
         let iv = iv.first_chunk().copied().unwrap_or(sequence.to_be_bytes());
         scratch.nonce[4..].copy_from_slice(&iv);
         scratch.aad = Aad::new(header, high_half);
-        match direction {
-            Direction::Seal => *icv = not_written(),
-            Direction::Open => *scratch.computed.first_chunk_mut()? = icv.map(|byte| !byte),
+        Self { text, icv, scratch, direction, status }.unmade()
+    }
+
+    /// [`new`](Self::new) for a packet of VPE: its header begins with the nonce, and nothing is authenticated
+    /// beside the text.
+    #[inline(always)]
+    pub(crate) fn of_vpe(job: &'a mut Job, direction: Direction, scratch: &'a mut Scratch) -> Option<Self> {
+        let is_vpe = job.text_start.wrapping_sub(job.auth_start) as usize == VPE_FRONT_BYTES + ICV;
+        let may_do = is_vpe && job.direction == direction && job.text_bytes as usize <= MAX_TEXT_BYTES;
+        let Job { buffer, auth_start, text_bytes, status, .. } = job;
+        let packet = buffer.bytes_mut().get_mut(*auth_start as usize..).filter(|_| may_do);
+        let Some((front, icv, text)) = packet.and_then(|packet| split_vpe(packet, *text_bytes as usize))
+        else {
+            *status = JobStatus::Fault;
+            return None;
+        };
+        scratch.nonce = *front.first_chunk()?;
+        scratch.aad = Aad::EMPTY;
+        Self { text, icv, scratch, direction, status }.unmade()
+    }
+
+    /// Writes what the packet's ICV cannot be.
+    #[inline(always)]
+    fn unmade(self) -> Option<Self> {
+        match self.direction {
+            Direction::Seal => *self.icv = not_written(),
+            Direction::Open => *self.scratch.computed.first_chunk_mut()? = self.icv.map(|byte| !byte),
         }
-        Some(Self { text, icv, scratch, direction, status })
+        Some(self)
     }
 
     /// The verdict. Later, because a load of the ICV just after the library's stores fails store-to-load
@@ -214,6 +245,17 @@ fn split<const IV: usize, const ICV: usize>(packet: &mut [u8], text_bytes: usize
     Some((header, iv, text, rest.first_chunk_mut()?))
 }
 
+/// Nonce and SPI, ICV, text.
+type VpeParts<'a, const ICV: usize> = (&'a [u8; VPE_FRONT_BYTES], &'a mut [u8; ICV], &'a mut [u8]);
+
+/// The parts of a packet of VPE whose text has this length; `None` if it is shorter.
+#[inline]
+fn split_vpe<const ICV: usize>(packet: &mut [u8], text_bytes: usize) -> Option<VpeParts<'_, ICV>> {
+    let (front, rest) = packet.split_first_chunk_mut()?;
+    let (icv, rest) = rest.split_first_chunk_mut()?;
+    Some((front, icv, rest.get_mut(..text_bytes)?))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -254,5 +296,22 @@ mod tests {
         refuses_what_a_lazy_library_did::<8, 12>();
         refuses_what_a_lazy_library_did::<8, 8>();
         refuses_what_a_lazy_library_did::<0, 16>();
+    }
+
+    #[test]
+    fn a_library_that_encrypts_nothing_lets_nothing_of_vpe_out_in_clear() {
+        for direction in [Direction::Seal, Direction::Open] {
+            let buffer = Buffer::copied(&[0xA5; 16 + 16 + 40 + 9], 0, 0);
+            let mut job = Job { text_start: 32, text_bytes: 40, ..Job::new(buffer, direction, 0) };
+            let mut scratch = Scratch::EMPTY;
+            let mut work = Work::<16>::of_vpe(&mut job, direction, &mut scratch).unwrap();
+            each(&mut Lazy, &(), direction, std::slice::from_mut(&mut work));
+            work.judge();
+            assert_eq!(job.status, JobStatus::AuthenticationFailed, "{direction:?}");
+            let mut expected = vec![0xA5; 16 + 16 + 40 + 9];
+            // Text, and when sealing the ICV before it.
+            expected[if direction == Direction::Seal { 16 } else { 32 }..72].fill(0);
+            assert_eq!(job.buffer.bytes(), expected);
+        }
     }
 }

@@ -38,6 +38,8 @@ pub(crate) enum Kind {
     Aead8,
     /// A combined mode without an IV (RFC 8750), with an ICV of 16 bytes.
     ImplicitIv,
+    /// VPE, whose header begins with the nonce.
+    Vpe,
     Gmac,
     /// AES-CCM with an IV of 8 bytes and an ICV of 16.
     Ccm16,
@@ -58,6 +60,7 @@ impl Kind {
             (Cipher::AesGcm(_), 12) => Some(Self::Aead12),
             (Cipher::AesGcm(_), 8) => Some(Self::Aead8),
             (Cipher::AesGcmImplicitIv(_) | Cipher::ChaCha20Poly1305ImplicitIv, 16) => Some(Self::ImplicitIv),
+            (Cipher::AesGcmVpe(_) | Cipher::ChaCha20Poly1305Vpe, 16) => Some(Self::Vpe),
             (Cipher::AesGmac(_), _) => Some(Self::Gmac),
             // The library has no AES-CCM with keys of 192 bits.
             (Cipher::AesCcm(AesKey::Aes192) | Cipher::AesCcmImplicitIv(AesKey::Aes192), _) => None,
@@ -155,7 +158,7 @@ impl Engine for IpsecMbEngine {
         let kind = Kind::of(suite).filter(|_| self.capability(suite).is_some());
         let kind = kind.ok_or(EngineError::Unsupported { engine: NAME, suite })?;
         let form = match suite.cipher() {
-            Cipher::AesGcm(length) | Cipher::AesGcmImplicitIv(length) => {
+            Cipher::AesGcm(length) | Cipher::AesGcmImplicitIv(length) | Cipher::AesGcmVpe(length) => {
                 Form::Gcm(length, self.manager.expand_gcm(length, key.key()).map_err(refused)?)
             }
             Cipher::AesGmac(length) => {
@@ -164,7 +167,7 @@ impl Engine for IpsecMbEngine {
             Cipher::AesCcm(length) | Cipher::AesCcmImplicitIv(length) => {
                 Form::Ccm(self.manager.expand_ccm(length, key.key()).map_err(refused)?)
             }
-            Cipher::ChaCha20Poly1305 | Cipher::ChaCha20Poly1305ImplicitIv => {
+            Cipher::ChaCha20Poly1305 | Cipher::ChaCha20Poly1305ImplicitIv | Cipher::ChaCha20Poly1305Vpe => {
                 Form::ChaCha(ChaChaKey::new(key.key()).ok_or_else(|| refused("length".to_owned()))?)
             }
             _ => Form::Chained(self.manager.expand_chained(key, direction).map_err(refused)?),
@@ -199,7 +202,7 @@ impl Engine for IpsecMbEngine {
             let key = self.keys.get(id);
             let kind = key.map_or(Kind::Aead16, |key| key.kind);
             let done = match (kind, &mut bursts) {
-                (Kind::Aead16 | Kind::Aead12 | Kind::Aead8 | Kind::ImplicitIv, _) => {
+                (Kind::Aead16 | Kind::Aead12 | Kind::Aead8 | Kind::ImplicitIv | Kind::Vpe, _) => {
                     direct::batch(kind, &mut aeads, &self.keys, &mut self.scratch, rest)
                 }
                 (Kind::Ccm16 | Kind::Ccm12 | Kind::Ccm8 | Kind::CcmImplicitIv, Some(bursts)) => {
