@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 use testudo_ipsec::{
     InboundParameters, InstallError, OutboundParameters, PolicyChange, PolicyId, SaRef, SaSelectors,
-    SharedWindow, Spd, SpdError, TunnelIndex, TunnelParameters,
+    SharedWindow, SharedWindows, Spd, SpdError, TunnelIndex, TunnelParameters,
 };
 
 /// An SA towards the peer, to be installed.
@@ -35,8 +35,17 @@ pub struct InboundInstall {
     /// An SA with the same key that this update removes: its window, as it is at that moment, is taken over
     /// instead.
     pub inherits: Option<SaRef>,
-    /// The window of all workers, where there are several: made from the parameters when they get the SA.
-    pub shared: Option<Arc<SharedWindow>>,
+    /// What all workers have of it, where there are several: made from the parameters when they get the SA.
+    pub shared: Option<SharedInbound>,
+}
+
+/// What workers share of an SA from the peer.
+#[derive(Debug, Clone)]
+pub enum SharedInbound {
+    /// Of ESP and AH: its window.
+    Window(Arc<SharedWindow>),
+    /// Of VPE: all its windows.
+    Windows(Arc<SharedWindows>),
 }
 
 /// A tunnel to install, with one SA each way.

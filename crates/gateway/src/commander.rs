@@ -293,6 +293,11 @@ impl Commander {
         Ok(outcome)
     }
 
+    /// The workers but the first one: the last one first, as [`Vec::pop`] gives what is made for them.
+    fn others(&self) -> impl Iterator<Item = usize> + use<> {
+        (1..self.workers()).rev()
+    }
+
     /// Sends all workers these changes, and waits for their answers.
     fn tell_each(
         &self,
@@ -300,7 +305,7 @@ impl Commander {
         mut changes: Vec<SaChange>,
     ) -> Result<impl Iterator<Item = SaOutcome>, CommanderError> {
         let mut others: Vec<Vec<SaChange>> =
-            (1..self.workers()).map(|_| changes.iter_mut().map(SaChange::replica).collect()).collect();
+            self.others().map(|worker| changes.iter_mut().map(|c| c.replica(worker)).collect()).collect();
         let mut own = Some(changes);
         self.ask(Some(held), move |worker, reply| {
             let changes = if worker == 0 { own.take() } else { others.pop() };

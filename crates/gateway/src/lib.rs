@@ -54,7 +54,8 @@ pub use books::Books;
 pub use change::Change;
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use command::{
-    Command, InboundInstall, Installed, OutboundInstall, TunnelInstall, Update, UpdateError, UpdateOutcome,
+    Command, InboundInstall, Installed, OutboundInstall, SharedInbound, TunnelInstall, Update, UpdateError,
+    UpdateOutcome,
 };
 pub use commander::{Commander, CommanderError, Inbox, MAX_SA_CHANGES};
 pub use counters::{PortSnapshot, WorkerCounters};

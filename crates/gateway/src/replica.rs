@@ -1,19 +1,22 @@
 //! The same change for every worker, and one answer from all of theirs.
 //!
 //! What workers share of an SA is made before the change is copied: [`testudo_ipsec::SharedNumbers`] towards
-//! the peer, a [`SharedWindow`] from it. No two workers ever have the same lease, which would use
+//! the peer, a [`SharedWindow`] from it; of VPE, [`GatedNumbers`](testudo_ipsec::GatedNumbers), of which each
+//! worker has its own place, and [`SharedWindows`]. No two workers ever have the same lease, which would use
 //! numbers twice.
 
-use crate::command::{InboundInstall, OutboundInstall, TunnelInstall, Update, UpdateOutcome};
+use crate::command::{InboundInstall, OutboundInstall, SharedInbound, TunnelInstall, Update, UpdateOutcome};
 use crate::sa_change::{SaChange, SaChanged, SaOutcome, UseFrom};
 use crate::worker::Worker;
 use std::sync::Arc;
+use testudo_crypto::Direction;
 use testudo_ipsec::{
-    InboundParameters, Moment, NumberSource, OutboundParameters, SharedWindow, Spent, TunnelIndex,
+    InboundParameters, Moment, NumberSource, OutboundParameters, SharedWindow, SharedWindows, Spent,
+    TunnelIndex,
 };
 
 impl Update {
-    /// The same for each of the workers but the first.
+    /// The same for each of the workers but the first: that of the last one comes first.
     pub(crate) fn replicas(&mut self, workers: usize) -> Vec<Self> {
         if workers > 1 {
             for tunnel in &mut self.install {
@@ -21,13 +24,13 @@ impl Update {
                 tunnel.inbound.share();
             }
         }
-        (1..workers).map(|_| self.replica()).collect()
+        (1..workers).rev().map(|worker| self.replica(worker)).collect()
     }
 
-    fn replica(&mut self) -> Self {
+    fn replica(&mut self, worker: usize) -> Self {
         Self {
             remove: self.remove.clone(),
-            install: self.install.iter_mut().map(TunnelInstall::replica).collect(),
+            install: self.install.iter_mut().map(|tunnel| tunnel.replica(worker)).collect(),
             selectors: self.selectors.clone(),
             policies: self.policies.clone(),
         }
@@ -35,36 +38,45 @@ impl Update {
 }
 
 impl TunnelInstall {
-    fn replica(&mut self) -> Self {
+    fn replica(&mut self, worker: usize) -> Self {
         Self {
             index: self.index,
             parameters: self.parameters.clone(),
-            outbound: self.outbound.replica(),
+            outbound: self.outbound.replica(worker),
             inbound: self.inbound.replica(),
         }
     }
 }
 
 impl OutboundInstall {
-    /// For several workers: their numbers are the same ones.
+    /// For several workers: their numbers are the same ones, or of VPE have one gate.
     fn share(&mut self, workers: usize) {
         let OutboundParameters { numbers, sa, .. } = &mut self.parameters;
         let source = std::mem::replace(numbers, NumberSource::Ephemeral);
-        *numbers = source.shared(sa.esn, self.peer_window, workers);
+        *numbers = if sa.suite.is_for_vpe() {
+            source.gated(sa.esn)
+        } else {
+            source.shared(sa.esn, self.peer_window, workers)
+        };
     }
 
     /// For another worker, once it is [shared](Self::share).
-    fn replica(&mut self) -> Self {
-        let parameters = self.parameters.clone();
+    fn replica(&mut self, worker: usize) -> Self {
+        let numbers = self.parameters.numbers.of_worker(worker);
+        let parameters = OutboundParameters { numbers, ..self.parameters.clone() };
         Self { parameters, key: self.key.replica(), peer_window: self.peer_window }
     }
 }
 
 impl InboundInstall {
-    /// For several workers: their window is the same one.
+    /// For several workers: their window is the same one, or of VPE all their windows are.
     fn share(&mut self) {
         let InboundParameters { sa, replay_window } = &self.parameters;
-        self.shared = Some(Arc::new(SharedWindow::new(*replay_window, sa.esn)));
+        self.shared = Some(if sa.suite.is_for_vpe() {
+            SharedInbound::Windows(Arc::new(SharedWindows::new(*replay_window)))
+        } else {
+            SharedInbound::Window(Arc::new(SharedWindow::new(*replay_window, sa.esn)))
+        });
     }
 
     fn replica(&mut self) -> Self {
@@ -100,15 +112,15 @@ impl SaChange {
         }
     }
 
-    /// The same for another worker, once it is [shared](Self::share). What changes something that they share
-    /// is for the first one alone.
-    pub(crate) fn replica(&mut self) -> Self {
+    /// The same for another worker, by its index, once it is [shared](Self::share). What changes something that
+    /// they share is for the first one alone.
+    pub(crate) fn replica(&mut self, worker: usize) -> Self {
         match self {
             Self::AddTunnel(tunnel, parameters) => Self::AddTunnel(*tunnel, parameters.clone()),
             Self::RemoveTunnel(tunnel) => Self::RemoveTunnel(*tunnel),
             Self::AddInbound(tunnel, install) => Self::AddInbound(*tunnel, Box::new(install.replica())),
             Self::AddOutbound(tunnel, install, from) => {
-                Self::AddOutbound(*tunnel, Box::new(install.replica()), *from)
+                Self::AddOutbound(*tunnel, Box::new(install.replica(worker)), *from)
             }
             Self::UseOutbound(tunnel, spi) => Self::UseOutbound(*tunnel, *spi),
             Self::Redirect(tunnel, ends, learns) => Self::Redirect(*tunnel, *ends, *learns),
@@ -116,6 +128,8 @@ impl SaChange {
                 let spent = Spent { packets: 0, bytes: 0, ..*spent };
                 Self::Limit(*tunnel, *direction, *spi, *lifetime, spent)
             }
+            Self::Advance(tunnel, Direction::Seal, spi, number)
+            | Self::FollowAdvance(tunnel, spi, number) => Self::FollowAdvance(*tunnel, *spi, *number),
             Self::Advance(..) | Self::MadeByFirst => Self::MadeByFirst,
             Self::Hear(event) => Self::Hear(*event),
             Self::RemoveInbound(tunnel, spi) => Self::RemoveInbound(*tunnel, *spi),
@@ -190,6 +204,12 @@ pub(crate) fn merge_changes(outcomes: impl Iterator<Item = SaOutcome>) -> (SaOut
             match (&mut *one, other) {
                 (Ok(SaChanged::Added(one)), Ok(SaChanged::Added(other))) => {
                     one.counters.absorb(other.counters);
+                }
+                (Ok(SaChanged::Removed(Some(one))), Ok(SaChanged::Removed(Some(other)))) => {
+                    // Of VPE it is how far all were when this worker let go: the last one says the last word.
+                    if other.top() > one.top() {
+                        *one = other;
+                    }
                 }
                 (Ok(_), Err(error)) => {
                     *one = Err(error);

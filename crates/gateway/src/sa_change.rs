@@ -42,6 +42,9 @@ pub enum SaChange {
     Advance(TunnelIndex, Direction, u32, u64),
     /// Nothing: the first worker makes the change for all.
     MadeByFirst,
+    /// The first worker moves the numbers of the SA with this SPI towards the peer on to this one: of VPE, leave
+    /// them out in the windows of this worker.
+    FollowAdvance(TunnelIndex, u32, u64),
     /// Follow what another worker has learned.
     Hear(Event),
     /// Remove the SA from a tunnel's peer that has this SPI.
@@ -157,6 +160,10 @@ impl Worker {
                 is_ahead.then_some(SaChanged::Set).ok_or(SaChangeError::FurtherOn { spi })
             }
             SaChange::MadeByFirst => Ok(SaChanged::Set),
+            SaChange::FollowAdvance(tunnel, spi, number) => {
+                self.ipsec.follow_advance(tunnel, spi, number);
+                Ok(SaChanged::Set)
+            }
             SaChange::Hear(event) => {
                 self.ipsec.hear(event, now);
                 Ok(SaChanged::Set)

@@ -2,7 +2,8 @@
 
 use crate::change::Change;
 use crate::command::{
-    InboundInstall, Installed, OutboundInstall, TunnelInstall, Update, UpdateError, UpdateOutcome,
+    InboundInstall, Installed, OutboundInstall, SharedInbound, TunnelInstall, Update, UpdateError,
+    UpdateOutcome,
 };
 use crate::counters::WorkerCounters;
 use crate::dispatcher::{Dispatcher, Withdrawal};
@@ -246,7 +247,12 @@ impl Worker {
         let key = self.place(index, key, Direction::Open)?;
         let added = match &shared {
             None => self.ipsec.add_inbound(index, parameters, now),
-            Some(window) => self.ipsec.add_shared_inbound(index, parameters, window, now),
+            Some(SharedInbound::Window(window)) => {
+                self.ipsec.add_shared_inbound(index, parameters, window, now)
+            }
+            Some(SharedInbound::Windows(windows)) => {
+                self.ipsec.add_shared_inbound_of_vpe(index, &parameters, windows, now)
+            }
         };
         let added = self.connect(Direction::Open, added, key, suite)?;
         if window.is_some_and(|window| !self.ipsec.restore_window(added.sa, &window)) {

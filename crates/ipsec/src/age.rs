@@ -4,7 +4,9 @@
 use crate::Ipsec;
 use crate::lifetime::{Lifetime, LifetimeState, LifetimeUse, Moment, Spent};
 use crate::numbers::ReplayWindow;
+use crate::sa::OutboundSa;
 use crate::spd::TunnelIndex;
+use crate::vpe::SaWindows;
 
 impl Ipsec {
     /// Reports the SAs that have reached a limit since the last call, and forgets MTUs that were learned long
@@ -56,7 +58,18 @@ impl Ipsec {
         }
         let sa = self.inbound_sa(index, spi)?;
         let top = self.inbound.get(sa)?.top();
+        let top = self.vpe_windows.get(sa).map_or(top, SaWindows::top_of_all);
         Some(number >= top && self.restore_window(sa, &ReplayWindow::closed_up_to(number)))
+    }
+
+    /// What [`advance`](Self::advance) at one worker means for another one: the windows of VPE that this one
+    /// sends in leave the same numbers out. What else workers share has moved with the first of them.
+    pub fn follow_advance(&mut self, index: TunnelIndex, spi: u32, number: u64) {
+        let sa = self.outbound_sa(index, spi).and_then(|sa| self.outbound.get_mut(sa));
+        if let Some(OutboundSa { vpe: Some(windows), sequence, .. }) = sa {
+            sequence.advance(number);
+            windows.follow(sequence);
+        }
     }
 
     fn age_lifetimes(&mut self, now: Moment) {

@@ -26,7 +26,7 @@ use crate::spd::TunnelIndex;
 use crate::spi_table::SpiTable;
 use crate::tables::{inbound_sa, outbound_sa};
 use crate::tunnel::{Encapsulation, InboundParameters, OutboundParameters, TunnelParameters};
-use crate::vpe::Windows;
+use crate::vpe::{SaWindows, SharedWindows, TooManyWindows, Windows, WorkersWindows};
 use std::sync::Arc;
 
 /// A tunnel or an SA could not be installed.
@@ -67,11 +67,21 @@ pub enum InstallError {
         tunnel: Arc<str>,
     },
     /// ESP and AH on one packet, whose numbers workers cannot share: a packet that waits for the second one
-    /// would hold up the first. Or VPE, whose windows each belong to one worker.
-    #[error("tunnel {tunnel}: workers cannot share an SA of VPE, of ESP that AH covers, or of that AH")]
+    /// would hold up the first. Or VPE with what workers share of ESP, or the reverse.
+    #[error(
+        "tunnel {tunnel}: workers cannot share an SA of ESP that AH covers, of that AH, or of VPE as one of ESP"
+    )]
     NotShareable {
         /// The tunnel that the SA was to be added to.
         tunnel: Arc<str>,
+    },
+    /// So many workers would have more windows of VPE than there are Window IDs.
+    #[error("tunnel {tunnel}, with all its workers: {source}")]
+    TooManyWindows {
+        /// The tunnel that the SA was to be added to.
+        tunnel: Arc<str>,
+        /// How many they are.
+        source: TooManyWindows,
     },
     /// 2^24 SAs are installed.
     #[error("tunnel {tunnel}: the table of SAs is full")]
@@ -96,7 +106,7 @@ pub struct AddedSa {
 pub struct RemovedTunnel {
     tunnel: Box<Tunnel>,
     /// Of its SAs from the peer, in their order.
-    windows: Vec<(ReplayWindow, Option<Box<Windows>>)>,
+    windows: Vec<(ReplayWindow, Option<SaWindows>)>,
 }
 
 impl RemovedTunnel {
@@ -206,7 +216,7 @@ impl Ipsec {
             true => ReplayWindow::new(MIN_WINDOW, true),
             false => ReplayWindow::new(parameters.replay_window, parameters.sa.esn),
         };
-        self.add_inbound_with(index, &parameters, window, now)
+        self.add_inbound_with(index, &parameters, window, None, now)
     }
 
     /// [`add_inbound`](Self::add_inbound) for an SA whose packets several workers open: each of them adds it
@@ -221,18 +231,40 @@ impl Ipsec {
         window: &Arc<SharedWindow>,
         now: Moment,
     ) -> Result<AddedSa, InstallError> {
-        if self.is_of_vpe(index)
-            && let Some(tunnel) = self.tunnels.get(index.0 as usize).and_then(Option::as_ref)
-        {
-            return Err(InstallError::NotShareable { tunnel: Arc::clone(&tunnel.parameters.name) });
-        }
+        self.check_kind(index, false)?;
         parameters.sa.esn = window.esn();
-        self.add_inbound_with(index, &parameters, ReplayWindow::shared(Arc::clone(window)), now)
+        self.add_inbound_with(index, &parameters, ReplayWindow::shared(Arc::clone(window)), None, now)
+    }
+
+    /// [`add_inbound`](Self::add_inbound) for an SA of VPE whose packets several workers open: each of them adds
+    /// it with the same windows.
+    ///
+    /// # Errors
+    /// [`InstallError`]; then nothing is added.
+    pub fn add_shared_inbound_of_vpe(
+        &mut self,
+        index: TunnelIndex,
+        parameters: &InboundParameters,
+        windows: &Arc<SharedWindows>,
+        now: Moment,
+    ) -> Result<AddedSa, InstallError> {
+        self.check_kind(index, true)?;
+        let window = ReplayWindow::new(MIN_WINDOW, true);
+        self.add_inbound_with(index, parameters, window, Some(windows), now)
     }
 
     fn is_of_vpe(&self, index: TunnelIndex) -> bool {
-        let tunnel = self.tunnels.get(index.0 as usize).and_then(Option::as_ref);
-        tunnel.is_some_and(|tunnel| tunnel.parameters.protocol == IpsecProtocol::Vpe)
+        self.tunnel(index).is_some_and(|tunnel| tunnel.parameters.protocol == IpsecProtocol::Vpe)
+    }
+
+    /// Whether what is shared of an SA from the peer is that of its tunnel's protocol.
+    fn check_kind(&self, index: TunnelIndex, has_windows_of_vpe: bool) -> Result<(), InstallError> {
+        match self.tunnel(index) {
+            Some(tunnel) if self.is_of_vpe(index) != has_windows_of_vpe => {
+                Err(InstallError::NotShareable { tunnel: Arc::clone(&tunnel.parameters.name) })
+            }
+            _ => Ok(()),
+        }
     }
 
     fn add_inbound_with(
@@ -240,6 +272,7 @@ impl Ipsec {
         index: TunnelIndex,
         parameters: &InboundParameters,
         window: ReplayWindow,
+        of_vpe: Option<&Arc<SharedWindows>>,
         now: Moment,
     ) -> Result<AddedSa, InstallError> {
         let (spi, suite) = (parameters.sa.spi, parameters.sa.suite);
@@ -260,12 +293,18 @@ impl Ipsec {
             return Err(InstallError::BundleFull { tunnel: name });
         }
         let counters = Arc::new(SaCounters::default());
-        let added = inbound_sa(index, tunnel, parameters, window, Arc::clone(&counters), now);
+        let sharing = window.sharing().cloned();
+        let used = of_vpe.map(|windows| windows.used()).or_else(|| sharing.as_ref().map(|w| w.used()));
+        let added = inbound_sa(index, tunnel, parameters, window, used, Arc::clone(&counters), now);
         let sa = self.inbound.insert(added).ok_or(InstallError::TableFull { tunnel: name })?;
         tunnel.inbound.push(Member { spi, sa, suite });
         if protocol == IpsecProtocol::Vpe {
             let limit = tunnel.parameters.rules.of_vpe().windows_max;
-            self.vpe_windows.insert(sa, Windows::new(limit, parameters.replay_window));
+            let windows = match of_vpe {
+                None => SaWindows::Owned(Windows::new(limit, parameters.replay_window)),
+                Some(all) => SaWindows::Shared(Box::new(WorkersWindows::new(Arc::clone(all), limit))),
+            };
+            self.vpe_windows.insert(sa, windows);
         }
         self.sad_of(protocol).insert(spi, sa);
         // The answer to a probe may come under it.
@@ -296,13 +335,20 @@ impl Ipsec {
         }
         let is_shared = matches!(parameters.numbers, NumberSource::Shared(_));
         let p = &tunnel.parameters;
-        let is_of_one = p.protocol == IpsecProtocol::Vpe || p.covers.is_some() || p.covered_by.is_some();
-        if is_shared && is_of_one {
+        let is_vpe = p.protocol == IpsecProtocol::Vpe;
+        let worker = match &parameters.numbers {
+            NumberSource::Gated(numbers) => Some(numbers.worker()),
+            _ => None,
+        };
+        let is_of_one = is_vpe || p.covers.is_some() || p.covered_by.is_some();
+        if is_shared && is_of_one || worker.is_some() && !is_vpe {
             return Err(InstallError::NotShareable { tunnel: name() });
         }
+        let of_vpe = is_vpe.then(|| p.rules.of_vpe().of_worker(worker.unwrap_or(0))).transpose();
+        let of_vpe = of_vpe.map_err(|source| InstallError::TooManyWindows { tunnel: name(), source })?;
         let counters = Arc::new(SaCounters::default());
         let rules = OuterRules::of(&tunnel.parameters, self.identifications.seed());
-        let added = outbound_sa(index, &tunnel.parameters, parameters, rules, Arc::clone(&counters), now);
+        let added = outbound_sa(index, (p, of_vpe), parameters, rules, Arc::clone(&counters), now);
         let added = added.ok_or_else(|| InstallError::TooManyWorkers { tunnel: name() })?;
         let sa = self.outbound.insert(added).ok_or_else(|| InstallError::TableFull { tunnel: name() })?;
         counters.set_learned_mtu(tunnel.path_mtu.learned());
@@ -458,8 +504,13 @@ impl Ipsec {
             self.forget_takeover(index);
         }
         self.sad_of(protocol).remove(spi);
-        drop(self.vpe_windows.remove(sa));
-        self.inbound.remove(sa).map(|removed| (sa, removed.window))
+        let windows = self.vpe_windows.remove(sa);
+        let mut window = self.inbound.remove(sa)?.window;
+        if let Some(windows) = windows {
+            // Of VPE it says how far all workers are by now.
+            let _ = window.restore(&ReplayWindow::closed_up_to(windows.top_of_all()));
+        }
+        Some((sa, window))
     }
 
     /// The name of a tunnel.

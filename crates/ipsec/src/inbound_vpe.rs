@@ -5,10 +5,10 @@ use crate::Ipsec;
 use crate::audit::Drops;
 use crate::encap::{IpsecProtocol, packet_offset};
 use crate::inbound::{Arrival, Parsed, ParsedInbound};
-use crate::runs::drain;
+use crate::runs::{discard, drain};
 use crate::sa::{InboundSa, LocalEndpoint, low_32};
 use crate::slots::SaRef;
-use crate::vpe::Windows;
+use crate::vpe::SaWindows;
 use testudo_crypto::{Direction, Job};
 use testudo_packet::{Buffer, DropReason};
 use testudo_wire::esp::EspHeader;
@@ -119,7 +119,30 @@ impl InboundSa {
     pub(crate) fn open_vpe(
         &self,
         sa_ref: SaRef,
-        windows: Option<&Windows>,
+        windows: Option<&SaWindows>,
+        parsed: &[Parsed],
+        buffers: &mut [Buffer],
+        drops: Drops<'_>,
+        jobs: &mut Vec<Job>,
+    ) {
+        match windows {
+            Some(SaWindows::Owned(windows)) => {
+                self.open_with(|header| windows.check(header), sa_ref, parsed, buffers, drops, jobs);
+            }
+            Some(SaWindows::Shared(windows)) => {
+                self.open_with(|header| windows.check(header), sa_ref, parsed, buffers, drops, jobs);
+            }
+            // Not reached: each has some.
+            None => discard(buffers, DropReason::ShuttingDown, drops.pool),
+        }
+    }
+
+    /// [`open_vpe`](Self::open_vpe) with windows of one kind.
+    #[inline(always)]
+    fn open_with(
+        &self,
+        check: impl Fn(&VpeHeader) -> Result<(), DropReason>,
+        sa_ref: SaRef,
         parsed: &[Parsed],
         buffers: &mut [Buffer],
         drops: Drops<'_>,
@@ -127,9 +150,9 @@ impl InboundSa {
     ) {
         let from = jobs.len();
         jobs.extend(drain(buffers).map(|buffer| Job::new(buffer, Direction::Open, sa_ref.bits())));
-        let prepare = |all_right, (job, parsed)| all_right & self.prepare_vpe(job, parsed, windows).is_ok();
+        let prepare = |all_right, (job, parsed)| all_right & self.prepare_vpe(job, parsed, &check).is_ok();
         if !jobs[from..].iter_mut().zip(parsed).fold(true, prepare) {
-            let prepare = |sa: &Self, job: &mut Job, parsed: &Parsed| sa.prepare_vpe(job, parsed, windows);
+            let prepare = |sa: &Self, job: &mut Job, parsed: &Parsed| sa.prepare_vpe(job, parsed, &check);
             self.refuse_wrong(parsed, jobs, from, drops, prepare);
         }
     }
@@ -140,14 +163,14 @@ impl InboundSa {
         &self,
         job: &mut Job,
         parsed: &Parsed,
-        windows: Option<&Windows>,
+        check: impl Fn(&VpeHeader) -> Result<(), DropReason>,
     ) -> Result<(), DropReason> {
         let Parsed::Esp(arrival) = parsed else { return Err(DropReason::VpeMalformed) };
         self.check_place(arrival)?;
         let (at, end) = (usize::from(arrival.at), usize::from(arrival.end));
         let header = job.buffer.bytes().get(at..end).and_then(VpeHeader::parse);
-        let (Some(header), Some(windows)) = (header, windows) else { return Err(DropReason::VpeMalformed) };
-        windows.check(&header)?;
+        let Some(header) = header else { return Err(DropReason::VpeMalformed) };
+        check(&header)?;
         job.sequence = header.number;
         (job.auth_start, job.text_start) = (arrival.at.into(), packet_offset(at + VPE_HEADER_BYTES));
         job.text_bytes = packet_offset(end - at - VPE_HEADER_BYTES);

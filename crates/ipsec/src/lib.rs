@@ -85,9 +85,9 @@ pub use held::{HOLD, MAX_HELD};
 pub use lifetime::{Lifetime, LifetimeState, LifetimeUse, Limits, Moment, Spent};
 pub use mtu_probe::MtuProbe;
 pub use numbers::{
-    Block, DEFAULT_PEER_WINDOW, Lease, MAX_SHARERS, MAX_WINDOW, MIN_WINDOW, NumberSource, ReplayError,
-    ReplayWindow, Reserver, STALLED, SequenceError, SequenceNumbers, SharedNumbers, SharedWindow,
-    WINDOW_STEP, Waker,
+    Block, DEFAULT_PEER_WINDOW, GatedNumbers, Lease, MAX_SHARERS, MAX_WINDOW, MIN_WINDOW, NumberSource,
+    ReplayError, ReplayWindow, Reserver, STALLED, SequenceError, SequenceNumbers, SharedNumbers,
+    SharedWindow, WINDOW_STEP, Waker,
 };
 pub use outcome::{Bypassed, Cleared, Forward, Originated, Prepared, Protected, Sealed, Unprotected};
 pub use packet_rules::{Df, FlowLabel, MssClamp, PacketRules};
@@ -105,4 +105,4 @@ pub use tunnel::{
     Encapsulation, Endpoints, Fragmentation, InboundParameters, OutboundParameters, SaParameters,
     TunnelParameters,
 };
-pub use vpe::{TooManyWindows, VpeClasses, VpeRules};
+pub use vpe::{SharedWindows, TooManyWindows, VpeClasses, VpeRules};

@@ -13,6 +13,7 @@ use crate::roaming::source_of;
 use crate::sa::{InboundSa, low_32};
 use crate::slots::SaRef;
 use crate::spd::{Action, Answer, Direction, Flow, OfInterface, Pair, Verdict};
+use crate::vpe::SaWindows;
 use crate::{Ipsec, ecn};
 use arrayvec::ArrayVec;
 use std::cell::RefCell;
@@ -218,7 +219,10 @@ impl Ipsec {
         verdict_of(job).map_err(|reason| sa.note_failure(job, reason))?;
         // Checked again: packets of the same batch may have used the lifetime up since this one was admitted.
         sa.admit(now, &mut self.events)?;
-        let before = sa.window.top();
+        let before = match sa.encap {
+            Encap::Vpe => self.vpe_windows.get(sa_ref).map_or(0, SaWindows::newest),
+            _ => sa.window.top(),
+        };
         let is_newest = job.sequence > before;
         match sa.encap {
             Encap::Vpe => sa.commit_vpe(job, self.vpe_windows.get_mut(sa_ref))?,
@@ -561,7 +565,7 @@ fn prefetch_policy(policies: OfInterface<'_>, jobs: &[Job]) {
 /// The first sequence number of jobs that are all done and numbered consecutively, as a peer's are when
 /// nothing is lost or reordered.
 #[inline]
-fn in_sequence(jobs: &[Job]) -> Option<u64> {
+pub(crate) fn in_sequence(jobs: &[Job]) -> Option<u64> {
     let first = jobs.first()?.sequence;
     let mut all_right = true;
     for (ahead, job) in (0..).zip(jobs) {

@@ -3,11 +3,11 @@
 
 use crate::ecn;
 use crate::encap::vpe::Vpe;
-use crate::opened::{FragmentCheck, Inner, Refusals, verdict_of};
+use crate::opened::{FragmentCheck, Inner, Refusals, in_sequence, verdict_of};
 use crate::sa::{InboundSa, low_32};
 use crate::spd::{Answer, Direction, OfInterface, Pair};
-use crate::vpe::Windows;
-use testudo_crypto::Job;
+use crate::vpe::{SaWindows, Windows, WorkersWindows};
+use testudo_crypto::{Job, JobStatus};
 use testudo_packet::DropReason;
 use testudo_wire::ip;
 use testudo_wire::plain::PlainV4;
@@ -15,10 +15,20 @@ use testudo_wire::vpe::VpeHeader;
 
 impl InboundSa {
     /// Checks the engine's verdict, then commits the number in the packet's window.
-    pub(crate) fn commit_vpe(&mut self, job: &Job, windows: Option<&mut Windows>) -> Result<(), DropReason> {
+    pub(crate) fn commit_vpe(
+        &mut self,
+        job: &Job,
+        windows: Option<&mut SaWindows>,
+    ) -> Result<(), DropReason> {
         let windows = windows.ok_or(DropReason::ShuttingDown)?;
-        commit(job, windows)?;
-        self.follow(windows);
+        match windows {
+            SaWindows::Owned(windows) => commit(job, windows)?,
+            SaWindows::Shared(windows) => {
+                verdict_of(job)?;
+                windows.commit_one(&header_of(job).ok_or(DropReason::VpeMalformed)?)?;
+            }
+        }
+        self.follow(windows.top());
         Ok(())
     }
 
@@ -28,26 +38,73 @@ impl InboundSa {
         &mut self,
         jobs: &[Job],
         at: usize,
-        windows: Option<&mut Windows>,
+        windows: Option<&mut SaWindows>,
         refusals: &mut Refusals,
     ) {
-        let Some(windows) = windows else {
-            return (at..).zip(jobs).for_each(|(place, _)| refusals.add(place, DropReason::ShuttingDown));
-        };
-        for (place, job) in (at..).zip(jobs) {
-            if let Err(reason) = commit(job, windows) {
-                refusals.add(place, self.note_failure(job, reason));
+        match windows {
+            Some(SaWindows::Owned(windows)) => {
+                self.commit_owned(jobs, at, windows, refusals);
+                self.follow(windows.top());
             }
+            Some(SaWindows::Shared(windows)) => {
+                self.commit_shared(jobs, at, windows, refusals);
+                self.follow(windows.top());
+            }
+            None => (at..).zip(jobs).for_each(|(place, _)| refusals.add(place, DropReason::ShuttingDown)),
         }
-        self.follow(windows);
+    }
+
+    /// Adjacent jobs of one window are committed together where nothing was lost or reordered.
+    #[inline]
+    fn commit_owned(&mut self, jobs: &[Job], mut at: usize, windows: &mut Windows, refusals: &mut Refusals) {
+        for run in jobs.chunk_by(|a, b| window_of(a) == window_of(b)) {
+            let name = run.first().and_then(window_of);
+            let is_done = name
+                .zip(in_sequence(run))
+                .is_some_and(|(name, first)| windows.commit_ahead(name, first, run.len() as u64));
+            if !is_done {
+                for (place, job) in (at..).zip(run) {
+                    if let Err(reason) = commit(job, windows) {
+                        refusals.add(place, self.note_failure(job, reason));
+                    }
+                }
+            }
+            at += run.len();
+        }
+    }
+
+    /// The same where several workers have the windows: adjacent jobs of one window at once.
+    #[inline(never)]
+    fn commit_shared(
+        &mut self,
+        jobs: &[Job],
+        mut at: usize,
+        windows: &mut WorkersWindows,
+        refusals: &mut Refusals,
+    ) {
+        for run in jobs.chunk_by(|a, b| window_of(a) == window_of(b)) {
+            for (place, job) in (at..).zip(run) {
+                if let Err(reason) = verdict_of(job) {
+                    refusals.add(place, self.note_failure(job, reason));
+                }
+            }
+            let authentic = (at..).zip(run).filter(|(_, job)| job.status == JobStatus::Done);
+            let numbers = authentic.map(|(place, job)| (place, job.sequence));
+            match run.first().and_then(window_of) {
+                Some(name) => windows.commit(name, numbers, |place, reason| refusals.add(place, reason)),
+                // Not reached: see `header_of`.
+                None => numbers.for_each(|(place, _)| refusals.add(place, DropReason::VpeMalformed)),
+            }
+            at += run.len();
+        }
     }
 
     /// Notes the highest number of all windows.
     #[inline]
-    fn follow(&mut self, windows: &Windows) {
-        if windows.top() > self.window.top() {
+    fn follow(&mut self, top: u64) {
+        if top > self.window.top() {
             // Higher than any before: no window refuses it.
-            let _ = self.window.commit(windows.top());
+            let _ = self.window.commit(top);
         }
     }
 
@@ -96,7 +153,18 @@ impl InboundSa {
 #[inline]
 fn commit(job: &Job, windows: &mut Windows) -> Result<(), DropReason> {
     verdict_of(job)?;
-    let header = job.buffer.bytes().get(job.auth_start as usize..).and_then(VpeHeader::parse);
-    // Its job was made of it, and no engine changes it.
-    windows.commit(&header.ok_or(DropReason::VpeMalformed)?)
+    windows.commit(&header_of(job).ok_or(DropReason::VpeMalformed)?)
+}
+
+/// The header of a packet. Its job was made of it, and no engine changes it.
+#[inline]
+fn header_of(job: &Job) -> Option<VpeHeader> {
+    job.buffer.bytes().get(job.auth_start as usize..).and_then(VpeHeader::parse)
+}
+
+/// Sender ID and Window ID.
+#[inline]
+fn window_of(job: &Job) -> Option<(u16, u16)> {
+    let [s0, s1, w0, w1] = *job.buffer.bytes().get(job.auth_start as usize..)?.first_chunk()?;
+    Some((u16::from_le_bytes([s0, s1]), u16::from_le_bytes([w0, w1])))
 }

@@ -19,13 +19,14 @@ use crate::path_mtu::OutboundNames;
 use crate::reply_budget::ReplyBudget;
 use crate::resync::Resync;
 use crate::sa::{Delivery, Framed, InboundSa, LocalEndpoint, OutboundSa, Reported, SuiteLayout, Tunnel};
+use crate::shared_use::SharedUse;
 use crate::sharing::Sharing;
 use crate::slots::{SaRef, Slots};
 use crate::spd::{SaSelectors, Spd, TunnelIndex, address_bits};
 use crate::spi_table::SpiTable;
 use crate::tunnel::{Encapsulation, Fragmentation, InboundParameters, OutboundParameters, TunnelParameters};
 use crate::udp_ports::UdpPorts;
-use crate::vpe::{self, Numbers};
+use crate::vpe::{self, Numbers, VpeRules};
 use std::sync::Arc;
 use testudo_crypto::Job;
 use testudo_wire::ah::ah_bytes;
@@ -131,7 +132,7 @@ impl Ipsec {
     #[must_use]
     pub fn save_window(&self, inbound: SaRef) -> Option<Vec<u8>> {
         let sa = self.inbound.get(inbound)?;
-        Some(self.vpe_windows.get(inbound).map_or_else(|| sa.window.save(), vpe::Windows::save))
+        Some(self.vpe_windows.get(inbound).map_or_else(|| sa.window.save(), vpe::SaWindows::save))
     }
 
     /// Restores a saved replay window; `false` if there is no such SA or the bytes are no window.
@@ -191,26 +192,26 @@ impl Ipsec {
     }
 }
 
-/// An SA towards the peer; `None` if its numbers are shared and all slots are taken.
+/// An SA towards the peer, of VPE if it has rules of that; `None` if its numbers are shared and all slots are
+/// taken.
 pub(crate) fn outbound_sa(
     index: TunnelIndex,
-    p: &TunnelParameters,
+    (p, of_vpe): (&TunnelParameters, Option<VpeRules>),
     parameters: OutboundParameters,
     rules: OuterRules,
     counters: Arc<SaCounters>,
     now: Moment,
 ) -> Option<OutboundSa> {
     let OutboundParameters { sa, numbers, iv_mask } = parameters;
-    let mut sequence = SequenceNumbers::of(numbers, sa.esn)?;
-    let lifetime = match sequence.reserver() {
+    let sequence = SequenceNumbers::of(numbers, sa.esn)?;
+    let lifetime = match sequence.used() {
         None => LifetimeUse::resumed(sa.lifetime, now, sa.spent),
-        Some(reserver) => LifetimeUse::sharing(sa.lifetime, now, sa.spent, reserver.shared().used()),
+        Some(used) => LifetimeUse::sharing(sa.lifetime, now, sa.spent, used),
     };
     let encap = Encap::new(p.protocol, p.mode);
     let headers_vary = rules.vary(p.mode, Version::of(p.endpoints.local));
     let is_shared = sequence.is_shared();
-    let windows =
-        (p.protocol == IpsecProtocol::Vpe).then(|| Numbers::new(p.rules.of_vpe(), &sequence, rules.seed));
+    let windows = of_vpe.map(|of_vpe| Numbers::new(of_vpe, &sequence, rules.seed));
     Some(OutboundSa {
         spi: sa.spi,
         layout: SuiteLayout::of(sa.suite),
@@ -261,11 +262,13 @@ pub(crate) fn longest_fragmented(p: &TunnelParameters) -> usize {
     MAX_DATAGRAM - ah
 }
 
+/// An SA from the peer. Of one that several workers have, what they use of its lifetime is shared.
 pub(crate) fn inbound_sa(
     index: TunnelIndex,
     tunnel: &Tunnel,
     parameters: &InboundParameters,
     window: ReplayWindow,
+    used: Option<&Arc<SharedUse>>,
     counters: Arc<SaCounters>,
     now: Moment,
 ) -> InboundSa {
@@ -276,9 +279,9 @@ pub(crate) fn inbound_sa(
     };
     let endpoint =
         LocalEndpoint::new(Version::of(p.endpoints.local), address_bits(p.endpoints.local), udp_port);
-    let lifetime = match window.sharing() {
+    let lifetime = match used {
         None => LifetimeUse::resumed(sa.lifetime, now, sa.spent),
-        Some(window) => LifetimeUse::sharing(sa.lifetime, now, sa.spent, window.used()),
+        Some(used) => LifetimeUse::sharing(sa.lifetime, now, sa.spent, used),
     };
     let mut sa = InboundSa {
         local_endpoint: match p.protocol {

@@ -184,6 +184,29 @@ pub(super) fn read_rules(
     rules
 }
 
+/// The windows of several workers, of which each has slots of its own: `"all"` may be as many as there can be.
+pub(super) fn check_workers(
+    walker: &mut Walker<'_>,
+    workers: usize,
+    name: &Located<String>,
+    rules: &VpeRules,
+) {
+    let windows = u64::from(rules.windows()) * u64::try_from(workers).unwrap_or(u64::MAX);
+    if rules.of_worker(workers.saturating_sub(1)).is_err() {
+        let problem = Problem::expected("at most 65,536 windows, of slots, classes and workers together");
+        let help = format!("{workers} workers would send in {windows}: have fewer slots");
+        walker.report(&name.span, format!("tunnel[{}].slots", name.value), problem.help(help));
+    } else if u64::from(rules.windows_max) < windows && rules.windows_max >= rules.windows() {
+        let problem = Problem::expected(format!("{windows} or more, with {workers} workers"));
+        let help = format!(
+            "a peer that is configured like this gateway sends in {windows} windows, slots times classes times \
+             workers"
+        );
+        let problem = problem.found(rules.windows_max.to_string()).help(help);
+        walker.report(&name.span, format!("tunnel[{}].windows_max", name.value), problem);
+    }
+}
+
 /// Numbers that mean nothing else (IANA, "Protocol Numbers"), those for experiments, and that of ESP.
 fn ip_protocol(value: &DeValue<'_>) -> Parsed<u8> {
     let expected = || Problem::expected("50, or a number from 146 to 254");

@@ -3,6 +3,7 @@
 use super::checks::Facts;
 use super::model::{Tunnel, UnprotectedPort};
 use super::value::{self, Parsed};
+use super::vpe;
 use super::walk::{Located, Problem, Section, Walker};
 use testudo_ipsec::IpsecProtocol;
 use toml::de::DeValue;
@@ -51,7 +52,7 @@ fn parse(value: &DeValue<'_>) -> Parsed<Workers> {
     Ok(Workers::Count(usize::try_from(count).unwrap_or(1)))
 }
 
-/// What several workers cannot share: devices whose queues have one owner, ESP that AH covers, and VPE.
+/// What several workers cannot share: devices whose queues have one owner, and ESP that AH covers.
 pub(super) fn check(
     walker: &mut Walker<'_>,
     workers: Workers,
@@ -80,8 +81,8 @@ pub(super) fn check(
         let problem = Problem::expected("no tunnel of AH over ESP with several workers");
         walker.report(&name.span, format!("tunnel[{}].protocol", name.value), problem.help(help));
     }
-    if let Some(name) = named(|tunnel| tunnel.protocol == IpsecProtocol::Vpe) {
-        let problem = Problem::expected("no tunnel of VPE with several workers");
-        walker.report(&name.span, format!("tunnel[{}].encapsulation", name.value), problem.help(help));
+    let of_vpe = tunnels.iter().zip(&facts.names).filter(|(tunnel, _)| tunnel.protocol == IpsecProtocol::Vpe);
+    for (tunnel, name) in of_vpe.filter_map(|(tunnel, name)| Some((tunnel, name.as_ref()?))) {
+        vpe::check_workers(walker, workers.count(MAX_WORKERS), name, &tunnel.rules.of_vpe());
     }
 }

@@ -56,4 +56,5 @@ mod traffic_flow;
 mod transport;
 mod two_passes;
 mod vpe;
+mod vpe_workers;
 mod workers;

@@ -19,7 +19,7 @@ pub(crate) fn spec() -> TunnelSpec {
 }
 
 /// The tunnel with these rules.
-fn with(rules: VpeRules) -> TunnelSpec {
+pub(crate) fn with(rules: VpeRules) -> TunnelSpec {
     TunnelSpec { rules: PacketRules { vpe: Some(Box::new(rules)), ..PacketRules::default() }, ..spec() }
 }
 
@@ -42,7 +42,7 @@ pub(crate) fn inner(bytes: usize) -> Vec<u8> {
 }
 
 /// The flow of a packet by its port, and its DSCP.
-fn of_flow(port: u16, dscp: u8) -> Vec<u8> {
+pub(crate) fn of_flow(port: u16, dscp: u8) -> Vec<u8> {
     let mut packet = inner(100);
     packet[1] = dscp << 2;
     packet[20..22].copy_from_slice(&port.to_be_bytes());
@@ -52,7 +52,7 @@ fn of_flow(port: u16, dscp: u8) -> Vec<u8> {
     packet
 }
 
-fn header_of(datagram: &[u8]) -> VpeHeader {
+pub(crate) fn header_of(datagram: &[u8]) -> VpeHeader {
     VpeHeader::parse(&datagram[20..]).expect("a header")
 }
 

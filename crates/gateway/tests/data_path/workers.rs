@@ -24,7 +24,7 @@ fn worker() -> Worker {
 }
 
 /// Runs the workers while `work` commands them; they come back in their order.
-fn run<R>(workers: Vec<Worker>, work: impl FnOnce(&Commander) -> R) -> (Vec<Worker>, R) {
+pub(crate) fn run<R>(workers: Vec<Worker>, work: impl FnOnce(&Commander) -> R) -> (Vec<Worker>, R) {
     let (commander, inboxes) = Commander::channels(workers.len()).expect("file descriptors");
     let start = |(mut worker, inbox)| {
         std::thread::spawn(move || {
@@ -159,7 +159,10 @@ fn gateways<const N: usize>(side: Side, link: &PortHandle) -> [Gateway; N] {
 }
 
 /// Installs a tunnel at workers that do not run yet.
-fn install_at<const N: usize>(gateways: [Gateway; N], tunnel: TunnelInstall) -> ([Gateway; N], Installed) {
+pub(crate) fn install_at<const N: usize>(
+    gateways: [Gateway; N],
+    tunnel: TunnelInstall,
+) -> ([Gateway; N], Installed) {
     let mut ends = Vec::new();
     let mut workers = Vec::new();
     for Gateway { worker, protected, unprotected, clock } in gateways {

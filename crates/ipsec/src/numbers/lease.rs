@@ -14,6 +14,7 @@
 //! Only keys that may outlive the process need that. The numbers of a key that dies with it are *ephemeral*:
 //! they begin at 1 and come from memory alone ([`NumberSource`]).
 
+use super::gates::GatedNumbers;
 use super::shared_sequence::SharedNumbers;
 use crate::sync::{AtomicBool, AtomicU64, Ordering};
 use std::fmt;
@@ -133,6 +134,9 @@ pub enum NumberSource {
     Ephemeral,
     /// From those that several workers share: each of them installs the SA with a clone of this one.
     Shared(Arc<SharedNumbers>),
+    /// Those of an SA of VPE, which several workers send through: each of them installs it with a
+    /// [source of its own](Self::of_worker).
+    Gated(GatedNumbers),
 }
 
 impl NumberSource {
@@ -141,8 +145,27 @@ impl NumberSource {
     #[must_use]
     pub fn shared(self, esn: bool, peer_window: u32, workers: usize) -> Self {
         match self {
-            Self::Shared(numbers) => Self::Shared(numbers),
+            Self::Shared(_) | Self::Gated(_) => self,
             source => Self::Shared(Arc::new(SharedNumbers::new(source, esn, peer_window, workers))),
+        }
+    }
+
+    /// The same numbers for workers that send through an SA of VPE, each in windows of its own; here for the
+    /// first one. Numbers that are shared already stay so.
+    #[must_use]
+    pub fn gated(self, esn: bool) -> Self {
+        match self {
+            Self::Shared(_) | Self::Gated(_) => self,
+            source => Self::Gated(GatedNumbers::new(source, esn)),
+        }
+    }
+
+    /// The same numbers for the worker with this index, once they are shared.
+    #[must_use]
+    pub fn of_worker(&self, worker: usize) -> Self {
+        match self {
+            Self::Gated(numbers) => Self::Gated(numbers.of_worker(worker)),
+            source => source.clone(),
         }
     }
 }

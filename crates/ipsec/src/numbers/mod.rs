@@ -18,11 +18,15 @@
 //! suffice, a cold path asks what is shared. There is no lock, and no worker waits for another one: it gets
 //! numbers or does not, a number is accepted or refused.
 //!
+//! Of VPE, each worker numbers in windows of its own, all of them below what [`gates`] let it.
+//!
 //! What may not happen, with any number of workers: a number used twice under a key, a packet accepted twice.
 //! [`shared_sequence`] and [`shared_window`] argue why it does not; `sequence_tests` and `window_tests` run
 //! one body of tests over both kinds, and loom tries the interleavings of the shared one, with up to three
 //! preemptions.
 
+mod gates;
+mod grants;
 mod lease;
 mod padded;
 mod sequence;
@@ -34,6 +38,7 @@ mod window;
 #[cfg(all(test, not(loom)))]
 mod window_tests;
 
+pub use gates::GatedNumbers;
 pub use lease::{Lease, NumberSource, Waker};
 pub use sequence::{SequenceError, SequenceNumbers};
 pub use shared_sequence::{Block, DEFAULT_PEER_WINDOW, MAX_SHARERS, Reserver, STALLED, SharedNumbers};

@@ -1,7 +1,9 @@
 //! The next sequence numbers of an outbound SA, as the worker has them that reserves them.
 
+use super::gates::Gate;
 use super::lease::{Lease, NumberSource};
 use super::shared_sequence::Reserver;
+use crate::shared_use::SharedUse;
 use std::sync::Arc;
 
 /// Why there is no next number.
@@ -31,7 +33,8 @@ const STARVED: u64 = 0;
 pub struct SequenceNumbers {
     next: u64,
     /// At this number the worker requests more, once: then low water moves to the end of the lease, and to
-    /// [`STARVED`] when that is used up. Of shared numbers, the end of the block that is reserved.
+    /// [`STARVED`] when that is used up. Of shared numbers, the end of the block that is reserved; of VPE,
+    /// up to where this worker may number.
     low_water: u64,
     /// End of the lease when last read.
     leased: u64,
@@ -50,14 +53,16 @@ enum Supply {
         lease: Arc<Lease>,
     },
     Shared(Box<Reserver>),
+    Gated(Box<Gate>),
 }
 
-/// As long as without the third kind.
+/// As long as without the kinds that are shared.
 const _: () = assert!(size_of::<SequenceNumbers>() == 40);
 
 impl SequenceNumbers {
     /// The numbers of an SA. Without ESN they end at 2^32 - 1, with it at 2^64 - 2: nothing wraps.
-    /// `None` if they are shared, and as many workers as there may be have them already.
+    /// `None` if they are shared, and as many workers as there may be have them already, or of VPE the one with
+    /// this index.
     #[must_use]
     pub fn of(source: NumberSource, esn: bool) -> Option<Self> {
         match source {
@@ -67,6 +72,10 @@ impl SequenceNumbers {
                 Some(Self { next: 1, low_water: end, leased: end, supply: Supply::Ephemeral { esn } })
             }
             NumberSource::Shared(numbers) => numbers.join().map(Self::shared),
+            NumberSource::Gated(numbers) => numbers.join().map(|(gate, first)| {
+                let supply = Supply::Gated(Box::new(gate));
+                Self { next: first, low_water: first, leased: first, supply }
+            }),
         }
     }
 
@@ -118,10 +127,21 @@ impl SequenceNumbers {
         Some(first)
     }
 
-    /// Whether as many numbers are at hand without a look at the lease.
+    /// Whether as many numbers are at hand without a look at the lease. A worker that numbers windows of its own
+    /// asks for more of them.
     #[inline]
-    pub(crate) fn has_far(&self, count: u64) -> bool {
-        self.next.checked_add(count).is_some_and(|next| next <= self.low_water)
+    pub(crate) fn has_far(&mut self, count: u64) -> bool {
+        let is_at_hand =
+            |numbers: &Self| numbers.next.checked_add(count).is_some_and(|next| next <= numbers.low_water);
+        is_at_hand(self) || self.open_gate(count).is_ok() && is_at_hand(self)
+    }
+
+    /// Has up to `wanted` numbers at hand, and one at least, of a worker that numbers windows of its own.
+    #[cold]
+    fn open_gate(&mut self, wanted: u64) -> Result<(), SequenceError> {
+        let Supply::Gated(gate) = &self.supply else { return Err(SequenceError::NotLeased) };
+        self.low_water = gate.bound(self.next, wanted)?;
+        Ok(())
     }
 
     /// Leaves all numbers up to `last` out. `false` if they are used already, or none is left behind them.
@@ -133,7 +153,10 @@ impl SequenceNumbers {
         if is_ahead {
             self.next = last + 1;
         }
-        is_ahead
+        match &self.supply {
+            Supply::Gated(gate) => gate.leave_out(last) && is_ahead,
+            _ => is_ahead,
+        }
     }
 
     /// The number that [`reserve`](Self::reserve) gives next; of shared numbers, the lowest that it may give.
@@ -155,6 +178,15 @@ impl SequenceNumbers {
     pub(crate) fn must_wait(&mut self) -> bool {
         let is_empty = self.next >= self.low_water;
         is_empty && self.is_shared() && self.reserve_block(1) == Err(SequenceError::PeerWindowFull)
+    }
+
+    /// Of numbers that are shared: what all workers have used of the SA's lifetime.
+    pub(crate) fn used(&self) -> Option<&Arc<SharedUse>> {
+        match &self.supply {
+            Supply::Shared(reserver) => Some(reserver.shared().used()),
+            Supply::Gated(gate) => Some(gate.used()),
+            Supply::Ephemeral { .. } | Supply::Leased { .. } => None,
+        }
     }
 
     /// What shared numbers are reserved through.
@@ -188,6 +220,7 @@ impl SequenceNumbers {
             Supply::Ephemeral { esn } | Supply::Leased { esn, .. } => last_number(esn),
             // Not asked: those who share it know.
             Supply::Shared(_) => 0,
+            Supply::Gated(_) => last_number(true),
         }
     }
 
@@ -229,8 +262,10 @@ impl SequenceNumbers {
 
     #[cold]
     fn refill(&mut self) -> Result<(), SequenceError> {
-        if let Supply::Shared(_) = self.supply {
-            return self.reserve_block(1).map(|_| ());
+        match self.supply {
+            Supply::Shared(_) => return self.reserve_block(1).map(|_| ()),
+            Supply::Gated(_) => return self.open_gate(1),
+            Supply::Ephemeral { .. } | Supply::Leased { .. } => {}
         }
         if self.next > self.last() {
             return Err(SequenceError::Exhausted);

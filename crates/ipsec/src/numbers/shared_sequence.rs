@@ -38,9 +38,10 @@
 //! [`STALLED`] is passed over ([`SharedNumbers::pass_over_stalled`]): what it has may come too late for the
 //! peer then, and nobody waits for it.
 
-use super::lease::{Lease, NumberSource};
+use super::grants::Grants;
+use super::lease::NumberSource;
 use super::padded::Padded;
-use super::sequence::{SequenceError, last_number};
+use super::sequence::SequenceError;
 use crate::lifetime::Moment;
 use crate::shared_use::SharedUse;
 use crate::sync::{AtomicU64, Ordering};
@@ -79,16 +80,11 @@ pub struct SharedNumbers {
 struct Counter {
     /// The first number that nobody has reserved.
     next: AtomicU64,
-    /// The end of the lease, as far as anybody has seen it.
-    leased: AtomicU64,
-    /// Past this number more are requested, once: then it is moved to the end of the lease. It only grows.
-    low_water: AtomicU64,
-    last: u64,
+    grants: Grants,
     /// Numbers in flight lie within so many.
     spread: u64,
     /// The longest block.
     block: u64,
-    lease: Option<Arc<Lease>>,
 }
 
 /// A slot, as [`SharedNumbers::pass_over_stalled`] saw it last.
@@ -104,38 +100,12 @@ impl SharedNumbers {
     /// within `peer_window`, of at least two packets: the window that the peer has.
     #[must_use]
     pub fn new(source: NumberSource, esn: bool, peer_window: u32, workers: usize) -> Self {
-        let last = last_number(esn);
-        let (first, lease) = match source {
-            NumberSource::Leased { first, lease } => (first.max(1), Some(lease)),
-            NumberSource::Ephemeral => (1, None),
-            // Those belong to others: none is left for these.
-            NumberSource::Shared(_) => (last + 1, None),
-        };
-        let leased = match &lease {
-            Some(lease) => {
-                let leased = lease.end().min(last.saturating_add(1)).max(first);
-                // As with numbers of one worker: the first block is small, the first packet requests more.
-                if leased == first && leased <= last {
-                    lease.request();
-                }
-                leased
-            }
-            None => last + 1,
-        };
-        let low_water = if lease.is_some() { first } else { leased };
+        let (grants, first) = Grants::new(source, esn);
         let window = u64::from(peer_window).max(2);
         let block = (window / 4).clamp(1, BATCH_SIZE as u64);
         let workers = workers.clamp(1, MAX_SHARERS);
         Self {
-            counter: Padded(Counter {
-                next: AtomicU64::new(first),
-                leased: AtomicU64::new(leased),
-                low_water: AtomicU64::new(low_water),
-                last,
-                spread: window - block,
-                block,
-                lease,
-            }),
+            counter: Padded(Counter { next: AtomicU64::new(first), grants, spread: window - block, block }),
             slots: (0..workers).map(|_| Padded(AtomicU64::new(IDLE))).collect(),
             taken: AtomicU64::new(0),
             watched: (0..workers)
@@ -197,7 +167,8 @@ impl SharedNumbers {
 
     /// Leaves all numbers up to `last` out. `false` if they are used already, or none is left after them.
     pub(super) fn advance(&self, last: u64) -> bool {
-        last < self.counter.0.last && self.counter.0.next.fetch_max(last + 1, Ordering::AcqRel) <= last + 1
+        last < self.counter.0.grants.last
+            && self.counter.0.next.fetch_max(last + 1, Ordering::AcqRel) <= last + 1
     }
 
     /// Has nobody wait any longer for workers that have handed nothing over for [`STALLED`]: they hang, or
@@ -229,61 +200,10 @@ impl SharedNumbers {
     }
 }
 
-impl Counter {
-    /// How many of `wanted` numbers from `first` on may be used. Requests more where the lease is running
-    /// out.
-    fn granted(&self, first: u64, wanted: u64) -> Result<u64, SequenceError> {
-        if first > self.last {
-            return Err(SequenceError::Exhausted);
-        }
-        let end = first.saturating_add(wanted).min(self.last + 1);
-        let Some(lease) = &self.lease else { return Ok(end - first) };
-        let (mut leased, mut is_last) = (self.leased.load(Ordering::Acquire), false);
-        if end > leased {
-            // Read before the lease's end.
-            is_last = lease.is_last();
-            leased = self.look(lease, first, leased);
-        }
-        if end > self.low_water.load(Ordering::Relaxed) {
-            self.ask(lease, leased);
-        }
-        match end.min(leased).checked_sub(first) {
-            None | Some(0) if is_last => Err(SequenceError::Exhausted),
-            None | Some(0) => Err(SequenceError::NotLeased),
-            Some(count) => Ok(count),
-        }
-    }
-
-    /// Reads what is granted by now.
-    #[cold]
-    fn look(&self, lease: &Lease, first: u64, known: u64) -> u64 {
-        let end = lease.end().min(self.last + 1);
-        if end <= known {
-            return known;
-        }
-        // Release: who reads it may use numbers that this thread alone knows to be recorded.
-        self.leased.fetch_max(end, Ordering::AcqRel);
-        let half = first + end.saturating_sub(first) / 2;
-        self.low_water.fetch_max(half, Ordering::Relaxed);
-        end
-    }
-
-    /// Requests another block, once for each that is granted: of several workers that find themselves past
-    /// low water, the one that moves it does.
-    #[cold]
-    fn ask(&self, lease: &Lease, leased: u64) {
-        if self.low_water.fetch_max(leased, Ordering::Relaxed) < leased && leased <= self.last {
-            lease.request();
-        }
-    }
-}
-
 /// The SA has ended, for all workers and for who has installed it: no more of its numbers will be used.
 impl Drop for SharedNumbers {
     fn drop(&mut self) {
-        if let Some(lease) = &self.counter.0.lease {
-            lease.give_back_from(self.next());
-        }
+        self.counter.0.grants.give_back_from(self.next());
     }
 }
 
@@ -328,7 +248,7 @@ impl Reserver {
         }
         for _ in 0..TRIES {
             let first = shared.next();
-            let mut count = match shared.counter.0.granted(first, most) {
+            let mut count = match shared.counter.0.grants.granted(first, most) {
                 Ok(count) => count,
                 Err(error) => {
                     outcome = Err(error);
@@ -400,6 +320,7 @@ impl Drop for Reserver {
 
 #[cfg(all(test, loom))]
 mod loom_tests {
+    use super::super::lease::Lease;
     use super::*;
     use loom::sync::Mutex;
     use loom::sync::atomic::AtomicU64 as Durable;

@@ -91,6 +91,11 @@ impl SharedWindow {
     /// window: up to a megabyte.
     #[must_use]
     pub fn new(size: u32, esn: bool) -> Self {
+        Self::using(size, esn, Arc::new(SharedUse::new()))
+    }
+
+    /// The same for one of several windows of an SA, whose lifetime is that of all.
+    pub(crate) fn using(size: u32, esn: bool, used: Arc<SharedUse>) -> Self {
         let size = window_size(size, esn);
         // One word more than the window has: see above.
         let words = (size as usize).div_ceil(32).saturating_add(1).next_power_of_two();
@@ -99,7 +104,7 @@ impl SharedWindow {
             size: size.into(),
             esn,
             words: (0..words).map(|_| AtomicU64::new(0)).collect(),
-            used: Arc::new(SharedUse::new()),
+            used,
         }
     }
 

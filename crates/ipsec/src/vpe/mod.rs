@@ -5,19 +5,30 @@
 //!   inbound    (Sender ID, Window ID) ─► its replay window    made by its first authentic packet: Windows
 //! ```
 //!
+//! Of an SA that several workers have, each owns the windows that it sends in, below a gate that reaches as far
+//! as what all of them may use ([`GatedNumbers`](crate::GatedNumbers)); the windows of the peer are shared
+//! ([`SharedWindows`]).
+//!
 //! What is put around packets and taken off them is [`encap::vpe`](crate::encap::vpe). The SA's shared parts
 //! (lifetime, counters, events) are those of every SA. [`Places`] tells datagrams of VPE from others.
 //!
 //! Deliberately missing: groups of several senders.
 
 mod flow;
+mod inbound_windows;
 mod numbers;
 mod places;
 mod rules;
+mod shared_windows;
+#[cfg(all(test, not(loom)))]
+mod window_model;
 mod windows;
 
 pub(crate) use flow::flow_hash;
+pub(crate) use inbound_windows::{InboundWindows, SaWindows};
 pub(crate) use numbers::Numbers;
 pub(crate) use places::Places;
 pub use rules::{TooManyWindows, VpeClasses, VpeRules};
-pub(crate) use windows::{InboundWindows, Windows};
+pub use shared_windows::SharedWindows;
+pub(crate) use shared_windows::WorkersWindows;
+pub(crate) use windows::Windows;

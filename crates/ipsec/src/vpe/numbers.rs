@@ -132,6 +132,73 @@ mod tests {
         assert!(seen.len() > 1000, "{}", seen.len());
     }
 
+    /// The same with several workers in any order, which come and go, and take each other's places: over all of
+    /// them, crashes and restarts, no window has a number twice, and none that was not leased.
+    #[test]
+    fn no_window_of_any_worker_repeats_a_number_after_a_restart() {
+        for seed in 1..=50 {
+            let mut random = fastrand::Rng::with_seed(seed);
+            let (mut seen, mut first) = (HashSet::new(), 1);
+            for _ in 0..10 {
+                let lease = Arc::new(Lease::until(first + 50));
+                let source = NumberSource::Leased { first, lease: Arc::clone(&lease) }.gated(true);
+                let join = |worker: usize| {
+                    let mut gate = SequenceNumbers::of(source.of_worker(worker), true).unwrap();
+                    assert!(
+                        SequenceNumbers::of(source.of_worker(worker), true).is_none(),
+                        "it has one owner"
+                    );
+                    let own = rules().of_worker(worker).unwrap();
+                    let numbers = Numbers::new(own, &gate, random_seed(seed, worker));
+                    let _ = gate.has_far(1);
+                    (gate, numbers)
+                };
+                let mut workers: Vec<_> = (0..3).map(join).collect();
+                let mut refused = 0;
+                for _ in 0..random.u32(0..3000) {
+                    let at = random.usize(0..3);
+                    if random.u32(..500) == 0 {
+                        // It ends, and another one takes its place.
+                        let last = workers.remove(at);
+                        drop(last);
+                        workers.insert(at, join(at));
+                    }
+                    let (gate, numbers) = &mut workers[at];
+                    // Some as a batch does, which has looked whether there are enough for all of it.
+                    let count = if gate.has_far(5) { 5 } else { 1 };
+                    for _ in 0..count {
+                        match numbers.reserve(flow(random.u64(0..64)), 0, gate) {
+                            Ok(number) => {
+                                let chosen = numbers.chosen();
+                                assert!(number < lease.end(), "seed {seed}: {number} is not leased");
+                                assert!(
+                                    seen.insert((chosen, number)),
+                                    "seed {seed}: {chosen}, {number} twice"
+                                );
+                                assert_eq!(usize::from(chosen) / 16, at, "seed {seed}: another's window");
+                            }
+                            Err(error) => {
+                                assert_eq!((error, count), (SequenceError::NotLeased, 1), "seed {seed}");
+                                refused += 1;
+                            }
+                        }
+                    }
+                    if lease.take_request() && random.bool() {
+                        lease.grant(lease.end() + random.u64(1..3000));
+                    }
+                }
+                assert!(refused < 3000);
+                drop((workers, source));
+                first = if random.bool() { lease.unused().unwrap() } else { lease.end() };
+            }
+            assert!(seen.len() > 1000, "seed {seed}: {}", seen.len());
+        }
+    }
+
+    fn random_seed(seed: u64, worker: usize) -> u64 {
+        seed << 8 | worker as u64
+    }
+
     /// `docs/VPE.md`: after its last number a window sends no more; others do.
     #[test]
     fn a_window_ends_where_the_numbers_end_and_the_others_catch_up() {

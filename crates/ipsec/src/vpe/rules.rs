@@ -130,7 +130,20 @@ impl VpeRules {
         Ok(Self { classes, first_slot, slots: slots.max(1), ..self })
     }
 
-    /// The windows that it sends in.
+    /// The same for one of several workers, by its index. Each has as many slots as the first one, after those of
+    /// the workers before it.
+    ///
+    /// # Errors
+    /// [`TooManyWindows`] if a Window ID would have more than 16 bits.
+    pub fn of_worker(self, worker: usize) -> Result<Self, TooManyWindows> {
+        let slots = u32::try_from(worker).ok().and_then(|worker| worker.checked_mul(self.slots.into()));
+        let first = slots.and_then(|slots| slots.checked_add(self.first_slot.into())).unwrap_or(u32::MAX);
+        let too_many =
+            TooManyWindows { slots: first.saturating_add(self.slots.into()), classes: self.classes.count };
+        self.with_slots(self.classes, u16::try_from(first).map_err(|_| too_many)?, self.slots)
+    }
+
+    /// The windows that it sends in; with several workers, each of them does.
     #[must_use]
     pub fn windows(&self) -> u32 {
         u32::from(self.slots) * u32::from(self.classes.count)
@@ -210,5 +223,29 @@ mod tests {
         let error = VpeRules::default().with_slots(two, 32_761, 8).unwrap_err();
         assert_eq!(error.to_string(), "32769 slots of 2 classes are more than 65,536 windows");
         assert!(VpeRules::default().with_slots(VpeClasses::default(), 65_535, 1).is_ok());
+    }
+
+    #[test]
+    fn each_worker_has_slots_of_its_own() {
+        let two = VpeClasses::of_sets([&[46][..]]);
+        let rules = VpeRules::default().with_slots(two, 0, 8).unwrap();
+        let mut seen = BTreeSet::new();
+        for worker in 0..64 {
+            let own = rules.of_worker(worker).unwrap();
+            assert_eq!((own.slots(), own.windows(), own.classes()), (8, 16, &two));
+            for flow in 0..64 {
+                for class in [0, 46 << 2] {
+                    let window = own.window_of(flow << 58, class);
+                    assert_eq!(usize::from(window / 16), worker);
+                    seen.insert(window);
+                }
+            }
+        }
+        assert_eq!(seen.len(), 64 * 16);
+        let wide = VpeRules::default().with_slots(two, 0, 16_384).unwrap();
+        assert!(wide.of_worker(1).is_ok());
+        let error = wide.of_worker(2).unwrap_err();
+        assert_eq!(error.to_string(), "49152 slots of 2 classes are more than 65,536 windows");
+        assert!(wide.of_worker(usize::MAX).is_err());
     }
 }

@@ -2,15 +2,14 @@
 
 use crate::inbound::reason_of_replay;
 use crate::numbers::{ReplayError, ReplayWindow};
-use crate::slots::SaRef;
 use testudo_packet::DropReason;
 use testudo_wire::vpe::VpeHeader;
 
 /// Bytes before the windows in their saved form, which are those of a window that says how far the highest
 /// number is: who keeps windows reads no more of them.
-const FRONT_BYTES: usize = 16;
+pub(super) const FRONT_BYTES: usize = 16;
 /// In the place of a window's size, which is less: windows of VPE follow.
-const MANY: u64 = u64::MAX;
+pub(super) const MANY: u64 = u64::MAX;
 /// Bytes before each window: Sender ID, Window ID, its length.
 const WINDOW_FRONT_BYTES: usize = 8;
 
@@ -30,33 +29,6 @@ pub(crate) struct Windows {
     floor: u64,
     /// The highest number of any window.
     top: u64,
-}
-
-/// The windows of all SAs of VPE from peers, by the slot of each: an SA has no room for a pointer to them.
-#[derive(Debug, Default)]
-pub(crate) struct InboundWindows(Vec<Option<Box<Windows>>>);
-
-impl InboundWindows {
-    #[inline]
-    pub(crate) fn get(&self, sa: SaRef) -> Option<&Windows> {
-        self.0.get(sa.slot())?.as_deref()
-    }
-
-    #[inline]
-    pub(crate) fn get_mut(&mut self, sa: SaRef) -> Option<&mut Windows> {
-        self.0.get_mut(sa.slot())?.as_deref_mut()
-    }
-
-    pub(crate) fn insert(&mut self, sa: SaRef, windows: Box<Windows>) {
-        if self.0.len() <= sa.slot() {
-            self.0.resize_with(sa.slot() + 1, || None);
-        }
-        self.0[sa.slot()] = Some(windows);
-    }
-
-    pub(crate) fn remove(&mut self, sa: SaRef) -> Option<Box<Windows>> {
-        self.0.get_mut(sa.slot())?.take()
-    }
 }
 
 impl Windows {
@@ -139,26 +111,38 @@ impl Windows {
         Ok(())
     }
 
+    /// Notes `count` adjacent authentic packets of one window, by its Sender ID and Window ID, numbered from
+    /// `first` on. `false`, with nothing changed, unless all are ahead of those before, and the window is there.
+    #[inline]
+    pub(crate) fn commit_ahead(&mut self, (sender, window): (u16, u16), first: u64, count: u64) -> bool {
+        let header = VpeHeader { sender, window, number: first, spi: 0 };
+        let Some((_, window)) = self.place(&header).and_then(|place| self.windows.get_mut(place)) else {
+            return false;
+        };
+        let is_ahead = window.commit_ahead(first, count);
+        self.top = self.top.max(window.top());
+        is_ahead
+    }
+
     /// The highest number of any window, before the first packet that up to which all are closed.
     pub(crate) fn top(&self) -> u64 {
         self.top
     }
 
-    /// Each window, and its highest number.
-    #[cfg(test)]
-    pub(crate) fn tops(&self) -> impl Iterator<Item = ((u16, u16), u64)> + '_ {
-        self.windows.iter().map(|(id, window)| ((0, *id), window.top()))
+    /// In a window that is not there, numbers up to this one count as received.
+    pub(super) fn floor(&self) -> u64 {
+        self.floor
+    }
+
+    /// Each window, by its ID.
+    pub(crate) fn each(&self) -> impl Iterator<Item = (u16, &ReplayWindow)> {
+        self.windows.iter().map(|(id, window)| (*id, window))
     }
 
     /// All windows as bytes, to be saved over a restart.
     pub(crate) fn save(&self) -> Vec<u8> {
         let mut bytes = [self.top.to_le_bytes(), MANY.to_le_bytes(), self.floor.to_le_bytes()].concat();
-        for (id, state) in &self.windows {
-            let saved = state.save();
-            bytes.extend([[0; 2], id.to_le_bytes()].concat());
-            bytes.extend(u32::try_from(saved.len()).unwrap_or(0).to_le_bytes());
-            bytes.extend(saved);
-        }
+        self.each().for_each(|(id, window)| append_window(&mut bytes, id, window));
         bytes
     }
 
@@ -206,6 +190,14 @@ impl Windows {
         }
         (rest.is_empty() && empty.windows.len() <= empty.limit).then_some(empty)
     }
+}
+
+/// Appends a window of a unicast SA in its saved form.
+pub(super) fn append_window(bytes: &mut Vec<u8>, id: u16, window: &ReplayWindow) {
+    let saved = window.save();
+    bytes.extend([[0; 2], id.to_le_bytes()].concat());
+    bytes.extend(u32::try_from(saved.len()).unwrap_or(0).to_le_bytes());
+    bytes.extend(saved);
 }
 
 #[cfg(test)]

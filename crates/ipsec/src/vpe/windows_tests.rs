@@ -1,48 +1,13 @@
 //! Windows of VPE against a slow model, and by their rules.
 
+use super::super::window_model::{Model, SIZE, header};
 use super::*;
-use std::collections::{BTreeMap, BTreeSet};
-
-const SIZE: u32 = 64;
-
-fn header(window: u16, number: u64) -> VpeHeader {
-    VpeHeader { sender: 0, window, number, spi: 0x1000 }
-}
+use std::collections::BTreeMap;
 
 /// Takes an authentic packet, as the gateway does: checked, and committed later.
 fn take(windows: &mut Windows, header: &VpeHeader) -> Result<(), DropReason> {
     windows.check(header)?;
     windows.commit(header)
-}
-
-/// All numbers ever received, window by window.
-#[derive(Default)]
-struct Model {
-    received: BTreeMap<u16, BTreeSet<u64>>,
-    floor: u64,
-    limit: usize,
-}
-
-impl Model {
-    fn take(&mut self, window: u16, number: u64) -> Result<(), DropReason> {
-        let count = self.received.len();
-        let is_new = !self.received.contains_key(&window);
-        if is_new && number <= self.floor {
-            return Err(DropReason::ReplayTooOld);
-        }
-        if is_new && count >= self.limit {
-            return Err(DropReason::VpeWindows);
-        }
-        let seen = self.received.entry(window).or_default();
-        let top = seen.last().copied().unwrap_or(0).max(self.floor);
-        if number == 0 || number + u64::from(SIZE) <= top {
-            return Err(DropReason::ReplayTooOld);
-        }
-        if number <= self.floor || !seen.insert(number) {
-            return Err(DropReason::ReplayDuplicate);
-        }
-        Ok(())
-    }
 }
 
 #[test]
@@ -80,13 +45,14 @@ fn windows_agree_with_a_slow_model_over_restarts_and_crashes() {
 fn a_window_is_made_by_its_first_packet_whatever_its_number() {
     let mut windows = Windows::new(4, SIZE);
     assert_eq!(take(&mut windows, &header(1, 0)), Err(DropReason::ReplayTooOld));
-    assert_eq!(windows.tops().count(), 0);
+    assert_eq!(windows.each().count(), 0);
     assert_eq!(take(&mut windows, &header(1, 5000)), Ok(()));
     assert_eq!(take(&mut windows, &header(1, 4999)), Ok(()));
     assert_eq!(take(&mut windows, &header(1, 4000)), Err(DropReason::ReplayTooOld));
     assert_eq!(take(&mut windows, &header(1, 5000)), Err(DropReason::ReplayDuplicate));
     assert_eq!(take(&mut windows, &header(2, 1)), Ok(()), "windows know nothing of one another");
-    assert_eq!(windows.tops().collect::<BTreeMap<_, _>>(), BTreeMap::from([((0, 1), 5000), ((0, 2), 1)]));
+    let tops = windows.each().map(|(id, window)| (id, window.top()));
+    assert_eq!(tops.collect::<BTreeMap<_, _>>(), BTreeMap::from([(1, 5000), (2, 1)]));
 }
 
 /// A flood of Window IDs: what is not authentic makes none, and one too many does no harm to the others.
@@ -113,7 +79,7 @@ fn an_authentic_packet_of_another_sender_makes_no_window() {
     let mut windows = Windows::new(8, SIZE);
     let other = VpeHeader { sender: 7, ..header(1, 1) };
     assert_eq!(take(&mut windows, &other), Err(DropReason::VpeSender));
-    assert_eq!((windows.tops().count(), windows.top()), (0, 0));
+    assert_eq!((windows.each().count(), windows.top()), (0, 0));
 }
 
 #[test]

@@ -38,11 +38,26 @@ fn several_workers_have_the_ports_of_the_host() {
 }
 
 #[test]
-fn sas_of_one_worker_are_refused_beside_several() {
-    let vpe = in_tunnel("encapsulation = \"vpe\"\nallow_manual_counter_nonce = true");
-    good(&vpe);
-    let text = vpe.replacen("[gateway]", "[gateway]\nworkers = 2", 1);
-    expect(&text, &["encapsulation", "no tunnel of VPE with several workers", "workers = 1"]);
+fn windows_of_vpe_are_counted_over_all_workers() {
+    let vpe = |workers: &str, lines: &str| {
+        let text = in_tunnel(&format!("encapsulation = \"vpe\"\nallow_manual_counter_nonce = true\n{lines}"));
+        text.replacen("[gateway]", &format!("[gateway]\nworkers = {workers}"), 1)
+    };
+    for workers in ["1", "2", "64", "\"all\""] {
+        good(&vpe(workers, ""));
+    }
+    good(&vpe("2", "classes = [[46]]\nwindows_max = 32"));
+    let few = "classes = [[46]]\nwindows_max = 31";
+    good(&vpe("1", few));
+    let told = ["windows_max", "32 or more, with 2 workers", "31", "slots times classes times workers"];
+    expect(&vpe("2", few), &told);
+    // As many as there may be: nothing depends on where it is checked.
+    expect(&vpe("\"all\"", "classes = [[46], [10]]"), &["1536 or more, with 64 workers", "1024"]);
+    // Too few for one worker: told once.
+    assert_eq!(errors(&vpe("2", "classes = [[46]]\nwindows_max = 15")).len(), 1);
+    good(&vpe("8", "slots = 8192\nwindows_max = 65536"));
+    let told = ["slots", "at most 65,536 windows", "9 workers would send in 73728"];
+    expect(&vpe("9", "slots = 8192\nwindows_max = 65536"), &told);
 }
 
 #[test]

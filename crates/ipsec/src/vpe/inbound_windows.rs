@@ -1,0 +1,85 @@
+//! The windows of all inbound SAs of VPE.
+
+use super::shared_windows::WorkersWindows;
+use super::windows::Windows;
+use crate::slots::SaRef;
+
+/// The windows of one SA, as one worker has them.
+#[derive(Debug)]
+pub(crate) enum SaWindows {
+    /// No other worker has the SA.
+    Owned(Box<Windows>),
+    /// Several have it.
+    Shared(Box<WorkersWindows>),
+}
+
+impl SaWindows {
+    /// The highest number of any window that this worker knows of, before the first packet that up to which
+    /// all are closed.
+    pub(crate) fn top(&self) -> u64 {
+        match self {
+            Self::Owned(windows) => windows.top(),
+            Self::Shared(windows) => windows.top(),
+        }
+    }
+
+    /// The same of all workers.
+    pub(crate) fn top_of_all(&self) -> u64 {
+        match self {
+            Self::Owned(windows) => windows.top(),
+            Self::Shared(windows) => windows.all().top(),
+        }
+    }
+
+    /// The same of all workers, as far as they have watched the SA.
+    pub(crate) fn newest(&self) -> u64 {
+        match self {
+            Self::Owned(windows) => windows.top(),
+            Self::Shared(windows) => windows.all().newest(),
+        }
+    }
+
+    /// All windows as bytes, to be saved over a restart.
+    pub(crate) fn save(&self) -> Vec<u8> {
+        match self {
+            Self::Owned(windows) => windows.save(),
+            Self::Shared(windows) => windows.all().save(),
+        }
+    }
+
+    /// Continues with saved windows; `false` if the bytes are none.
+    #[must_use]
+    pub(crate) fn restore(&mut self, bytes: &[u8]) -> bool {
+        match self {
+            Self::Owned(windows) => windows.restore(bytes),
+            Self::Shared(windows) => windows.restore(bytes),
+        }
+    }
+}
+
+/// The windows of all SAs of VPE from peers, by the slot of each: an SA has no room for a pointer to them.
+#[derive(Debug, Default)]
+pub(crate) struct InboundWindows(Vec<Option<SaWindows>>);
+
+impl InboundWindows {
+    #[inline]
+    pub(crate) fn get(&self, sa: SaRef) -> Option<&SaWindows> {
+        self.0.get(sa.slot())?.as_ref()
+    }
+
+    #[inline]
+    pub(crate) fn get_mut(&mut self, sa: SaRef) -> Option<&mut SaWindows> {
+        self.0.get_mut(sa.slot())?.as_mut()
+    }
+
+    pub(crate) fn insert(&mut self, sa: SaRef, windows: SaWindows) {
+        if self.0.len() <= sa.slot() {
+            self.0.resize_with(sa.slot() + 1, || None);
+        }
+        self.0[sa.slot()] = Some(windows);
+    }
+
+    pub(crate) fn remove(&mut self, sa: SaRef) -> Option<SaWindows> {
+        self.0.get_mut(sa.slot())?.take()
+    }
+}

@@ -1,0 +1,405 @@
+//! The replay windows of an inbound SA of VPE whose packets several workers open: any of them may get a packet
+//! of any window.
+//!
+//! ```text
+//!   pages   by Window ID ─► page ─► window     each made once, and never taken away
+//!   names   the Window IDs that have a window or get one, in the order in which they came
+//! ```
+//!
+//! Each window is a [`SharedWindow`], which has no lock. It is found by two loads. One that is not there is
+//! made by the first authentic packet, in these steps:
+//!
+//! - (1) the worker enters the Window ID into the names: it tries them in order, and puts the ID where it finds
+//!   none, by compare-exchange. If none of the first `limit` is free nor has this ID, the window is one too many;
+//! - (2) it makes a window, and puts it into its page unless another worker has put one there;
+//! - (3) who has put it there counts it.
+//!
+//! **One window for an ID.** A page's place is filled once; whoever comes second uses what is there. So a number
+//! is accepted by one window, which accepts it once.
+//!
+//! **No more than `limit`.** Only an ID that is in the names has a window, and no ID is there twice: two workers
+//! that enter one both try the names from the first on, none of which is ever freed, so that who is second finds
+//! the ID or an occupied name wherever the first has passed.
+//!
+//! **Nobody is refused for a window that another makes.** A worker refuses a packet before it is authentic only
+//! if as many windows are counted (3) as there may be, and its own is still not there: then all names are those
+//! of other windows, which are there. No worker waits for one that makes a window: it makes another, and loses it
+//! or not.
+
+use super::windows::{FRONT_BYTES, MANY, Windows, append_window};
+use crate::inbound::reason_of_replay;
+use crate::numbers::{ReplayError, ReplayWindow, SharedWindow};
+use crate::shared_use::SharedUse;
+use crate::sync::{AtomicU32, AtomicU64, OnceLock, Ordering};
+use std::sync::Arc;
+use testudo_packet::DropReason;
+use testudo_wire::vpe::VpeHeader;
+
+/// Places of a page, and names of a list. Loom's model has few, since it follows each.
+const PAGE: usize = if cfg!(loom) { 2 } else { 256 };
+/// Pages, and lists of names: a place for each Window ID.
+const PAGES: usize = if cfg!(loom) { 1 } else { 256 };
+
+type Page = Box<[OnceLock<Box<SharedWindow>>]>;
+type Names = Box<[AtomicU32]>;
+
+/// The windows of one SA from a peer, shared by the workers that open its packets.
+#[derive(Debug)]
+pub struct SharedWindows {
+    pages: Box<[OnceLock<Page>]>,
+    names: Box<[OnceLock<Names>]>,
+    /// Windows that are there.
+    made: AtomicU32,
+    /// Numbers up to this one count as received in every window, there or not: it may have been there before a
+    /// crash.
+    floor: AtomicU64,
+    /// The highest number while the SA is watched.
+    newest: AtomicU64,
+    /// Packets that each window spans.
+    size: u32,
+    used: Arc<SharedUse>,
+}
+
+/// What is in a place once, made if nothing is there yet.
+fn once<T: 'static>(place: &OnceLock<T>, make: impl FnOnce() -> T) -> Option<&T> {
+    if place.get().is_none() {
+        // Made before: who is second waits for a pointer to be stored, not for what it points to.
+        let _ = place.set(make());
+    }
+    place.get()
+}
+
+impl SharedWindows {
+    /// No windows yet; each will span so many packets.
+    #[must_use]
+    pub fn new(size: u32) -> Self {
+        Self {
+            pages: (0..PAGES).map(|_| OnceLock::new()).collect(),
+            names: (0..PAGES).map(|_| OnceLock::new()).collect(),
+            made: AtomicU32::new(0),
+            floor: AtomicU64::new(0),
+            newest: AtomicU64::new(0),
+            size,
+            used: Arc::new(SharedUse::new()),
+        }
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn made(&self) -> u32 {
+        self.made.load(Ordering::Acquire)
+    }
+
+    /// Each window that is there, by its ID, with its highest number.
+    pub fn tops(&self) -> impl Iterator<Item = (u16, u64)> + '_ {
+        self.each().map(|(id, window)| (id, window.top()))
+    }
+
+    /// The highest number of any window, before the first packet that up to which all are closed.
+    #[must_use]
+    pub fn top(&self) -> u64 {
+        self.tops().map(|(_, top)| top).fold(self.floor(), u64::max)
+    }
+
+    /// The highest number that was [noted](Self::note_newest).
+    pub(crate) fn newest(&self) -> u64 {
+        self.newest.load(Ordering::Relaxed)
+    }
+
+    /// Notes the number of a packet that was accepted. To be called for SAs that are watched, where it matters
+    /// which packet is the newest: it is a line that all workers write.
+    fn note_newest(&self, number: u64) {
+        self.newest.fetch_max(number, Ordering::Relaxed);
+    }
+
+    /// What the workers have used of the SA's lifetime.
+    pub(crate) fn used(&self) -> &Arc<SharedUse> {
+        &self.used
+    }
+
+    fn floor(&self) -> u64 {
+        self.floor.load(Ordering::Acquire)
+    }
+
+    fn each(&self) -> impl Iterator<Item = (u16, &SharedWindow)> {
+        let pages = self.pages.iter().enumerate().filter_map(|(at, page)| Some((at, page.get()?)));
+        pages.flat_map(|(at, page)| {
+            let there = page.iter().enumerate().filter_map(|(place, window)| Some((place, window.get()?)));
+            there.filter_map(move |(place, window)| {
+                Some((u16::try_from(at * PAGE + place).ok()?, window.as_ref()))
+            })
+        })
+    }
+
+    #[inline]
+    fn get(&self, id: u16) -> Option<&SharedWindow> {
+        let id = usize::from(id);
+        self.pages.get(id / PAGE)?.get()?.get(id % PAGE)?.get().map(AsRef::as_ref)
+    }
+
+    /// The window of an authentic packet, made if it is not there; `None` if it is one too many.
+    #[cold]
+    fn get_or_make(&self, id: u16, limit: usize) -> Option<&SharedWindow> {
+        if !self.has_name(id, limit) {
+            return None;
+        }
+        let at = usize::from(id);
+        let page = once(self.pages.get(at / PAGE)?, || (0..PAGE).map(|_| OnceLock::new()).collect())?;
+        let place = page.get(at % PAGE)?;
+        if place.get().is_none() {
+            let window = SharedWindow::using(self.size, true, Arc::clone(&self.used));
+            close(&window, self.floor());
+            if place.set(Box::new(window)).is_ok() {
+                // Release: who finds as many as there may be finds this one.
+                self.made.fetch_add(1, Ordering::AcqRel);
+            }
+        }
+        place.get().map(AsRef::as_ref)
+    }
+
+    /// Enters a Window ID into the names, unless it is there; `false` if there is no room for it.
+    fn has_name(&self, id: u16, limit: usize) -> bool {
+        let name = u32::from(id) + 1;
+        let list = || (0..PAGE).map(|_| AtomicU32::new(0)).collect();
+        let lists = self.names.iter().map_while(|place| once(place, list));
+        for place in lists.flat_map(|list| list.iter()).take(limit) {
+            let there = match place.load(Ordering::Acquire) {
+                0 => {
+                    place.compare_exchange(0, name, Ordering::AcqRel, Ordering::Acquire).unwrap_or_else(|n| n)
+                }
+                there => there,
+            };
+            // 0: it was free, and has this ID now.
+            if there == 0 || there == name {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Whether a packet may be accepted, where there may be so many windows. Changes nothing.
+    fn check(&self, header: &VpeHeader, limit: usize) -> Result<(), DropReason> {
+        let window = if header.sender == 0 { self.get(header.window) } else { None };
+        let Some(window) = window else { return self.check_new(header, limit) };
+        window.check(header.number).map_err(reason_of_replay)?;
+        if header.number <= self.floor() { Err(DropReason::ReplayDuplicate) } else { Ok(()) }
+    }
+
+    #[cold]
+    fn check_new(&self, header: &VpeHeader, limit: usize) -> Result<(), DropReason> {
+        if header.number <= self.floor() {
+            return Err(reason_of_replay(ReplayError::TooOld));
+        }
+        // In this order: see the module's header.
+        let is_full = usize::try_from(self.made()).is_ok_and(|made| made >= limit);
+        let is_refused = is_full && (header.sender != 0 || self.get(header.window).is_none());
+        if is_refused { Err(DropReason::VpeWindows) } else { Ok(()) }
+    }
+
+    /// Notes authentic packets of one window, each with its place; `refuse` has those that may not be accepted
+    /// (any more). Returns the window's highest number then.
+    fn commit(
+        &self,
+        (sender, id): (u16, u16),
+        limit: usize,
+        numbers: impl Iterator<Item = (usize, u64)> + Clone,
+        mut refuse: impl FnMut(usize, DropReason),
+    ) -> u64 {
+        if sender != 0 {
+            numbers.for_each(|(place, _)| refuse(place, DropReason::VpeSender));
+            return 0;
+        }
+        let floor = self.floor();
+        let above = numbers.clone().filter(|(_, number)| *number > floor);
+        let window = match self.get(id) {
+            None if above.clone().next().is_some() => self.get_or_make(id, limit),
+            window => window,
+        };
+        let Some(window) = window else {
+            let reason =
+                |number| if number <= floor { DropReason::ReplayTooOld } else { DropReason::VpeWindows };
+            numbers.for_each(|(place, number)| refuse(place, reason(number)));
+            return 0;
+        };
+        for (place, number) in numbers.filter(|(_, number)| *number <= floor) {
+            let error = window.check(number).err().unwrap_or(ReplayError::Duplicate);
+            refuse(place, reason_of_replay(error));
+        }
+        window.commit_batch(above, |place, error| refuse(place, reason_of_replay(error)));
+        window.top()
+    }
+
+    /// All windows as bytes, to be saved over a restart: as one worker saves [its own](Windows::save).
+    #[must_use]
+    pub(crate) fn save(&self) -> Vec<u8> {
+        let floor = self.floor();
+        let (mut top, mut windows) = (floor, Vec::new());
+        for (id, window) in self.each() {
+            // Whoever has made it may not have known of it.
+            close(window, floor);
+            let saved = window.snapshot();
+            top = top.max(saved.top());
+            append_window(&mut windows, id, &saved);
+        }
+        let mut bytes = Vec::with_capacity(FRONT_BYTES + 8 + windows.len());
+        [top, MANY, floor].into_iter().for_each(|number| bytes.extend(number.to_le_bytes()));
+        bytes.extend(windows);
+        bytes
+    }
+
+    /// Continues where [`save`](Self::save) left off, or after the number up to which a window is closed: what
+    /// was received then counts as received, beside what was received since. `false`, with nothing changed, if
+    /// the bytes are neither.
+    #[must_use]
+    fn restore(&self, bytes: &[u8], limit: usize) -> bool {
+        let mut saved = Windows::new(u32::try_from(limit).unwrap_or(u32::MAX), self.size);
+        if !saved.restore(bytes) {
+            return false;
+        }
+        let floor = self.floor.fetch_max(saved.floor(), Ordering::AcqRel).max(saved.floor());
+        self.each().for_each(|(_, window)| close(window, floor));
+        for (id, window) in saved.each() {
+            // One too many only if others have come since: then no packet of it is accepted either.
+            let is_restored = self.get_or_make(id, limit).is_none_or(|own| own.restore(&window.save()));
+            debug_assert!(is_restored, "it was saved by a window of VPE");
+        }
+        true
+    }
+}
+
+/// Has all numbers up to `floor` count as received.
+fn close(window: &SharedWindow, floor: u64) {
+    if floor > 0 && window.check(floor).is_ok() {
+        let is_closed = window.restore(&ReplayWindow::closed_up_to(floor));
+        debug_assert!(is_closed, "no number is too high for a window of VPE");
+    }
+}
+
+/// What one worker has of windows that are shared.
+#[derive(Debug)]
+pub(crate) struct WorkersWindows {
+    all: Arc<SharedWindows>,
+    /// The most windows.
+    limit: usize,
+    /// The highest number that this worker has taken, or found when they were restored.
+    top: u64,
+}
+
+impl WorkersWindows {
+    pub(crate) fn new(all: Arc<SharedWindows>, limit: u32) -> Self {
+        let limit = usize::try_from(limit).unwrap_or(usize::MAX).max(1);
+        let top = all.top();
+        all.note_newest(top);
+        Self { all, limit, top }
+    }
+
+    pub(crate) fn all(&self) -> &SharedWindows {
+        &self.all
+    }
+
+    pub(crate) fn top(&self) -> u64 {
+        self.top
+    }
+
+    #[inline]
+    pub(crate) fn check(&self, header: &VpeHeader) -> Result<(), DropReason> {
+        self.all.check(header, self.limit)
+    }
+
+    /// Notes adjacent authentic packets of one window.
+    pub(crate) fn commit(
+        &mut self,
+        window: (u16, u16),
+        numbers: impl Iterator<Item = (usize, u64)> + Clone,
+        refuse: impl FnMut(usize, DropReason),
+    ) {
+        self.top = self.top.max(self.all.commit(window, self.limit, numbers, refuse));
+    }
+
+    /// Notes one authentic packet of an SA that may be watched.
+    pub(crate) fn commit_one(&mut self, header: &VpeHeader) -> Result<(), DropReason> {
+        let mut outcome = Ok(());
+        let number = std::iter::once((0, header.number));
+        self.commit((header.sender, header.window), number, |_, reason| outcome = Err(reason));
+        if outcome.is_ok() {
+            self.all.note_newest(header.number);
+        }
+        outcome
+    }
+
+    #[must_use]
+    pub(crate) fn restore(&mut self, bytes: &[u8]) -> bool {
+        let is_restored = self.all.restore(bytes, self.limit);
+        self.top = self.all.top();
+        self.all.note_newest(self.top);
+        is_restored
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+#[path = "shared_windows_tests.rs"]
+mod tests;
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use super::*;
+    use loom::thread;
+
+    /// Two workers commit packets of these windows, one after the other, where there may be so many windows;
+    /// returns those that were accepted, and how many windows were made.
+    fn commit(
+        limit: usize,
+        packets: [&'static [(u16, u64)]; 2],
+        check: impl Fn(&[(u16, u64)], u32) + Sync + Send + 'static,
+    ) {
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = Some(3);
+        model.check(move || {
+            let windows = Arc::new(SharedWindows::new(32));
+            let take = move |packets: &'static [(u16, u64)], windows: &SharedWindows| {
+                let mut accepted = Vec::new();
+                for &(window, number) in packets {
+                    let header = VpeHeader { sender: 0, window, number, spi: 0 };
+                    let mut outcome = windows.check(&header, limit);
+                    if outcome.is_ok() {
+                        let numbers = std::iter::once((0, number));
+                        windows.commit((0, window), limit, numbers, |_, reason| outcome = Err(reason));
+                    }
+                    accepted.extend(outcome.is_ok().then_some((window, number)));
+                }
+                accepted
+            };
+            let other = {
+                let windows = Arc::clone(&windows);
+                thread::spawn(move || take(packets[0], &windows))
+            };
+            let mut accepted = take(packets[1], &windows);
+            accepted.extend(other.join().unwrap());
+            accepted.sort_unstable();
+            check(&accepted, windows.made());
+        });
+    }
+
+    /// The first packet of a window at two workers at once: it is accepted once.
+    #[test]
+    fn a_packet_that_makes_a_window_at_two_workers_is_accepted_once() {
+        commit(1, [&[(1, 5)], &[(1, 5)]], |accepted, made| assert_eq!((accepted, made), (&[(1, 5)][..], 1)));
+    }
+
+    /// The last window that there may be, made by two workers at once: neither is refused for the other.
+    #[test]
+    fn nobody_is_refused_because_another_makes_the_same_window() {
+        commit(1, [&[(1, 5)], &[(1, 6)]], |accepted, made| {
+            assert_eq!((accepted, made), (&[(1, 5), (1, 6)][..], 1));
+        });
+    }
+
+    /// Two windows where there may be one: one is made, and all of its packets are taken.
+    #[test]
+    fn no_more_windows_are_made_than_there_may_be() {
+        commit(1, [&[(0, 5), (0, 6)], &[(1, 7)]], |accepted, made| {
+            assert_eq!(made, 1);
+            assert!(accepted == [(0, 5), (0, 6)] || accepted == [(1, 7)], "{accepted:?}");
+        });
+    }
+}
