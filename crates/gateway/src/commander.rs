@@ -14,8 +14,9 @@
 
 use crate::change::Change;
 use crate::command::{Command, Update, UpdateOutcome};
-use crate::replica::{merge_changes, merge_updates, undo};
+use crate::replica::merge_updates;
 use crate::sa_change::{SaChange, SaOutcome};
+use crate::sa_rounds::SaRounds;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::OwnedFd;
 use std::collections::HashMap;
@@ -270,45 +271,27 @@ impl Commander {
         outcomes.next().ok_or(CommanderError::Ended)
     }
 
-    /// An SA is put to use when all workers have it. If one refused it after another had sent through it, who
-    /// adds the SA would take its key for unused, and might begin with the same numbers again.
     fn change_sas_of_several(
         &self,
         held: &MutexGuard<'_, ()>,
-        mut changes: Vec<SaChange>,
+        changes: Vec<SaChange>,
     ) -> Result<SaOutcome, CommanderError> {
-        changes.iter_mut().for_each(|change| change.share(self.workers()));
-        let uses: Vec<_> = changes.iter_mut().map(SaChange::take_use).collect();
-        let undo: Vec<_> = changes.iter().map(undo).collect();
-        let (outcome, torn) = merge_changes(self.tell_each(held, changes)?);
-        // A change that one worker refused is made at none.
-        let mut undo: Vec<_> = undo.into_iter().enumerate().collect();
-        undo.retain(|(at, _)| torn.contains(at));
-        let undo: Vec<_> = undo.into_iter().rev().filter_map(|(_, change)| change).collect();
-        let made = uses.into_iter().zip(&outcome).filter(|(_, result)| result.is_ok());
-        let more: Vec<_> = undo.into_iter().chain(made.filter_map(|(change, _)| change)).collect();
-        if !more.is_empty() {
-            drop(self.tell_each(held, more)?);
+        let (rounds, first) = SaRounds::begin(changes, self.workers());
+        let (outcome, second) = rounds.answered(self.tell_each(held, first)?);
+        if let Some(second) = second {
+            drop(self.tell_each(held, second)?);
         }
         Ok(outcome)
     }
 
-    /// The workers but the first one: the last one first, as [`Vec::pop`] gives what is made for them.
-    fn others(&self) -> impl Iterator<Item = usize> + use<> {
-        (1..self.workers()).rev()
-    }
-
-    /// Sends all workers these changes, and waits for their answers.
+    /// Sends each worker its changes, and waits for their answers.
     fn tell_each(
         &self,
         held: &MutexGuard<'_, ()>,
-        mut changes: Vec<SaChange>,
+        mut each: Vec<Vec<SaChange>>,
     ) -> Result<impl Iterator<Item = SaOutcome>, CommanderError> {
-        let mut others: Vec<Vec<SaChange>> =
-            self.others().map(|worker| changes.iter_mut().map(|c| c.replica(worker)).collect()).collect();
-        let mut own = Some(changes);
         self.ask(Some(held), move |worker, reply| {
-            let changes = if worker == 0 { own.take() } else { others.pop() };
+            let changes = each.get_mut(worker).map(std::mem::take);
             Command::ChangeSas(changes.unwrap_or_default(), reply)
         })
     }
