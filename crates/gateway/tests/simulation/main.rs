@@ -21,6 +21,7 @@ mod with_nic;
 mod corruption;
 mod hostile;
 mod late;
+mod many_workers;
 mod model;
 mod network;
 mod nic;

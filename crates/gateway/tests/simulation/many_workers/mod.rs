@@ -1,0 +1,423 @@
+//! Two gateways of several workers each, in one process, driven by a seed: a turn of any worker at a time, a
+//! step of a command at any worker, a store that grants numbers late, crashes, restarts, new keys.
+//!
+//! ```text
+//!   packets ─► worker 0 ─┐                        ┌─► worker 0 ─► judge: once, in order, and all
+//!   packets ─► worker 1 ─┼─► wire: no number and ─┼─► worker 1 ─►        that its window accepts
+//!   packets ─► …        ─┘   no nonce twice       └─► …
+//! ```
+//!
+//! What holds in any order: no nonce twice under a key, over all workers, crashes and restarts; no packet
+//! delivered twice, through whichever worker it comes again; every packet in the books of all workers; and
+//! where the wire keeps its order, a peer with a window of 32 refuses nothing.
+
+mod encapsulation;
+mod judge;
+mod site;
+mod wire;
+
+use crate::late_engine::SharedEngine;
+use crate::support::gateway::portable;
+use crate::support::random::seed;
+use crate::support::{Inner, Side, TunnelSpec};
+use encapsulation::Case;
+use fastrand::Rng;
+use judge::Judge;
+use site::{Site, other, under};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::time::Duration;
+use testudo_crypto::Engine;
+use testudo_engine_late::LateConfig;
+use testudo_gateway::UseFrom;
+use testudo_packet::DropReason;
+use wire::{DELAY, Wire};
+
+/// Makes the engines of a worker.
+pub type Engines = Box<dyn FnMut() -> Vec<Box<dyn Engine>>>;
+
+/// A mistake that is built in on purpose.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// Each worker numbers from the same lease by itself.
+    NumbersApart,
+    /// Each worker has a window of its own.
+    WindowsApart,
+}
+
+struct Scenario {
+    case: Case,
+    seed: u64,
+    steps: usize,
+    is_hostile: bool,
+    /// Engines answer in later turns.
+    is_late: bool,
+    /// Workers crash and restart, and keys are replaced.
+    changes: bool,
+    fault: Option<Fault>,
+}
+
+/// What happened, so that nothing passes because nothing did.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Outcome {
+    sent: u64,
+    delivered: u64,
+    refused: u64,
+    crashes: u64,
+    restarts: u64,
+    keys: u64,
+    replayed: u64,
+    not_leased: u64,
+    /// Turns after which packets waited for numbers that other workers had in flight.
+    waits: u64,
+}
+
+/// Packet `id` of a side, whatever worker gets it.
+pub fn packet(from: Side, id: u32) -> Vec<u8> {
+    let a = format!("10.{}.{}.{}", id >> 16, id >> 8 & 255, id & 255);
+    let b = format!("172.16.0.{}", id % 7);
+    let bytes = 60 + id as usize * 37 % 300;
+    let (source, destination) = if from == Side::A { (a, b) } else { (b, a) };
+    Inner { seed: id.into(), ..Inner::udp(&source, &destination, bytes) }.bytes()
+}
+
+/// How far both gateways are with a new key.
+enum Rekey {
+    Accepting(Vec<Side>),
+    Moving(Vec<Side>),
+    /// Until this step the old key may be under way.
+    Draining(usize, Vec<Side>),
+}
+
+struct World {
+    scenario: Scenario,
+    random: Rng,
+    sites: [Site; 2],
+    /// From each side.
+    wires: [Wire; 2],
+    /// Of what each side receives.
+    judges: [Judge; 2],
+    next_id: [u32; 2],
+    rekey: Option<(u8, Rekey)>,
+    key: u8,
+    step: usize,
+    outcome: Outcome,
+}
+
+fn index_of(side: Side) -> usize {
+    usize::from(side == Side::B)
+}
+
+impl World {
+    fn new(scenario: Scenario) -> Self {
+        let mut random = Rng::with_seed(scenario.seed);
+        let case = &scenario.case;
+        let sites = [Side::A, Side::B].map(|side| {
+            let (is_late, mut late) = (scenario.is_late, random.fork());
+            let engines: Engines = Box::new(move || match is_late {
+                true => SharedEngine::new(LateConfig::reliable(late.u64(..))).before_portable(),
+                false => portable(),
+            });
+            Site::new(side, case, random.usize(2..=4), engines, scenario.fault)
+        });
+        let wires = [(); 2].map(|()| Wire::new(case, scenario.is_hostile, random.fork()));
+        let judges = [Side::A, Side::B].map(|side| {
+            let workers = sites[index_of(side)].members.len();
+            Judge::new(other(side), case, workers, !scenario.is_late)
+        });
+        Self {
+            random,
+            sites,
+            wires,
+            judges,
+            next_id: [0; 2],
+            rekey: None,
+            key: 0,
+            step: 0,
+            outcome: Outcome::default(),
+            scenario,
+        }
+    }
+
+    /// A turn of a worker, with what leads up to it.
+    fn turn(&mut self, at: usize, worker: usize) {
+        if self.random.usize(..4) == 0 {
+            self.sites[at].step_command(worker);
+        }
+        let left = self.sites[at].turn(worker, &mut self.judges[at]);
+        self.wires[at].send(left, self.step);
+        let waits = self.sites[at].members[worker].gateway.worker.waits_for_numbers();
+        self.outcome.waits += u64::from(waits);
+    }
+
+    /// What arrives at a side goes to workers as the port steers it; on a hostile wire to any.
+    fn arrive(&mut self, at: usize) {
+        let count = self.sites[at].members.len();
+        for arrival in self.wires[1 - at].arriving(self.step) {
+            let is_astray = self.scenario.is_hostile && self.random.bool();
+            let steered = self.scenario.case.steering.queue_of_datagram(&arrival.bytes, count as u32);
+            let worker = if is_astray { self.random.usize(..count) } else { steered as usize };
+            self.sites[at].arrive(worker, arrival);
+        }
+    }
+
+    /// Packets for a worker, and now and then a port that takes few or all.
+    fn load(&mut self, at: usize) {
+        let side = [Side::A, Side::B][at];
+        let worker = self.random.usize(..self.sites[at].members.len());
+        for _ in 0..self.random.usize(..12) {
+            let packet = packet(side, self.next_id[at]);
+            self.next_id[at] += 1;
+            self.sites[at].push_protected(worker, packet);
+        }
+        let gateway = &self.sites[at].members[worker].gateway;
+        match self.random.usize(..12) {
+            0 => gateway.unprotected.set_room(Some(self.random.usize(..20))),
+            1 => gateway.protected.set_room(Some(self.random.usize(..20))),
+            2..8 => {
+                gateway.unprotected.set_room(None);
+                gateway.protected.set_room(None);
+            }
+            _ => {}
+        }
+    }
+
+    fn run(mut self) -> Outcome {
+        while self.step < self.scenario.steps {
+            self.step += 1;
+            let at = self.random.usize(..2);
+            self.load(at);
+            self.arrive(at);
+            for _ in 0..self.random.usize(1..4) {
+                let worker = self.random.usize(..self.sites[at].members.len());
+                self.turn(at, worker);
+            }
+            if self.random.usize(..12) == 0 {
+                self.sites[at].store.serve();
+            }
+            self.sites[at].advance(Duration::from_millis(1), &mut self.random);
+            if self.scenario.is_hostile && self.random.usize(..50) == 0 {
+                self.wires[at].replay(30, self.step);
+            }
+            if self.scenario.changes {
+                self.disturb(at);
+            }
+        }
+        self.settle();
+        if self.scenario.is_hostile {
+            for wire in &mut self.wires {
+                wire.replay(usize::MAX, self.step);
+            }
+            self.settle();
+        }
+        self.conclude()
+    }
+
+    fn disturb(&mut self, at: usize) {
+        match self.random.usize(..400) {
+            0 => {
+                self.outcome.crashes += 1;
+                self.sites[at].crash(&mut self.judges[at]);
+            }
+            1 => {
+                self.outcome.restarts += 1;
+                let (wire, step) = (&mut self.wires[at], self.step);
+                let send = |left| wire.send(left, step);
+                self.sites[at].restart(&mut self.judges[at], &mut self.random, send);
+            }
+            2..20 => self.sites[at].save(&mut self.judges[at]),
+            20..60 => self.advance_rekey(),
+            _ => {}
+        }
+    }
+
+    /// The next step of a new key at either side, once the one before is in force.
+    fn advance_rekey(&mut self) {
+        if self.sites.iter().any(Site::is_changing) {
+            return;
+        }
+        let Some((key, stage)) = &mut self.rekey else {
+            let sides = vec![Side::B, Side::A];
+            self.rekey = (self.key < 20).then_some((self.key + 1, Rekey::Accepting(sides)));
+            return;
+        };
+        let key = *key;
+        match stage {
+            Rekey::Accepting(sides) => match sides.pop() {
+                Some(side) => self.sites[index_of(side)].accept(key),
+                None => *stage = Rekey::Moving(vec![Side::A, Side::B]),
+            },
+            Rekey::Moving(sides) => match sides.pop() {
+                Some(side) => {
+                    let peer = under(&self.scenario.case.spec, key).spi_from(other(side));
+                    let follows = sides.is_empty() && self.random.bool();
+                    let from = if follows { UseFrom::PeersUseOf(peer) } else { UseFrom::Now };
+                    self.sites[index_of(side)].send_under(key, from);
+                }
+                None => *stage = Rekey::Draining(self.step + 10 * DELAY, vec![Side::A, Side::B]),
+            },
+            Rekey::Draining(until, _) if self.step < *until => {}
+            Rekey::Draining(_, sides) => match sides.pop() {
+                Some(side) => self.sites[index_of(side)].forget(key - 1),
+                None => {
+                    (self.key, self.rekey) = (key, None);
+                    self.outcome.keys += 1;
+                }
+            },
+        }
+    }
+
+    /// Lets everything that is under way arrive.
+    fn settle(&mut self) {
+        for member in self.sites.iter_mut().flat_map(|site| &mut site.members) {
+            member.gateway.unprotected.set_room(None);
+            member.gateway.protected.set_room(None);
+        }
+        let mut quiet = 0;
+        for round in 0.. {
+            assert!(round < 100_000, "it does not come to rest");
+            self.step += 1;
+            for at in [0, 1] {
+                self.sites[at].store.serve();
+                self.arrive(at);
+                for worker in 0..self.sites[at].members.len() {
+                    self.turn(at, worker);
+                    self.sites[at].step_command(worker);
+                }
+            }
+            let is_idle = |site: &Site| {
+                let busy = |m: &site::Member| {
+                    let worker = &m.gateway.worker;
+                    let arriving = m.gateway.protected.arriving() + m.gateway.unprotected.arriving();
+                    arriving > 0 || worker.is_busy() || worker.waits_for_numbers()
+                };
+                !site.is_changing() && !site.members.iter().any(busy)
+            };
+            let is_quiet = self.sites.iter().all(is_idle) && self.wires.iter().all(Wire::is_empty);
+            quiet = if is_quiet { quiet + 1 } else { 0 };
+            if quiet > 3 {
+                return;
+            }
+        }
+    }
+
+    fn conclude(mut self) -> Outcome {
+        for at in [0, 1] {
+            self.sites[at].assert_settled();
+            let (judge, site, wire) = (&self.judges[at], &self.sites[at], &self.wires[1 - at]);
+            judge.end();
+            if !self.scenario.is_hostile {
+                // A window of 32 takes what several workers have sent, as it left.
+                let refusals = [DropReason::ReplayTooOld, DropReason::ReplayDuplicate];
+                assert_eq!(refusals.map(|reason| site.dropped(reason)), [0; 2]);
+                if !self.scenario.changes {
+                    assert_eq!(judge.came, wire.sent, "nothing else is lost");
+                }
+            }
+            self.outcome.sent += wire.sent;
+            self.outcome.delivered += judge.came;
+            self.outcome.refused += judge.refused;
+            self.outcome.replayed += site.dropped(DropReason::ReplayDuplicate);
+            self.outcome.not_leased += site.dropped(DropReason::SequenceNotLeased);
+        }
+        self.outcome
+    }
+}
+
+/// Runs a scenario; if it fails, prints how to run it again.
+fn run(scenario: Scenario) -> Outcome {
+    let Scenario { case, seed: own, is_hostile, is_late, changes, .. } = &scenario;
+    let name = format!(
+        "{}, window {}, seed {own:#x}, hostile {is_hostile}, late {is_late}, changes {changes}",
+        case.name, case.spec.window
+    );
+    catch_unwind(AssertUnwindSafe(|| World::new(scenario).run())).unwrap_or_else(|panic| {
+        eprintln!("scenario: {name}");
+        eprintln!(
+            "again:    TESTUDO_SEED={:#x} cargo test -p testudo-gateway --test simulation many",
+            seed()
+        );
+        resume_unwind(panic)
+    })
+}
+
+/// Every case, with engines that answer at once and late, and with changes and without.
+fn run_all(salt: u64, is_hostile: bool, window: Option<u32>) -> Outcome {
+    let mut all = Outcome::default();
+    let mut number = 0;
+    for case in encapsulation::all() {
+        for (is_late, changes) in [(false, false), (false, true), (true, false), (true, true)] {
+            number += 1;
+            let window = window.unwrap_or(case.spec.window);
+            let case = Case { spec: TunnelSpec { window, ..case.spec.clone() }, ..case.clone() };
+            let seed = seed() ^ salt << 56 ^ number << 32;
+            let steps = if changes { 3000 } else { 1000 };
+            let fault = None;
+            let outcome = run(Scenario { case, seed, steps, is_hostile, is_late, changes, fault });
+            assert!(outcome.delivered * 2 > outcome.sent, "too little came through: {outcome:?}");
+            for (sum, more) in all.each_mut().into_iter().zip(outcome.each()) {
+                *sum += more;
+            }
+        }
+    }
+    println!("{all:?}");
+    assert!(all.crashes > 10 && all.restarts > 10 && all.keys > 10, "it was disturbed");
+    assert!(all.not_leased > 0 && all.waits > 100, "numbers were scarce");
+    all
+}
+
+impl Outcome {
+    fn each_mut(&mut self) -> [&mut u64; 9] {
+        let Self { sent, delivered, refused, crashes, restarts, keys, replayed, not_leased, waits } = self;
+        [sent, delivered, refused, crashes, restarts, keys, replayed, not_leased, waits]
+    }
+
+    fn each(mut self) -> [u64; 9] {
+        self.each_mut().map(|of| *of)
+    }
+}
+
+#[test]
+fn many_workers_use_no_nonce_twice_and_let_no_replay_through() {
+    let all = run_all(1, true, None);
+    assert!(all.replayed > 10_000, "the network tried");
+}
+
+#[test]
+fn a_peer_with_a_window_of_32_takes_all_that_many_workers_send() {
+    run_all(2, false, Some(32));
+}
+
+#[test]
+fn many_workers_do_the_same_again_from_the_same_seed() {
+    let scenario = || Scenario {
+        case: encapsulation::all().remove(0),
+        seed: seed() ^ 3 << 56,
+        steps: 1500,
+        is_hostile: true,
+        is_late: true,
+        changes: true,
+        fault: None,
+    };
+    let outcome = run(scenario());
+    assert_eq!(outcome, run(scenario()));
+}
+
+fn run_with(fault: Fault) {
+    let case = encapsulation::all().remove(0);
+    let (seed, steps) = (seed() ^ 4 << 56, 1000);
+    let fault = Some(fault);
+    run(Scenario { case, seed, steps, is_hostile: true, is_late: false, changes: false, fault });
+}
+
+/// The simulation is worth something.
+#[test]
+#[should_panic(expected = "is used twice")]
+fn many_workers_that_number_by_themselves_are_found() {
+    run_with(Fault::NumbersApart);
+}
+
+#[test]
+#[should_panic(expected = "delivered")]
+fn many_workers_that_note_replays_by_themselves_are_found() {
+    run_with(Fault::WindowsApart);
+}

@@ -1,0 +1,419 @@
+//! A gateway of several workers, whose every step the simulation makes: a turn of a worker, or a step of a
+//! command at one of them.
+
+use super::encapsulation::Case;
+use super::judge::Judge;
+use super::wire::Arrival;
+use super::{Engines, Fault};
+use crate::support::gateway::PoolSize;
+use crate::support::{Gateway, LeaseTwin, PortHandle, Side, TunnelSpec};
+use fastrand::Rng;
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::time::Duration;
+use testudo_gateway::{
+    InboundInstall, OutboundInstall, SaChange, SaOutcome, SaRounds, TunnelInstall, Update, Worker,
+};
+use testudo_ipsec::{Moment, ReplayWindow};
+use testudo_packet::DropReason;
+
+/// A worker, and what the simulation knows of it.
+pub struct Member {
+    pub gateway: Gateway,
+    /// What waits at its unprotected port.
+    pub queue: VecDeque<Arrival>,
+    /// SAs from the peer that it has.
+    pub spis: HashSet<u32>,
+    /// Commands on their way to it: `true` if the control plane waits for the answer.
+    orders: VecDeque<(SaChange, bool)>,
+    answers: SaOutcome,
+}
+
+/// A command that not all workers have answered.
+struct InProgress {
+    rounds: Option<SaRounds>,
+    /// Changes of this round, at each worker.
+    changes: usize,
+}
+
+/// What the control plane has installed, or begun to: numbers of keys, oldest first.
+#[derive(Debug, Clone)]
+pub struct Keys {
+    pub inbound: Vec<u8>,
+    /// The last one is in use, or will be.
+    pub outbound: Vec<u8>,
+}
+
+/// A gateway of several workers.
+pub struct Site {
+    pub side: Side,
+    case: Case,
+    pub members: Vec<Member>,
+    pub store: LeaseTwin,
+    pub keys: Keys,
+    /// Windows of SAs by their key.
+    saved: HashMap<u8, Vec<u8>>,
+    in_progress: Option<InProgress>,
+    engines: Engines,
+    fault: Option<Fault>,
+    /// Drops of workers that are gone.
+    drops: HashMap<DropReason, u64>,
+    now: Duration,
+    /// Packets that were pushed into ports, and taken out of them, while the workers of now have run.
+    pushed: u64,
+    taken: u64,
+}
+
+/// A tunnel under its key number `key`.
+pub fn under(spec: &TunnelSpec, key: u8) -> TunnelSpec {
+    TunnelSpec { number: spec.number + 10 * key, ..spec.clone() }
+}
+
+pub fn other(side: Side) -> Side {
+    if side == Side::A { Side::B } else { Side::A }
+}
+
+impl Site {
+    pub fn new(side: Side, case: &Case, workers: usize, engines: Engines, fault: Option<Fault>) -> Self {
+        let mut store = LeaseTwin::new(100);
+        let mut saved = HashMap::new();
+        if case.begins_after > 0 {
+            store.begin_at(case.spec.spi_from(side), case.begins_after + 1);
+            let mut window = ReplayWindow::new(case.spec.window, case.spec.esn);
+            window.commit(case.begins_after).expect("the first number");
+            saved.insert(0, window.save());
+        }
+        let mut site = Self {
+            side,
+            case: case.clone(),
+            members: Vec::new(),
+            store,
+            keys: Keys { inbound: vec![0], outbound: vec![0] },
+            saved,
+            in_progress: None,
+            engines,
+            fault,
+            drops: HashMap::new(),
+            now: Duration::ZERO,
+            pushed: 0,
+            taken: 0,
+        };
+        let links = (0..workers).map(|_| [PortHandle::default(), PortHandle::default()]).collect();
+        site.start(links, (0..workers).map(|_| VecDeque::new()).collect());
+        site
+    }
+
+    fn now(&self) -> Moment {
+        Moment(self.now)
+    }
+
+    /// Starts all workers on these links, with what the store and the saved windows say.
+    fn start(&mut self, links: Vec<[PortHandle; 2]>, queues: Vec<VecDeque<Arrival>>) {
+        let spec = self.case.spec.clone();
+        let mut workers = Vec::new();
+        let mut ends = Vec::new();
+        for [protected, unprotected] in links {
+            self.pushed += (protected.arriving() + unprotected.arriving()) as u64;
+            let (policies, engines) = (spec.policies(self.side), (self.engines)());
+            let pool = PoolSize(1024, 2048);
+            let whole = Gateway::on_links(protected, unprotected, policies, pool, engines);
+            let Gateway { mut worker, protected, unprotected, clock } = whole;
+            if !workers.is_empty() {
+                worker.follow();
+            }
+            clock.advance(self.now);
+            workers.push(worker);
+            ends.push((protected, unprotected, clock));
+        }
+        self.install(&mut workers);
+        let inbound: HashSet<u32> = self.keys.inbound.iter().map(|key| self.spi_in(*key)).collect();
+        let whole = workers.into_iter().zip(ends).zip(queues);
+        self.members = whole
+            .map(|((worker, (protected, unprotected, clock)), queue)| Member {
+                gateway: Gateway { worker, protected, unprotected, clock },
+                queue,
+                spis: inbound.clone(),
+                orders: VecDeque::new(),
+                answers: Vec::new(),
+            })
+            .collect();
+    }
+
+    fn spi_in(&self, key: u8) -> u32 {
+        under(&self.case.spec, key).spi_from(other(self.side))
+    }
+
+    fn inbound(&self, key: u8) -> InboundInstall {
+        let window = self.saved.get(&key).cloned();
+        InboundInstall { window, ..under(&self.case.spec, key).inbound(self.side) }
+    }
+
+    fn outbound(&mut self, key: u8) -> OutboundInstall {
+        under(&self.case.spec, key).outbound(self.side, &mut self.store)
+    }
+
+    fn tunnel(&self, outbound: OutboundInstall) -> TunnelInstall {
+        let spec = &self.case.spec;
+        let inbound = self.inbound(self.keys.inbound[0]);
+        TunnelInstall { index: spec.index(), parameters: spec.parameters(self.side), outbound, inbound }
+    }
+
+    /// Installs the tunnel at workers that do not run yet.
+    fn install(&mut self, workers: &mut [Worker]) {
+        let (now, index) = (self.now(), self.case.spec.index());
+        let key = *self.keys.outbound.last().expect("a key");
+        let outbound = self.outbound(key);
+        if self.fault.is_some() {
+            return self.install_apart(workers, key, &outbound);
+        }
+        let update = Update { install: vec![self.tunnel(outbound)], ..Update::default() };
+        let (_, outcome) = Worker::update_all(workers, update, now).remove(0);
+        outcome.expect("there is room");
+        let more = self.keys.inbound[1..].iter();
+        let more = more.map(|key| SaChange::AddInbound(index, Box::new(self.inbound(*key)))).collect();
+        let (rounds, first) = SaRounds::begin(more, workers.len());
+        let answer = |(worker, changes): (&mut Worker, Vec<SaChange>)| {
+            changes.into_iter().map(|change| worker.change_sa(change, now)).collect()
+        };
+        let answers: Vec<_> = workers.iter_mut().zip(first).map(answer).collect();
+        let (outcome, second) = rounds.answered(answers.into_iter());
+        assert!(outcome.iter().all(Result::is_ok) && second.is_none(), "{outcome:?}");
+    }
+
+    /// The mistakes that the simulation must find: workers that do not share what they must.
+    fn install_apart(&self, workers: &mut [Worker], key: u8, of_one: &OutboundInstall) {
+        let OutboundInstall { parameters, peer_window, .. } = of_one;
+        let mut parameters = parameters.clone();
+        if self.fault == Some(Fault::WindowsApart) {
+            parameters.numbers = parameters.numbers.shared(parameters.sa.esn, *peer_window, workers.len());
+        }
+        for worker in workers {
+            let key = under(&self.case.spec, key).key_from(self.side).into();
+            let outbound = OutboundInstall { parameters: parameters.clone(), key, peer_window: *peer_window };
+            let update = Update { install: vec![self.tunnel(outbound)], ..Update::default() };
+            let (_, outcome) = worker.update(update, self.now()).remove(0);
+            outcome.expect("there is room");
+        }
+    }
+
+    pub fn is_changing(&self) -> bool {
+        self.in_progress.is_some()
+    }
+
+    /// Begins changes of SAs, as the control plane does.
+    fn change(&mut self, changes: Vec<SaChange>) {
+        assert!(!self.is_changing(), "one command at a time");
+        let (rounds, first) = SaRounds::begin(changes, self.members.len());
+        self.give(first, Some(rounds));
+    }
+
+    fn give(&mut self, round: Vec<Vec<SaChange>>, rounds: Option<SaRounds>) {
+        self.in_progress = Some(InProgress { rounds, changes: round[0].len() });
+        for (member, changes) in self.members.iter_mut().zip(round) {
+            member.answers.clear();
+            member.orders.extend(changes.into_iter().map(|change| (change, true)));
+        }
+    }
+
+    pub fn accept(&mut self, key: u8) {
+        let change = SaChange::AddInbound(self.case.spec.index(), Box::new(self.inbound(key)));
+        self.keys.inbound.push(key);
+        self.change(vec![change]);
+    }
+
+    pub fn send_under(&mut self, key: u8, from: testudo_gateway::UseFrom) {
+        let outbound = Box::new(self.outbound(key));
+        self.keys.outbound.push(key);
+        self.change(vec![SaChange::AddOutbound(self.case.spec.index(), outbound, from)]);
+    }
+
+    /// Removes a key's SAs, as far as it has them.
+    pub fn forget(&mut self, key: u8) {
+        let (index, spi_in) = (self.case.spec.index(), self.spi_in(key));
+        let spi_out = under(&self.case.spec, key).spi_from(self.side);
+        let mut changes = Vec::new();
+        if self.keys.outbound.contains(&key) {
+            changes.push(SaChange::RemoveOutbound(index, spi_out));
+        }
+        if self.keys.inbound.contains(&key) {
+            changes.push(SaChange::RemoveInbound(index, spi_in));
+        }
+        self.keys.outbound.retain(|of| *of != key);
+        self.keys.inbound.retain(|of| *of != key);
+        self.change(changes);
+    }
+
+    /// Makes the next step of a command at a worker, if one is on its way.
+    pub fn step_command(&mut self, at: usize) {
+        let (now, index) = (self.now(), self.case.spec.index());
+        let member = &mut self.members[at];
+        let Some((change, is_awaited)) = member.orders.pop_front() else { return };
+        match &change {
+            SaChange::AddInbound(_, install) => drop(member.spis.insert(install.parameters.sa.spi)),
+            SaChange::RemoveInbound(of, spi) if *of == index => drop(member.spis.remove(spi)),
+            _ => {}
+        }
+        let outcome = member.gateway.worker.change_sa(change, now);
+        if is_awaited {
+            assert!(outcome.is_ok(), "{outcome:?}");
+            member.answers.push(outcome);
+        }
+        self.end_round();
+    }
+
+    fn end_round(&mut self) {
+        let Some(InProgress { changes, .. }) = &self.in_progress else { return };
+        if self.members.iter().any(|member| member.answers.len() < *changes) {
+            return;
+        }
+        let answers: Vec<_> =
+            self.members.iter_mut().map(|member| std::mem::take(&mut member.answers)).collect();
+        let rounds = self.in_progress.take().and_then(|progress| progress.rounds);
+        if let Some(rounds) = rounds
+            && let (_, Some(second)) = rounds.answered(answers.into_iter())
+        {
+            self.give(second, None);
+        }
+    }
+
+    /// Lets all workers know what one of them has learned, as the control plane does.
+    fn spread_events(&mut self, at: usize) {
+        for event in self.members[at].gateway.worker.take_events() {
+            if event.kind.concerns_all() {
+                for member in &mut self.members {
+                    member.orders.push_back((SaChange::Hear(event), false));
+                }
+            }
+        }
+    }
+
+    pub fn push_protected(&mut self, at: usize, packet: Vec<u8>) {
+        self.pushed += 1;
+        self.members[at].gateway.protected.push(packet);
+    }
+
+    pub fn arrive(&mut self, at: usize, arrival: Arrival) {
+        self.pushed += 1;
+        let member = &mut self.members[at];
+        member.gateway.unprotected.push(arrival.bytes.clone());
+        member.queue.push_back(arrival);
+    }
+
+    /// A turn of a worker. Returns the datagrams that left it; `judge` has what came in and what came out.
+    pub fn turn(&mut self, at: usize, judge: &mut Judge) -> Vec<Vec<u8>> {
+        let member = &mut self.members[at];
+        let before = member.gateway.unprotected.arriving();
+        member.gateway.turn();
+        let taken = before - member.gateway.unprotected.arriving();
+        for arrival in member.queue.drain(..taken) {
+            judge.receive(at, &arrival, member.spis.contains(&arrival.shown.spi));
+        }
+        let delivered = member.gateway.protected.take();
+        let left = member.gateway.unprotected.take();
+        self.taken += (delivered.len() + left.len()) as u64;
+        delivered.iter().for_each(|packet| judge.deliver(at, packet));
+        self.spread_events(at);
+        left
+    }
+
+    /// Time passes, and now and then each worker has its tick.
+    pub fn advance(&mut self, by: Duration, random: &mut Rng) {
+        let before = self.now.as_secs();
+        self.now += by;
+        let is_due = self.now.as_secs() > before;
+        let now = self.now();
+        let first = random.usize(..self.members.len());
+        let count = self.members.len();
+        self.members.iter_mut().for_each(|member| member.gateway.clock.advance(by));
+        for at in (0..count).map(|n| (first + n) % count).filter(|_| is_due) {
+            self.members[at].gateway.worker.tick(now);
+        }
+    }
+
+    /// Saves the windows of all SAs, unless a command is on its way: commands have one order.
+    pub fn save(&mut self, judge: &mut Judge) {
+        if self.is_changing() {
+            return;
+        }
+        let worker = &self.members[0].gateway.worker;
+        let sas: Vec<_> = worker.inbound_sas(self.case.spec.index()).collect();
+        assert_eq!(sas.len(), self.keys.inbound.len(), "{:?}", self.keys);
+        for (key, sa) in self.keys.inbound.iter().zip(sas) {
+            self.saved.insert(*key, worker.save_window(sa).expect("it has the SA"));
+        }
+        judge.save();
+    }
+
+    /// All workers are gone in the middle of what they did, and others start. What is in the ports' queues
+    /// stays there.
+    pub fn crash(&mut self, judge: &mut Judge) {
+        judge.crash();
+        self.replace();
+    }
+
+    /// All workers end as they do when they are told to, and others start. The windows are saved last.
+    pub fn restart(&mut self, judge: &mut Judge, random: &mut Rng, mut sent: impl FnMut(Vec<Vec<u8>>)) {
+        while self.is_changing() {
+            self.step_command(random.usize(..self.members.len()));
+        }
+        for member in &mut self.members {
+            member.gateway.protected.set_room(None);
+            member.gateway.unprotected.set_room(None);
+            member.gateway.worker.drain();
+        }
+        for _ in 0..200 * self.members.len() {
+            let at = random.usize(..self.members.len());
+            sent(self.turn(at, judge));
+        }
+        for member in &mut self.members {
+            member.gateway.worker.discard_waiting();
+        }
+        self.save(judge);
+        judge.end();
+        self.replace();
+    }
+
+    fn replace(&mut self) {
+        self.assert_books();
+        self.in_progress = None;
+        let newest = *self.keys.outbound.last().expect("a key");
+        self.keys.outbound = vec![newest];
+        let members = std::mem::take(&mut self.members);
+        let (mut links, mut queues) = (Vec::new(), Vec::new());
+        for Member { gateway, queue, .. } in members {
+            for (reason, count) in gateway.worker.pool().drops().iter() {
+                *self.drops.entry(reason).or_default() += count;
+            }
+            links.push([gateway.protected, gateway.unprotected]);
+            queues.push(queue);
+        }
+        // What their ports have taken by now is out.
+        (self.pushed, self.taken) = (0, 0);
+        self.start(links, queues);
+    }
+
+    /// Every packet of every worker is accounted for, and so is every one of the links.
+    pub fn assert_books(&self) {
+        let books: Vec<_> = self.members.iter().map(|member| member.gateway.books()).collect();
+        assert!(books.iter().all(testudo_gateway::Books::balance), "{books:?}");
+        let arriving = |m: &Member| m.gateway.protected.arriving() + m.gateway.unprotected.arriving();
+        let waiting: usize = self.members.iter().map(arriving).sum();
+        let received: u64 = books.iter().map(|books| books.received).sum();
+        let sent: u64 = books.iter().map(|books| books.sent).sum();
+        assert_eq!((received + waiting as u64, sent), (self.pushed, self.taken), "{books:?}");
+    }
+
+    /// Nothing is under way at any worker.
+    pub fn assert_settled(&self) {
+        self.assert_books();
+        for Member { gateway, queue, .. } in &self.members {
+            assert!(queue.is_empty() && !gateway.worker.waits_for_numbers() && !gateway.worker.is_busy());
+            gateway.assert_settled();
+        }
+    }
+
+    /// Packets that were dropped for a reason, by all workers that there were.
+    pub fn dropped(&self, reason: DropReason) -> u64 {
+        let now: u64 = self.members.iter().map(|member| member.gateway.drops(reason)).sum();
+        now + self.drops.get(&reason).copied().unwrap_or(0)
+    }
+}
