@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use testudo_crypto::OffloadState;
-use testudo_ipsec::{AddedSa, LearnedMtu, Moment, SaCounters, SaRef, SaState};
+use testudo_ipsec::{AddedSa, LearnedMtu, Moment, Reordered, Reordering, SaCounters, SaRef, SaState};
 use testudo_packet::DropReason;
 
 /// An SA that every worker has, under the same handle.
@@ -16,7 +16,9 @@ pub struct PlacedSa {
 
 impl From<AddedSa> for PlacedSa {
     fn from(added: AddedSa) -> Self {
-        Self { sa: added.sa, counters: added.counters.into() }
+        let others = added.reordering.map(|reordering| Arc::new(Others::of(reordering)));
+        let counters = SaCounts { first: added.counters, others };
+        Self { sa: added.sa, counters }
     }
 }
 
@@ -29,9 +31,20 @@ pub struct SaCounts {
     others: Option<Arc<Others>>,
 }
 
-/// The counters of the workers after the first one, in their order. Behind one pointer: there are many SAs.
-#[derive(Debug, Clone)]
-struct Others(Vec<Arc<SaCounters>>);
+/// What there is where there are several workers. Behind one pointer: there are many SAs.
+#[derive(Debug, Clone, Default)]
+struct Others {
+    /// The counters of the workers after the first one, in their order.
+    counters: Vec<Arc<SaCounters>>,
+    /// What all of them count together, of an SA from the peer.
+    reordering: Option<Arc<Reordering>>,
+}
+
+impl Others {
+    fn of(reordering: Arc<Reordering>) -> Self {
+        Self { counters: Vec::new(), reordering: Some(reordering) }
+    }
+}
 
 impl From<Arc<SaCounters>> for SaCounts {
     fn from(first: Arc<SaCounters>) -> Self {
@@ -42,14 +55,17 @@ impl From<Arc<SaCounters>> for SaCounts {
 impl SaCounts {
     /// Adds what another worker counts.
     pub(crate) fn absorb(&mut self, other: Self) {
-        let others = self.others.take().map_or_else(Vec::new, |others| others.0.clone());
-        let more = other.others.map_or_else(Vec::new, |others| others.0.clone());
-        self.others = Some(Arc::new(Others(others.into_iter().chain([other.first]).chain(more).collect())));
+        let unshared =
+            |others: Option<Arc<Others>>| others.map_or_else(Others::default, Arc::unwrap_or_clone);
+        let (mut all, more) = (unshared(self.others.take()), unshared(other.others));
+        all.counters.extend([other.first].into_iter().chain(more.counters));
+        all.reordering = all.reordering.or(more.reordering);
+        self.others = Some(Arc::new(all));
     }
 
     /// Those of each worker, in their order.
     pub fn each(&self) -> impl Iterator<Item = &SaCounters> {
-        let others = self.others.iter().flat_map(|others| &others.0);
+        let others = self.others.iter().flat_map(|others| &others.counters);
         [&self.first].into_iter().chain(others).map(|counters| &**counters)
     }
 
@@ -97,6 +113,12 @@ impl SaCounts {
     #[must_use]
     pub fn drops(&self, reason: DropReason) -> u64 {
         self.sum(|counters| counters.drops(reason))
+    }
+
+    /// How far out of order the packets of an SA from the peer arrive, where several workers have it.
+    #[must_use]
+    pub fn reordered(&self) -> Option<Reordered> {
+        Some(self.others.as_ref()?.reordering.as_ref()?.reordered())
     }
 
     /// Outbound: the highest number that a worker used. Inbound: the highest received.

@@ -18,7 +18,7 @@ use crate::encap::{IpsecProtocol, Mode};
 use crate::event::{Event, EventKind};
 use crate::lifetime::Moment;
 use crate::mtu_probe::Prober;
-use crate::numbers::{MIN_WINDOW, NumberSource, ReplayWindow, SharedWindow};
+use crate::numbers::{MIN_WINDOW, NumberSource, Reordering, ReplayWindow, SharedWindow};
 use crate::path_mtu::{PathMtu, SaName};
 use crate::sa::{MAX_TUNNEL_SAS, Member, Members, Takeover, Tunnel};
 use crate::slots::SaRef;
@@ -98,6 +98,8 @@ pub struct AddedSa {
     pub sa: SaRef,
     /// Its state and counters.
     pub counters: Arc<SaCounters>,
+    /// Of one from the peer that several workers have: how far out of order its packets arrive.
+    pub reordering: Option<Arc<Reordering>>,
 }
 
 /// A tunnel that was removed. To free its selectors and windows takes longer than packets should wait: it is
@@ -294,6 +296,7 @@ impl Ipsec {
         }
         let counters = Arc::new(SaCounters::default());
         let sharing = window.sharing().cloned();
+        let reordering = sharing.as_ref().and_then(|window| window.reordering().cloned());
         let used = of_vpe.map(|windows| windows.used()).or_else(|| sharing.as_ref().map(|w| w.used()));
         let added = inbound_sa(index, tunnel, parameters, window, used, Arc::clone(&counters), now);
         let sa = self.inbound.insert(added).ok_or(InstallError::TableFull { tunnel: name })?;
@@ -309,7 +312,7 @@ impl Ipsec {
         self.sad_of(protocol).insert(spi, sa);
         // The answer to a probe may come under it.
         self.settle_watches(index);
-        Ok(AddedSa { sa, counters })
+        Ok(AddedSa { sa, counters, reordering })
     }
 
     /// Adds an SA towards the peer. It carries nothing until it is [in use](Self::use_outbound).
@@ -357,7 +360,7 @@ impl Ipsec {
             self.sharing.begin();
         }
         self.names.add(index, SaName::of(tunnel.parameters.protocol, &tunnel.parameters.endpoints, spi));
-        Ok(AddedSa { sa, counters })
+        Ok(AddedSa { sa, counters, reordering: None })
     }
 
     /// Sends the packets of a tunnel through this SA from now on; `false` if the tunnel has no such SA.

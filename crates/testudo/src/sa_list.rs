@@ -175,6 +175,17 @@ fn offload_cell(offload: &Value) -> String {
     }
 }
 
+/// How many packets came after one with a higher number, their share, and how far after it at most.
+fn reordered_cell(counted: &Value) -> String {
+    let count = |key: &str| counted[key].as_u64();
+    let Some((arrived, reordered)) = count("arrived").zip(count("reordered")) else { return String::new() };
+    let share = 100.0 * reordered as f64 / arrived.max(1) as f64;
+    match count("longest_extent").filter(|_| reordered > 0) {
+        Some(extent) => format!("{} ({share:.2} %), by {} at most", grouped(reordered), grouped(extent)),
+        None => "0".to_owned(),
+    }
+}
+
 /// A column that is there where an SA has something to show in it.
 type Column = (&'static str, fn(&Value) -> String);
 
@@ -196,6 +207,8 @@ fn further_columns(list: &Value) -> Vec<Column> {
             ("owner", |sa| cell(if sa["daemon"].is_string() { &sa["daemon"] } else { &sa["owner"] })),
         ),
         some(|sa| sa["connection"].is_object(), ("connection", |sa| connection_cell(&sa["connection"]))),
+        // Where several workers have them: as RFC 4737 counts it.
+        some(|sa| sa["reordering"].is_object(), ("reordered", |sa| reordered_cell(&sa["reordering"]))),
         // Of tunnels of single flows, the values that theirs are for.
         some(|sa| !sa["for"].is_null(), ("for", |sa| values_of(&sa["for"]))),
     ];
@@ -280,6 +293,17 @@ mod tests {
         assert_eq!(last, ["owner", "file", "ike", "pluto"], "{mixed:?}");
         // An older gateway says none.
         assert!(!lines(&json!([{ "tunnel": "a" }])).concat().contains("owner"));
+    }
+
+    #[test]
+    fn reordering_is_shown_where_several_workers_count_it() {
+        let counted = |reordered: u64, extent: u64| json!({ "arrived": 80_000, "reordered": reordered, "longest_extent": extent });
+        let sa = |counted: Value| json!({ "tunnel": "a", "spi": 7, "drops": {}, "reordering": counted });
+        assert!(!lines(&json!([sa(Value::Null)])).concat().contains("reordered"));
+        let shown = lines(&json!([sa(counted(1200, 65)), sa(counted(0, 0)), sa(Value::Null)]));
+        assert!(shown[0].ends_with("reordered"), "{shown:?}");
+        assert!(shown[1].ends_with("1,200 (1.50 %), by 65 at most"), "{shown:?}");
+        assert!(shown[2].ends_with("  0"), "{shown:?}");
     }
 
     #[test]

@@ -24,6 +24,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 use testudo_crypto::OffloadReport;
 use testudo_gateway::{InterfaceSnapshot, PortSnapshot, SaCounts, WorkerCounters};
+use testudo_ipsec::Reordered;
 use testudo_packet::{DropReason, MEASURED_OF, PortCounters, Stage, StageTimes, ticks};
 
 /// Clients that are served, and that are refused, at the same time at most.
@@ -186,6 +187,18 @@ const SA_METRICS: [SaMetric; 4] = [
     ("sa_bytes", "Inner bytes that passed an SA", SaCounts::bytes),
     ("sa_dummies", "Dummy packets that an outbound SA sent (RFC 4303 2.6)", SaCounts::dummies),
     ("sa_sequence", "Outbound: sequence number last used; inbound: highest received", SaCounts::sequence),
+];
+
+/// One metric over the SAs from peers that several workers have: name, help text, value.
+type ReorderingMetric = (&'static str, &'static str, fn(Reordered) -> u64);
+
+const REORDERING_METRICS: [ReorderingMetric; 2] = [
+    ("sa_arrived", "Packets of an inbound SA that several workers have, as they arrived", |counted| {
+        counted.arrived
+    }),
+    ("sa_reordered", "Those of them that arrived after one with a higher number (RFC 4737 3.3)", |counted| {
+        counted.reordered
+    }),
 ];
 
 /// One metric over both ports: name, help text, value.
@@ -453,6 +466,10 @@ fn encode_associations(encoder: &mut DescriptorEncoder<'_>, tunnels: &[Running])
     let sas = associations(tunnels);
     for (name, help, get) in SA_METRICS {
         family(encoder, name, help, sas.iter().map(|(labels, c)| (labels.clone(), get(c))))?;
+    }
+    for (name, help, get) in REORDERING_METRICS {
+        let counted = sas.iter().filter_map(|(labels, c)| Some((labels.clone(), get(c.reordered()?))));
+        family(encoder, name, help, counted)?;
     }
     let drops = sas.into_iter().flat_map(|(labels, counters)| {
         let hit = DropReason::ALL.iter().filter(|&&reason| counters.drops(reason) > 0);

@@ -387,6 +387,11 @@ pub(super) fn sa(running: &Running, sa: &RunningSa, peers: &Peers) -> Value {
         "bytes": count(SaCounts::bytes),
         "dummies": count(SaCounts::dummies),
         "sequence": count(SaCounts::sequence),
+        "reordering": counters.and_then(SaCounts::reordered).map(|counted| json!({
+            "arrived": counted.arrived,
+            "reordered": counted.reordered,
+            "longest_extent": counted.longest_extent,
+        })),
         "drops": drops,
     })
 }

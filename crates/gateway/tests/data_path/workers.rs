@@ -10,7 +10,7 @@ use testudo_gateway::{
 };
 use testudo_ipsec::{
     Event, EventKind, LearnedFrom, Lifetime, Limits, Moment, NumberSource, PacketRules, PolicyChange,
-    Position, SaCounters, SaState, Spent, TunnelParameters,
+    Position, Reordered, SaCounters, SaState, Spent, TunnelParameters,
 };
 use testudo_packet::{BATCH_SIZE, DropReason};
 
@@ -340,6 +340,26 @@ fn a_replay_is_refused_whichever_worker_has_it() {
     let restored = spec(0).install(Side::B, &mut LeaseTwin::new(1 << 40), windows[0].clone());
     let (mut again, _) = install_at(gateways::<2>(Side::B, &PortHandle::default()), restored);
     assert!(sealed.iter().all(|datagram| again[1].open(datagram.clone()).is_empty()));
+}
+
+/// As RFC 4737 counts it: whoever opens a packet, and of each packet one copy.
+#[test]
+fn reordering_of_an_sa_is_counted_over_its_workers() {
+    let mut peer = Gateway::with_tunnels(Side::A, &[spec(0)]);
+    let packet = || Inner::udp("10.0.0.1", "172.16.0.2", 100).bytes();
+    let sealed: Vec<_> = (0..130).flat_map(|_| peer.seal(packet())).collect();
+    let tunnel = spec(0).install(Side::B, &mut LeaseTwin::new(1 << 40), None);
+    let (mut all, installed) = install_at(gateways::<2>(Side::B, &PortHandle::default()), tunnel);
+    let counted = || installed.inbound.counters.reordered().expect("several workers have it");
+    assert_eq!(installed.outbound.counters.reordered(), None);
+    // The second block comes to the other worker first.
+    for (worker, block) in [(0, 0..40), (1, 70..130), (0, 40..70), (1, 40..70)] {
+        for datagram in &sealed[block] {
+            all[worker].open(datagram.clone());
+        }
+    }
+    let expected = Reordered { arrived: 130, reordered: 30, longest_extent: 89 };
+    assert_eq!(counted(), expected);
 }
 
 #[test]

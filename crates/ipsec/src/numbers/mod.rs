@@ -29,6 +29,7 @@ mod gates;
 mod grants;
 mod lease;
 mod padded;
+mod reordering;
 mod sequence;
 #[cfg(all(test, not(loom)))]
 mod sequence_tests;
@@ -40,6 +41,7 @@ mod window_tests;
 
 pub use gates::GatedNumbers;
 pub use lease::{Lease, NumberSource, Waker};
+pub use reordering::{Reordered, Reordering};
 pub use sequence::{SequenceError, SequenceNumbers};
 pub use shared_sequence::{Block, DEFAULT_PEER_WINDOW, MAX_SHARERS, Reserver, STALLED, SharedNumbers};
 pub use shared_window::SharedWindow;

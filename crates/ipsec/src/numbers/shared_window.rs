@@ -41,6 +41,7 @@
 //! 2^37 numbers ago, may have up to 32 numbers refused as duplicates, and none accepted twice.
 
 use super::padded::Padded;
+use super::reordering::{Arrivals, Reordering};
 use super::window::{OFF, ReplayError, ReplayWindow, window_size};
 use crate::shared_use::SharedUse;
 use crate::sync::{AtomicU64, Ordering};
@@ -60,6 +61,8 @@ pub struct SharedWindow {
     /// Tags and bits. The length is a power of two.
     words: Box<[AtomicU64]>,
     used: Arc<SharedUse>,
+    /// Of an SA that has one window.
+    reordering: Option<Arc<Reordering>>,
 }
 
 /// A word that was read.
@@ -91,7 +94,8 @@ impl SharedWindow {
     /// window: up to a megabyte.
     #[must_use]
     pub fn new(size: u32, esn: bool) -> Self {
-        Self::using(size, esn, Arc::new(SharedUse::new()))
+        let reordering = Some(Arc::default());
+        Self { reordering, ..Self::using(size, esn, Arc::new(SharedUse::new())) }
     }
 
     /// The same for one of several windows of an SA, whose lifetime is that of all.
@@ -105,7 +109,14 @@ impl SharedWindow {
             esn,
             words: (0..words).map(|_| AtomicU64::new(0)).collect(),
             used,
+            reordering: None,
         }
+    }
+
+    /// How far out of order its packets were; `None` for one of several windows of an SA.
+    #[must_use]
+    pub fn reordering(&self) -> Option<&Arc<Reordering>> {
+        self.reordering.as_ref()
     }
 
     /// What the workers have used of the SA's lifetime.
@@ -175,12 +186,14 @@ impl SharedWindow {
             Some((low.min(number), high.max(number)))
         });
         let Some((low, high)) = bounds else { return };
+        let mut arrivals = self.reordering.as_ref().map(|reordering| reordering.begin(self.top()));
         // At once where no number of the batch can push another one out of the window; else block by block,
         // in the batch's order.
         if high - low < self.size || self.is_off() {
             self.raise_top(high);
         }
         if self.is_off() {
+            // Copies are not told from others, so that nothing is counted.
             return;
         }
         let mut rest = numbers.peekable();
@@ -190,7 +203,7 @@ impl SharedWindow {
             while rest.next_if(|(_, number)| number / NUMBERS == block).is_some() {
                 count += 1;
             }
-            self.commit_block(block, group.take(count), &mut refuse);
+            self.commit_block(block, group.take(count), &mut arrivals, &mut refuse);
         }
     }
 
@@ -199,6 +212,7 @@ impl SharedWindow {
         &self,
         block: u64,
         numbers: impl Iterator<Item = (usize, u64)> + Clone,
+        arrivals: &mut Option<Arrivals<'_>>,
         refuse: &mut impl FnMut(usize, ReplayError),
     ) {
         // A block is no longer than the window: none of its numbers pushes another one out.
@@ -212,6 +226,8 @@ impl SharedWindow {
                 refuse(place, ReplayError::TooOld);
             } else if received & bit(number) != 0 {
                 refuse(place, ReplayError::Duplicate);
+            } else if let Some(arrivals) = arrivals {
+                arrivals.note(number);
             }
             received |= bit(number);
         }

@@ -199,6 +199,40 @@ fn replace(more: Value) -> Value {
     request
 }
 
+#[test]
+fn reordering_is_told_of_sas_from_peers_that_several_workers_have() {
+    let gateway = Gateway::in_memory();
+    let told = || {
+        let (shared, engines) = (&gateway.shared, report::EnginesInService::of(&gateway.shared.facts));
+        let now = testudo_gateway::Clock::now(&shared.facts.clock);
+        let rows = report::security_associations(&shared.installed(), &shared.peers(), &engines, now);
+        let of = |row: &Value| (row["direction"].clone(), row["reordering"].clone());
+        let mut rows: Vec<_> = rows.as_array().unwrap().iter().map(of).collect();
+        rows.dedup();
+        rows.truncate(2);
+        let page = crate::service::metrics::tests::page(shared);
+        let samples = page.lines().filter(|line| line.starts_with("testudo_sa_reordered_total{"));
+        (rows, samples.count())
+    };
+    let directions = ["outbound", "inbound"].map(Value::from);
+    assert_eq!(told(), (directions.clone().map(|direction| (direction, Value::Null)).to_vec(), 0));
+    let loaded = loaded("");
+    let empty = InstalledTunnels::empty(loaded.configuration.clone());
+    let (update, mut installed, _) = empty.plan(&loaded, &Numbers::KnownAnswers).unwrap();
+    let mut workers = [(); 2].map(|()| {
+        let [protected, unprotected] =
+            ["protected", "unprotected"].map(|name| Box::new(MemoryPort::with_handle(name, 64).0));
+        let ports = PortPair { protected, unprotected };
+        Worker::new(ports, Pool::new(256, 2048), vec![Box::new(PortableEngine::new())], Box::default())
+    });
+    let now = testudo_gateway::Clock::now(&gateway.shared.facts.clock);
+    assert!(installed.note(Worker::update_all(&mut workers, update, now)).is_empty());
+    gateway.shared.replace_installed(installed);
+    let counted = json!({ "arrived": 0, "reordered": 0, "longest_extent": 0 });
+    let [outbound, inbound] = directions;
+    assert_eq!(told(), (vec![(outbound, Value::Null), (inbound, counted)], 2), "of each of two tunnels");
+}
+
 /// RFC 4106 2: under a key that began again at 1, nonces would repeat.
 #[test]
 fn a_refused_replacement_leaves_the_tunnel_as_it_was_and_its_key_unused() {
