@@ -1,6 +1,6 @@
 # Tasks for a fresh clone; `make help` lists them.
 #
-#   ARGS    options of the program for demo, bench, bench-host: make demo ARGS='--ipv6 --json'
+#   ARGS    options of the program for demo, bench, bench-vpe, bench-host: make demo ARGS='--ipv6 --json'
 #   WARRIORS                       for bench-ike:              make bench-ike WARRIORS=5000
 #   SECONDS_OF_REKEYS              for bench-rekey:            make bench-rekey SECONDS_OF_REKEYS=20
 #   CASES, TURNS, CPU              for bench-peer:             make bench-peer CASES='gcm:64 gcm:imix' TURNS=5
@@ -25,7 +25,7 @@ CARGO ?= cargo
 target_dir = $${CARGO_TARGET_DIR:-target}
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test interop bench bench-host bench-ike bench-rekey bench-sas bench-peer bench-ports soak ike-setup-guest fuzz audit setup fmt lint docs install picture
+.PHONY: help demo test interop bench bench-vpe bench-host bench-ike bench-rekey bench-sas bench-peer bench-ports soak ike-setup-guest fuzz audit setup fmt lint docs install picture
 
 help: ## show this
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-22s %s\n", $$1, $$2 }'
@@ -48,6 +48,11 @@ bench: ## the data path in memory: packets per second, cycles by stage, cost of 
 	@scripts/setup.sh demo
 	@$(CARGO) build --release --locked --package testudo
 	@"$(target_dir)/release/testudo" bench $(ARGS)
+
+bench-vpe: ## VPE beside ESP: the experiments of the paper that describes VPE, in memory
+	@scripts/setup.sh demo
+	@$(CARGO) build --release --locked --package testudo
+	@"$(target_dir)/release/testudo" bench vpe $(ARGS)
 
 bench-host: ## 1, 2 and 8 TCP streams through two gateways, compared with the bare link and, if installed, wireguard-go
 	@scripts/setup.sh demo

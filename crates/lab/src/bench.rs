@@ -31,6 +31,7 @@ mod options;
 mod report;
 mod subject;
 mod tunnels;
+mod vpe;
 
 use std::fs::File;
 use std::io::{ErrorKind, IsTerminal, Write};
@@ -52,6 +53,7 @@ pub use error::BenchError;
 pub use nic::BenchNicOptions;
 pub use options::BenchOptions;
 use report::Series;
+pub use vpe::{BenchVpeOptions, Experiment};
 
 /// `testudo bench …`
 #[derive(Debug, Clone, clap::Args)]
@@ -72,6 +74,8 @@ pub enum BenchCommand {
     Host(BenchHostOptions),
     /// Measure what is left for the CPU if a NIC does the cryptography, beside software
     Nic(BenchNicOptions),
+    /// Measure VPE beside ESP: the experiments of the paper that describes VPE
+    Vpe(BenchVpeOptions),
     /// Compare two runs of `testudo bench --json`
     Compare(CompareOptions),
 }
@@ -86,6 +90,9 @@ impl BenchArgs {
             Some(BenchCommand::Compare(options)) => compare(options),
             Some(BenchCommand::Nic(options)) => {
                 nic::measure(options, candidates).and_then(|text| print(&text))
+            }
+            Some(BenchCommand::Vpe(options)) => {
+                vpe::measure(options, candidates).and_then(|text| print(&text))
             }
             None => measure_all(&self.options, candidates),
         };
@@ -156,6 +163,7 @@ fn draw(options: &BenchOptions, series: &[Series], path: &Path, file: File) -> R
         subtitle,
         across: "packet size (bytes of the inner IP packet)".to_owned(),
         up: "throughput (Gbit/s of inner packets)".to_owned(),
+        extent: chart::Extent::Zero,
         lines: chart::lines(series),
     };
     write_picture(&chart::svg(&[panel]), path, file)

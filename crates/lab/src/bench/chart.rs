@@ -42,13 +42,35 @@ pub(super) struct Panel {
     /// What the axes show, with units.
     pub(super) across: String,
     pub(super) up: String,
+    pub(super) extent: Extent,
     pub(super) lines: Vec<Line>,
+}
+
+/// Where axes begin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Extent {
+    /// Both at zero.
+    Zero,
+    /// Upwards at zero, across at the first point.
+    FirstPoint,
+    /// Both where the points begin: small differences show, and no ratio of heights does.
+    Points,
 }
 
 impl Line {
     fn top(&self) -> f64 {
         let mixes = self.mixes.iter().flatten();
         self.points.iter().map(|(_, rate)| rate).chain(mixes).map(|rate| rate.highest).fold(0.0, f64::max)
+    }
+
+    fn bottom(&self) -> f64 {
+        let mixes = self.mixes.iter().flatten();
+        self.points
+            .iter()
+            .map(|(_, rate)| rate)
+            .chain(mixes)
+            .map(|rate| rate.lowest)
+            .fold(f64::INFINITY, f64::min)
     }
 
     /// The sort key of the legend: the rate at the line's right end.
@@ -114,36 +136,51 @@ fn step(most: f64, steps: f64) -> f64 {
 
 /// Maps values to positions in the picture.
 struct Axes {
-    bytes: f64,
+    /// First and last of those across, and what is between two labels.
+    bytes: [f64; 2],
     bytes_step: f64,
-    value: f64,
+    value: [f64; 2],
     value_step: f64,
     /// Which of [`STRIPS`] follow the lengths, from left to right.
     strips: Vec<usize>,
 }
 
 impl Axes {
-    fn of(lines: &[Line]) -> Self {
-        let longest = lines.iter().flat_map(|line| &line.points).map(|(bytes, _)| *bytes).max().unwrap_or(0);
+    fn of(lines: &[Line], extent: Extent) -> Self {
+        let across = || lines.iter().flat_map(|line| &line.points).map(|(bytes, _)| *bytes);
+        let (first, last) = (across().min().unwrap_or(0) as f64, across().max().unwrap_or(0) as f64);
         let top = lines.iter().map(Line::top).fold(0.0, f64::max).max(0.1);
-        let longest = (longest as f64).max(100.0);
-        let (bytes_step, value_step) = (step(longest, 8.0), step(top, 8.0));
+        let bottom = lines.iter().map(Line::bottom).fold(f64::INFINITY, f64::min);
+        let (first, last) = match extent {
+            Extent::Zero => (0.0, last.max(100.0)),
+            Extent::FirstPoint | Extent::Points => (first, last.max(first + 1.0)),
+        };
+        let bottom = if extent == Extent::Points && bottom < top { bottom } else { 0.0 };
+        let mut bytes_step = step(last - first, 8.0);
+        if extent != Extent::Zero {
+            bytes_step = bytes_step.max(1.0);
+        }
+        let value_step = step(top - bottom, 8.0);
         let whole = |value: f64, step: f64| (value / step).ceil() * step;
+        let begun = |value: f64, step: f64| (value / step).floor() * step;
+        let end = if extent == Extent::Zero { whole(last, bytes_step / 2.0) } else { last };
         Self {
-            bytes: whole(longest, bytes_step / 2.0),
+            bytes: [begun(first, bytes_step), end],
             bytes_step,
-            value: whole(top, value_step),
+            value: [begun(bottom, value_step), whole(top, value_step)],
             value_step,
             strips: (0..STRIPS.len()).filter(|&n| lines.iter().any(|line| line.mixes[n].is_some())).collect(),
         }
     }
 
     fn x(&self, bytes: f64) -> f64 {
-        LEFT + bytes / self.bytes * WIDTH
+        let [first, last] = self.bytes;
+        LEFT + (bytes - first) / (last - first) * WIDTH
     }
 
     fn y(&self, value: f64) -> f64 {
-        TOP + HEIGHT - value / self.value * HEIGHT
+        let [bottom, top] = self.value;
+        TOP + HEIGHT - (value - bottom) / (top - bottom) * HEIGHT
     }
 
     /// Centres of the strips.
@@ -158,8 +195,9 @@ impl Axes {
 
     fn draw(&self, picture: &mut String, across: &str, up: &str) {
         let (bottom, right) = (TOP + HEIGHT, self.right());
-        let count = |most: f64, step: f64| {
-            (0..=1000).map(f64::from).map(move |n| n * step).take_while(move |v| *v <= most * 1.0001)
+        let count = |[first, last]: [f64; 2], step: f64| {
+            let labels = (0..=1000).map(f64::from).map(move |n| first + n * step);
+            labels.take_while(move |v| *v <= last + step * 1e-3)
         };
         for value in count(self.value, self.value_step) {
             let (y, label) = (self.y(value), tick(value, self.value_step));
@@ -308,8 +346,8 @@ pub(super) fn svg(panels: &[Panel]) -> String {
 
 /// A panel, its width and its height.
 fn draw_panel(panel: &Panel) -> (String, f64, f64) {
-    let Panel { title, subtitle, across, up, lines } = panel;
-    let axes = Axes::of(lines);
+    let Panel { title, subtitle, across, up, extent, lines } = panel;
+    let axes = Axes::of(lines, *extent);
     let longest = lines.iter().map(|line| line.name.chars().count()).max().unwrap_or(0);
     let width = (axes.right() + LEGEND_GAP + 44.0 + longest as f64 * CHARACTER + 16.0).ceil();
     let legend_bottom = TOP + lines.len() as f64 * LEGEND_LINE + 20.0;
@@ -340,7 +378,7 @@ mod tests {
 
     fn panel(lines: Vec<Line>) -> Panel {
         let [title, subtitle, across, up] = ["t", "s", "x", "y"].map(str::to_owned);
-        Panel { title, subtitle, across, up, lines }
+        Panel { title, subtitle, across, up, extent: Extent::Zero, lines }
     }
 
     fn of_one(lines: Vec<Line>) -> String {
@@ -427,6 +465,25 @@ mod tests {
         });
         assert!((2.0 * heights[0] - heights[1]).abs() < 0.1, "{heights:?}");
         assert!(svg(&[one(), one()]).contains(&format!("translate(0 {})", heights[0])));
+    }
+
+    #[test]
+    fn axes_begin_at_zero_or_where_the_points_do() {
+        let lines = |points: &[(usize, f64)]| vec![line("a", 0, points, None)];
+        let ends = |extent| {
+            let axes = Axes::of(&lines(&[(1150, 302.0), (1450, 391.0)]), extent);
+            (axes.bytes, axes.value)
+        };
+        assert_eq!(ends(Extent::Zero), ([0.0, 1500.0], [0.0, 400.0]));
+        assert_eq!(ends(Extent::FirstPoint), ([1150.0, 1450.0], [0.0, 400.0]));
+        assert_eq!(ends(Extent::Points), ([1150.0, 1450.0], [300.0, 400.0]));
+        for points in [&[][..], &[(5, 2.0)], &[(5, 0.0), (6, 0.0)]] {
+            for extent in [Extent::FirstPoint, Extent::Points] {
+                let one = Panel { extent, ..panel(lines(points)) };
+                let picture = svg(&[one]);
+                assert!(!picture.contains("NaN") && !picture.contains("inf"), "{points:?}: {picture}");
+            }
+        }
     }
 
     #[test]

@@ -19,7 +19,7 @@ use testudo_crypto::Suite;
 use testudo_gateway::Candidate;
 
 use super::case::{Carrier, Case, Order, Size, Suites, Way};
-use super::chart::{self, Line, Panel};
+use super::chart::{self, Extent, Line, Panel};
 use super::error::BenchError;
 use super::nic_paths::once;
 use super::subject::Run;
@@ -202,6 +202,7 @@ fn draw(runs: &[Vec<Figures>], repeat: u32) -> String {
         subtitle: subtitle.clone(),
         across: "frame size (bytes, with check sequence)".to_owned(),
         up: unit.to_owned(),
+        extent: Extent::Zero,
         lines: lines(value),
     };
     chart::svg(&[

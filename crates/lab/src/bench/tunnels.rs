@@ -28,7 +28,7 @@ fn prefix(address: IpAddr, length: u8) -> Result<Prefix, Wrong> {
 }
 
 /// Tunnel `number` carries traffic from 10.0.0.0/8 to its own host.
-fn selector(number: u32, side: Way) -> Result<Selector, Wrong> {
+pub(super) fn selector(number: u32, side: Way) -> Result<Selector, Wrong> {
     between(prefix(destination(number), 32)?, side)
 }
 
@@ -51,7 +51,7 @@ fn sa(spi: u32, suite: Suite, esn: bool) -> SaParameters {
 }
 
 /// Tunnel `number` at the end where packets go `side`: outbound from here, or inbound to here.
-fn tunnel(case: &Case, number: u32, side: Way, lease: Arc<Lease>) -> Result<TunnelInstall, Wrong> {
+pub(super) fn tunnel(case: &Case, number: u32, side: Way, lease: Arc<Lease>) -> Result<TunnelInstall, Wrong> {
     let (there, back) = (0x10_0000 + 2 * number, 0x10_0001 + 2 * number);
     let ends = [Ipv4Addr::new(1, 1, 1, 1), Ipv4Addr::new(2, 2, 2, 2)].map(IpAddr::V4);
     let (local, remote, outbound, inbound) = match side {
@@ -109,7 +109,7 @@ fn other_network(number: u32) -> Result<Prefix, Wrong> {
 
 /// All policies of `case`, in order: those for other networks, alternately protect and discard, then each
 /// tunnel's own.
-fn policies(case: &Case, side: Way) -> Result<Vec<Policy>, Wrong> {
+pub(super) fn policies(case: &Case, side: Way) -> Result<Vec<Policy>, Wrong> {
     let others = (0..case.policies.saturating_sub(case.sas)).map(|number| {
         let selector = between(other_network(number)?, side)?;
         let tunnel = TunnelIndex(number % case.sas);

@@ -1,0 +1,255 @@
+//! `testudo bench vpe`: VPE beside ESP, the experiments of section 5 of the paper that describes VPE.
+//!
+//! ```text
+//!   gateway of ESP   ─ slice ─┐         ┌─ slice ─ …      the same engine, the same packets,
+//!   gateway of VPE            └─ slice ─┘                 in turns: ratios are of slices
+//! ```
+//!
+//! Every comparison is of one run: gateways take turns of a few hundred packets, so that what else the
+//! machine does meets all of them. A ratio is the median of the ratios of such slices, and of several
+//! measurements, for each of which all gateways are built anew. Authenticity comes first, as in
+//! `testudo bench`: what a gateway sealed is opened by a peer with another engine, if there is one.
+//!
+//! `side_by_side` measures, `experiments` says what, `qos` counts losses, `gateways` makes workers, `report`
+//! has rows, `placed` is a port that puts packets where it is told to.
+
+mod experiments;
+mod gateways;
+mod placed;
+mod qos;
+mod report;
+mod side_by_side;
+
+use std::fs;
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde_json::Value;
+use testudo_crypto::Suite;
+use testudo_gateway::Candidate;
+
+use super::case::{Carrier, Case, Order, Size, Suites, Way};
+use super::engines::Engines;
+use super::error::BenchError;
+use crate::progress::Progress;
+use report::Outcome;
+use side_by_side::{Effort, side_by_side};
+
+/// Packets of a measurement of sizes and headroom, and how often it is repeated: short, and as in the paper.
+const SHORT: (u64, u32) = (4_096, 5);
+const FULL: (u64, u32) = (10_000_000, 25);
+
+/// What `testudo bench vpe` measures.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, clap::ValueEnum)]
+pub enum Experiment {
+    /// One worker, one SA, sealing and opening apart (5.3)
+    #[value(name = "single_thread")]
+    SingleThread,
+    /// Time to seal packets of each size (5.5)
+    #[value(name = "size_sweep")]
+    SizeSweep,
+    /// Time to seal over where packets begin in their buffers (5.5)
+    #[value(name = "headroom")]
+    Headroom,
+    /// Packets lost to replay windows where urgent ones overtake others (3.3)
+    #[value(name = "qos")]
+    Qos,
+}
+
+impl Experiment {
+    const ALL: [Self; 4] = [Self::SingleThread, Self::SizeSweep, Self::Headroom, Self::Qos];
+
+    /// Name on the command line and in JSON.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::SingleThread => "single_thread",
+            Self::SizeSweep => "size_sweep",
+            Self::Headroom => "headroom",
+            Self::Qos => "qos",
+        }
+    }
+}
+
+/// Options of `testudo bench vpe`.
+#[derive(Debug, Clone, clap::Args)]
+pub struct BenchVpeOptions {
+    /// Experiments [default: all]
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "NAME,…")]
+    pub experiment: Vec<Experiment>,
+
+    /// Engine of all gateways [default: the fastest here that does both]
+    #[arg(long, value_name = "NAME")]
+    pub engine: Option<String>,
+
+    /// Milliseconds of each measurement with a duration (single_thread), for each gateway
+    #[arg(long, value_name = "MS", default_value_t = 200, value_parser = clap::value_parser!(u64).range(1..=60_000))]
+    pub duration: u64,
+
+    /// Packets of each measurement with a number of them (size_sweep, headroom) [default: 4096]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
+    pub packets: Option<u64>,
+
+    /// Measurements of each case, of which the median counts [default: 5]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub repeat: Option<u32>,
+
+    /// Measure as much as the paper does: 25 times 10 million packets. Takes most of a day
+    #[arg(long)]
+    pub full: bool,
+
+    /// Measure one size in so many (size_sweep)
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=300))]
+    pub size_step: u32,
+
+    /// Print a JSON array instead of the tables
+    #[arg(long)]
+    pub json: bool,
+
+    /// Also draw each experiment's figure, as NAME.svg in this folder
+    #[arg(long, value_name = "FOLDER")]
+    pub svg: Option<PathBuf>,
+}
+
+impl BenchVpeOptions {
+    fn experiments(&self) -> Vec<Experiment> {
+        let is_wanted = |one: &Experiment| self.experiment.is_empty() || self.experiment.contains(one);
+        Experiment::ALL.into_iter().filter(is_wanted).collect()
+    }
+
+    fn defaults(&self) -> (u64, u32) {
+        if self.full { FULL } else { SHORT }
+    }
+
+    fn packets(&self) -> u64 {
+        self.packets.unwrap_or(self.defaults().0)
+    }
+
+    fn repeat(&self) -> u32 {
+        self.repeat.unwrap_or(self.defaults().1)
+    }
+
+    fn duration(&self) -> Duration {
+        Duration::from_millis(self.duration)
+    }
+
+    /// How a measurement of so many packets is called: what is shorter than the paper's says so.
+    fn setting(&self) -> String {
+        let (packets, repeat) = (self.packets(), self.repeat());
+        let short = if (packets, repeat) == FULL {
+            ""
+        } else {
+            "; short: the paper has 25 times 10,000,000 (--full)"
+        };
+        format!("medians of {repeat} times {} packets{short}", crate::table::grouped(packets))
+    }
+}
+
+/// What every experiment needs.
+struct Setup<'a> {
+    options: &'a BenchVpeOptions,
+    engines: &'a Engines,
+    /// Index of the engine of all gateways.
+    engine: usize,
+    progress: Progress,
+}
+
+impl Setup<'_> {
+    fn engine_name(&self) -> &'static str {
+        self.engines.available.get(self.engine).map_or("", |engine| engine.name())
+    }
+
+    fn case(&self, carrier: Carrier, way: Way, inner_bytes: usize) -> Case {
+        case(self.engine, carrier, way, inner_bytes)
+    }
+}
+
+fn case(engine: usize, carrier: Carrier, way: Way, inner_bytes: usize) -> Case {
+    Case {
+        suites: Suites::One(Suite::AES128GCM16),
+        way,
+        size: Size::Bytes(inner_bytes),
+        sas: 1,
+        policies: 1,
+        carrier,
+        order: Order::default(),
+        esn: true,
+        engine,
+    }
+}
+
+/// Measures what `options` say; what is printed.
+pub(super) fn measure(options: &BenchVpeOptions, candidates: Vec<Candidate>) -> Result<String, BenchError> {
+    let outcomes = outcomes(options, candidates)?;
+    if options.json {
+        let rows: Vec<Value> =
+            outcomes.iter().flat_map(|outcome| &outcome.rows).map(report::Row::json).collect();
+        return Ok(format!("{:#}\n", Value::from(rows)));
+    }
+    Ok(outcomes.into_iter().map(|outcome| outcome.text).collect::<Vec<_>>().join("\n"))
+}
+
+fn outcomes(options: &BenchVpeOptions, candidates: Vec<Candidate>) -> Result<Vec<Outcome>, BenchError> {
+    // Fail before the measurement, not after it, if pictures cannot be written.
+    options.svg.as_deref().map(make_folder).transpose()?;
+    let wanted: Vec<String> = options.engine.iter().cloned().collect();
+    let engines = Engines::start(candidates, &wanted)?;
+    let engine = choose(&engines, options.engine.as_deref())?;
+    let silent = options.json || !std::io::stderr().is_terminal();
+    let experiments = options.experiments();
+    let expected: Duration = experiments.iter().map(|one| experiments::expected(*one, options)).sum();
+    let mut setup = Setup { options, engines: &engines, engine, progress: Progress::new(expected, silent) };
+    let mut outcomes = Vec::new();
+    for experiment in experiments {
+        let outcome = match experiment {
+            Experiment::SingleThread => experiments::single_thread(&mut setup),
+            Experiment::SizeSweep => experiments::size_sweep(&mut setup),
+            Experiment::Headroom => experiments::headroom(&mut setup),
+            Experiment::Qos => qos::qos(&mut setup),
+        }?;
+        if let (Some(folder), Some(picture)) = (&options.svg, &outcome.picture) {
+            write(&folder.join(format!("{}.svg", experiment.name())), picture)?;
+        }
+        outcomes.push(outcome);
+    }
+    Ok(outcomes)
+}
+
+fn make_folder(folder: &Path) -> Result<(), BenchError> {
+    fs::create_dir_all(folder).map_err(|source| BenchError::File { path: folder.to_owned(), source })
+}
+
+fn write(path: &Path, picture: &str) -> Result<(), BenchError> {
+    fs::write(path, picture).map_err(|source| BenchError::File { path: path.to_owned(), source })
+}
+
+/// The engine of this name, or the fastest that seals and opens both ESP and VPE.
+fn choose(engines: &Engines, name: Option<&str>) -> Result<usize, BenchError> {
+    const TRIAL: Duration = Duration::from_millis(20);
+    let refusal = |engine: usize| {
+        let both = [Carrier::Esp, Carrier::Vpe].map(|carrier| case(engine, carrier, Way::Outbound, 1420));
+        both.iter().find_map(|case| engines.available.get(engine).and_then(|one| one.refusal(case)))
+    };
+    if let Some(name) = name {
+        let named = (0..).zip(&engines.available).find(|(_, engine)| engine.name() == name);
+        let index = named.map_or(0, |(index, _)| index);
+        return refusal(index).map_or(Ok(index), |reason| Err(BenchError::Engine(reason)));
+    }
+    let able: Vec<usize> = (0..engines.available.len()).filter(|engine| refusal(*engine).is_none()).collect();
+    let speed = |&engine: &usize| {
+        let one = [case(engine, Carrier::Esp, Way::Outbound, 1420)];
+        side_by_side(&one, engines, Effort::Time(TRIAL), None).map_or(0.0, |take| take.rate(0))
+    };
+    match able[..] {
+        [] => Err(BenchError::Engine("no engine here does aes128gcm16 for ESP and VPE".to_owned())),
+        [only] => Ok(only),
+        _ => {
+            let speeds = able.iter().map(|engine| (*engine, speed(engine)));
+            Ok(speeds.max_by(|a, b| a.1.total_cmp(&b.1)).map_or(0, |(engine, _)| engine))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

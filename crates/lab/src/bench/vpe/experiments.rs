@@ -1,0 +1,332 @@
+//! The experiments with one worker: throughput, sizes, headroom.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::report::{Outcome, Row, is_in_udp, is_vpe, line, millions, range_millions, words};
+use super::side_by_side::{Effort, Take, side_by_side};
+use super::{BenchVpeOptions, Experiment, Setup};
+use crate::bench::case::{Carrier, Case, Way};
+use crate::bench::chart::{self, Extent, Panel};
+use crate::bench::error::BenchError;
+use crate::statistics::Spread;
+use crate::table::{Table, grouped};
+
+/// Lengths of inner packets of `single_thread`, in bytes.
+const SIZES: [usize; 2] = [64, 1420];
+/// What takes turns there. ESP first, and what is in UDP after what is not.
+const CARRIERS: [Carrier; 4] = [Carrier::Esp, Carrier::Vpe, Carrier::EspInUdp, Carrier::VpeInUdp];
+/// What takes turns elsewhere: the last is compared with the first.
+const PAIR: [Carrier; 2] = [Carrier::Esp, Carrier::Vpe];
+/// Lengths of inner packets of `size_sweep` (figure 7), in bytes.
+const SWEPT: std::ops::RangeInclusive<usize> = 1150..=1450;
+/// Bytes that packets of `headroom` are moved by (figure 8), and their length.
+const MOVED: std::ops::RangeInclusive<usize> = 0..=64;
+const MOVED_PACKET_BYTES: usize = 1420;
+/// Beside what is measured: gateways, and the judge.
+const AROUND: Duration = Duration::from_millis(15);
+
+/// Measurements of one case: gateways side by side.
+struct Cell {
+    takes: Vec<Take>,
+}
+
+impl Cell {
+    fn rate(&self, lane: usize) -> Spread {
+        Spread::of(self.takes.iter().map(|take| take.rate(lane)))
+    }
+
+    fn cycles(&self, lane: usize) -> Spread {
+        Spread::of(self.takes.iter().map(|take| take.cycles(lane)))
+    }
+
+    /// Nanoseconds a packet.
+    fn nanoseconds(&self, lane: usize) -> Spread {
+        Spread::of(self.takes.iter().map(|take| 1e9 / take.rate(lane)))
+    }
+
+    fn ratio(&self, lane: usize, reference: usize) -> Spread {
+        Spread::of(self.takes.iter().map(|take| take.ratio(lane, reference)))
+    }
+}
+
+fn swept(options: &BenchVpeOptions) -> Vec<usize> {
+    SWEPT.step_by(options.size_step as usize).collect()
+}
+
+/// About how long an experiment takes.
+pub(super) fn expected(experiment: Experiment, options: &BenchVpeOptions) -> Duration {
+    // At a few million packets a second.
+    let pair = (Duration::from_nanos(options.packets().saturating_mul(400)) + AROUND).saturating_mul(2);
+    let many = |cells: usize| u32::try_from(cells).unwrap_or(u32::MAX).saturating_mul(options.repeat());
+    match experiment {
+        Experiment::SingleThread => {
+            (options.duration() + AROUND).saturating_mul(4).saturating_mul(many(2 * SIZES.len()))
+        }
+        Experiment::SizeSweep => pair.saturating_mul(many(swept(options).len())),
+        Experiment::Headroom => pair.saturating_mul(many(MOVED.count())),
+        Experiment::Qos => Duration::from_secs(2),
+    }
+}
+
+/// Measures cells in turn, as often as requested.
+fn measure<K: Copy>(
+    setup: &mut Setup<'_>,
+    experiment: Experiment,
+    effort: Effort,
+    keys: &[K],
+    cell: impl Fn(&Setup<'_>, K) -> (String, Vec<Case>, Option<usize>),
+) -> Result<Vec<Cell>, BenchError> {
+    let mut cells: Vec<Cell> = keys.iter().map(|_| Cell { takes: Vec::new() }).collect();
+    let repeat = setup.options.repeat();
+    let count = u32::try_from(keys.len()).unwrap_or(u32::MAX).saturating_mul(repeat);
+    let visit = expected(experiment, setup.options) / count.max(1);
+    for turn in 1..=repeat {
+        for (&key, measured) in keys.iter().zip(&mut cells) {
+            let (name, cases, extra_bytes) = cell(setup, key);
+            let case = format!("{}, {name}", experiment.name());
+            setup.progress.stage(&format!("{turn} of {repeat}: {case}"), visit);
+            let take = side_by_side(&cases, setup.engines, effort, extra_bytes);
+            measured.takes.push(take.map_err(|what| BenchError::Invalid { case, what })?);
+        }
+    }
+    Ok(cells)
+}
+
+/// ESP and VPE, with and without UDP, sealing and opening apart.
+pub(super) fn single_thread(setup: &mut Setup<'_>) -> Result<Outcome, BenchError> {
+    let keys: Vec<(Way, usize)> =
+        [Way::Outbound, Way::Inbound].into_iter().flat_map(|way| SIZES.map(|bytes| (way, bytes))).collect();
+    let effort = Effort::Time(setup.options.duration());
+    let cells = measure(setup, Experiment::SingleThread, effort, &keys, |setup, (way, bytes)| {
+        let cases = CARRIERS.map(|carrier| setup.case(carrier, way, bytes));
+        (format!("{}, {bytes} bytes", way.name()), cases.into(), None)
+    })?;
+    let (mut rows, mut table) = (
+        Vec::new(),
+        Table::new(&[
+            "direction",
+            "inner bytes",
+            "encapsulation",
+            "Mpackets/s",
+            "lowest-highest",
+            "Gbit/s",
+            "cycles/packet",
+            "VPE/ESP",
+            "of it without UDP",
+        ]),
+    );
+    for ((way, bytes), cell) in keys.iter().zip(&cells) {
+        for (lane, carrier) in CARRIERS.into_iter().enumerate() {
+            let (rate, cycles) = (cell.rate(lane), cell.cycles(lane));
+            let of_esp = is_vpe(carrier).then(|| cell.ratio(lane, lane - 1));
+            let of_plain = is_in_udp(carrier).then(|| cell.ratio(lane, lane - 2));
+            let gbit_s = rate.median * *bytes as f64 * 8e-9;
+            let ratio =
+                |ratio: Option<Spread>| ratio.map_or("-".to_owned(), |ratio| format!("{:.3}", ratio.median));
+            table.row(vec![
+                way.name().to_owned(),
+                bytes.to_string(),
+                words(carrier).to_owned(),
+                millions(rate.median),
+                range_millions(&rate),
+                format!("{gbit_s:.2}"),
+                format!("{:.0}", cycles.median),
+                ratio(of_esp),
+                ratio(of_plain),
+            ]);
+            let mut row = Row::of_one(Experiment::SingleThread, carrier, *bytes);
+            row.packets_per_second = Some(rate);
+            row.more = vec![
+                ("direction", json!(way.name())),
+                ("gbit_s", json!(gbit_s)),
+                ("cycles_per_packet", json!(cycles.median)),
+                ("engine", json!(setup.engine_name())),
+                ("repetitions", json!(cell.takes.len())),
+            ];
+            row.more.extend(of_esp.map(|ratio| ("of_esp", json!(ratio.median))));
+            row.more.extend(of_plain.map(|ratio| ("of_plain", json!(ratio.median))));
+            rows.push(row);
+        }
+    }
+    let picture = draw_single(setup, &keys, &cells);
+    let text = format!(
+        "single_thread: one worker, one SA, tunnel mode, aes128gcm16 ({}); medians of {} times {} ms in turns\n{table}\
+         Gbit/s: of inner packets. VPE/ESP: the median of ratios of slices in turns, in UDP of what is in UDP.\n",
+        setup.engine_name(),
+        setup.options.repeat(),
+        setup.options.duration,
+    );
+    Ok(Outcome { rows, text, picture: Some(picture) })
+}
+
+fn draw_single(setup: &Setup<'_>, keys: &[(Way, usize)], cells: &[Cell]) -> String {
+    let panel = |way: Way| {
+        let of = |(lane, carrier): (usize, Carrier)| {
+            let points = keys.iter().zip(cells).filter(|((of, _), _)| *of == way);
+            let points = points.map(|((_, bytes), cell)| (*bytes, gbit_s(cell.rate(lane), *bytes)));
+            line(words(carrier).to_owned(), lane % 2, lane / 2, points.collect())
+        };
+        let mut lines: Vec<_> = CARRIERS.into_iter().enumerate().map(of).collect();
+        chart::sort(&mut lines);
+        Panel {
+            title: format!("Testudo: one worker, {} (figure 5)", way.name()),
+            subtitle: format!(
+                "aes128gcm16, {}; medians of {}, with lowest and highest",
+                setup.engine_name(),
+                setup.options.repeat()
+            ),
+            across: "packet size (bytes of the inner IP packet)".to_owned(),
+            up: "throughput (Gbit/s of inner packets)".to_owned(),
+            extent: Extent::Zero,
+            lines,
+        }
+    };
+    chart::svg(&[panel(Way::Outbound), panel(Way::Inbound)])
+}
+
+fn gbit_s(rate: Spread, bytes: usize) -> Spread {
+    let gbit = |rate: f64| rate * bytes as f64 * 8e-9;
+    Spread { median: gbit(rate.median), lowest: gbit(rate.lowest), highest: gbit(rate.highest) }
+}
+
+/// Time to seal packets of every size.
+pub(super) fn size_sweep(setup: &mut Setup<'_>) -> Result<Outcome, BenchError> {
+    let sizes = swept(setup.options);
+    let effort = Effort::Packets(setup.options.packets());
+    let cells = measure(setup, Experiment::SizeSweep, effort, &sizes, |setup, bytes| {
+        (format!("{bytes} bytes"), PAIR.map(|carrier| setup.case(carrier, Way::Outbound, bytes)).into(), None)
+    })?;
+    let rows = rows_of_pairs(setup, Experiment::SizeSweep, &sizes, &cells, |bytes| (bytes, None));
+    let slowest = sizes.iter().zip(&cells).map(|(bytes, cell)| (cell.ratio(1, 0).median, *bytes));
+    let slowest = slowest.min_by(|a, b| a.0.total_cmp(&b.0)).unwrap_or_default();
+    let faster = cells.iter().filter(|cell| cell.ratio(1, 0).median >= 1.0).count();
+    let text = format!(
+        "size_sweep: time to seal a packet, {}\n{}\
+         VPE is as fast as ESP or faster at {faster} of {} sizes; least VPE/ESP: {:.3}, at {} bytes. All sizes: --json.\n",
+        setup.options.setting(),
+        sampled(&sizes, &cells, "inner bytes", 16),
+        sizes.len(),
+        slowest.0,
+        grouped(slowest.1 as u64),
+    );
+    let picture = draw_times(
+        setup,
+        &sizes,
+        &cells,
+        Figure {
+            title: "Testudo: time to seal over packet size (figure 7)",
+            across: "packet size (bytes of the inner IP packet)",
+        },
+    );
+    Ok(Outcome { rows, text, picture: Some(picture) })
+}
+
+/// Time to seal over where packets begin in their buffers.
+pub(super) fn headroom(setup: &mut Setup<'_>) -> Result<Outcome, BenchError> {
+    let moved: Vec<usize> = MOVED.collect();
+    let effort = Effort::Packets(setup.options.packets());
+    let cells = measure(setup, Experiment::Headroom, effort, &moved, |setup, extra| {
+        let cases = PAIR.map(|carrier| setup.case(carrier, Way::Outbound, MOVED_PACKET_BYTES));
+        (format!("{extra} bytes of headroom more"), cases.into(), Some(extra))
+    })?;
+    let rows =
+        rows_of_pairs(setup, Experiment::Headroom, &moved, &cells, |extra| (MOVED_PACKET_BYTES, Some(extra)));
+    let best = |lane: usize| {
+        let times = moved.iter().zip(&cells).map(|(extra, cell)| (cell.nanoseconds(lane).median, *extra));
+        times.min_by(|a, b| a.0.total_cmp(&b.0)).unwrap_or_default()
+    };
+    let text = format!(
+        "headroom: time to seal a packet of {} bytes that begins so many bytes later in its buffer, {}\n{}\
+         Without, inner packets begin 16 bytes after a cache line does. Shortest: ESP {:.0} ns at {}, VPE {:.0} ns at {}.\n",
+        grouped(MOVED_PACKET_BYTES as u64),
+        setup.options.setting(),
+        sampled(&moved, &cells, "more headroom, bytes", 4),
+        best(0).0,
+        best(0).1,
+        best(1).0,
+        best(1).1,
+    );
+    let picture = draw_times(
+        setup,
+        &moved,
+        &cells,
+        Figure {
+            title: "Testudo: time to seal over headroom (figure 8)",
+            across: "additional headroom (bytes)",
+        },
+    );
+    Ok(Outcome { rows, text, picture: Some(picture) })
+}
+
+/// Rows of ESP and VPE side by side; a key is bytes of the inner packet, and of headroom if that is what
+/// changes.
+fn rows_of_pairs(
+    setup: &Setup<'_>,
+    experiment: Experiment,
+    keys: &[usize],
+    cells: &[Cell],
+    key: impl Fn(usize) -> (usize, Option<usize>),
+) -> Vec<Row> {
+    let mut rows = Vec::new();
+    for (&one, cell) in keys.iter().zip(cells) {
+        let (bytes, extra) = key(one);
+        for (lane, carrier) in PAIR.into_iter().enumerate() {
+            let mut row = Row::of_one(experiment, carrier, bytes);
+            row.packets_per_second = Some(cell.rate(lane));
+            row.more = vec![
+                ("nanoseconds_per_packet", json!(cell.nanoseconds(lane).median)),
+                ("cycles_per_packet", json!(cell.cycles(lane).median)),
+                ("direction", json!(Way::Outbound.name())),
+                ("engine", json!(setup.engine_name())),
+                ("repetitions", json!(cell.takes.len())),
+                ("packets", json!(setup.options.packets())),
+            ];
+            row.more.extend(extra.map(|extra| ("headroom_bytes", json!(extra))));
+            row.more.extend((lane > 0).then(|| ("of_esp", json!(cell.ratio(lane, 0).median))));
+            rows.push(row);
+        }
+    }
+    rows
+}
+
+/// A table of one key in so many.
+fn sampled(keys: &[usize], cells: &[Cell], head: &str, one_in: usize) -> Table {
+    let mut table = Table::new(&[head, "ESP, ns", "lowest-highest", "VPE, ns", "lowest-highest", "VPE/ESP"]);
+    for (key, cell) in keys.iter().zip(cells).step_by(one_in) {
+        let range = |lane: usize| {
+            let Spread { lowest, highest, .. } = cell.nanoseconds(lane);
+            format!("{lowest:.0}-{highest:.0}")
+        };
+        let time = |lane: usize| format!("{:.0}", cell.nanoseconds(lane).median);
+        let ratio = format!("{:.3}", cell.ratio(1, 0).median);
+        table.row(vec![key.to_string(), time(0), range(0), time(1), range(1), ratio]);
+    }
+    table
+}
+
+/// What a picture of times is called, and what is across.
+struct Figure {
+    title: &'static str,
+    across: &'static str,
+}
+
+fn draw_times(setup: &Setup<'_>, keys: &[usize], cells: &[Cell], figure: Figure) -> String {
+    let of = |(lane, carrier): (usize, Carrier)| {
+        let points = keys.iter().zip(cells).map(|(key, cell)| (*key, cell.nanoseconds(lane)));
+        // Hundreds of marks with their spread would hide the lines.
+        let points = points.map(|(key, time)| (key, Spread::of([time.median])));
+        line(words(carrier).to_owned(), lane, 0, points.collect())
+    };
+    let mut lines: Vec<_> = PAIR.into_iter().enumerate().map(of).collect();
+    chart::sort(&mut lines);
+    chart::svg(&[Panel {
+        title: figure.title.to_owned(),
+        subtitle: format!("one worker, aes128gcm16, {}; {}", setup.engine_name(), setup.options.setting()),
+        across: figure.across.to_owned(),
+        up: "time to seal a packet (ns)".to_owned(),
+        extent: Extent::Points,
+        lines,
+    }])
+}
