@@ -2,8 +2,9 @@
 
 use crate::interface_counters::{InterfaceCounters, InterfaceSnapshot};
 use crate::outlet::Wait;
+use crate::role::Role;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use testudo_crypto::OffloadReport;
 use testudo_packet::{DropCounters, DropReason, Pool, Port, PortCounters, Stage, StageTimes, ticks};
 
@@ -92,6 +93,7 @@ impl SharedStageTimes {
 pub struct WorkerCounters {
     protected_name: String,
     unprotected_name: String,
+    role: OnceLock<Role>,
     /// Engines in the order of placement, and whether they were taken out of service.
     engines: Vec<(&'static str, AtomicBool)>,
     protected: SharedPortCounters,
@@ -113,6 +115,7 @@ impl WorkerCounters {
         Self {
             protected_name: protected.name().to_owned(),
             unprotected_name: unprotected.name().to_owned(),
+            role: OnceLock::new(),
             engines: engines.into_iter().map(|name| (name, AtomicBool::new(false))).collect(),
             protected: SharedPortCounters::default(),
             unprotected: SharedPortCounters::default(),
@@ -127,6 +130,16 @@ impl WorkerCounters {
             inbound_stages: SharedStageTimes::default(),
             offload: Mutex::default(),
         }
+    }
+
+    pub(crate) fn set_role(&self, role: Role) {
+        let _ = self.role.set(role); // It has one role for as long as it lives.
+    }
+
+    /// Which sides the worker takes packets from.
+    #[must_use]
+    pub fn role(&self) -> Role {
+        self.role.get().copied().unwrap_or_default()
     }
 
     pub(crate) fn publish(&self, pool: &Pool, protected: &dyn Port, unprotected: &dyn Port) {

@@ -187,17 +187,9 @@ impl Task {
 
 /// Waits until a port is ready, a command comes, or `timeout` has passed.
 fn wait(worker: &Worker, inbox: &Inbox, timeout: Duration) -> Result<(), ServeError> {
-    let (protected_waits, unprotected_waits) = worker.is_waiting();
-    let takes_nothing = unprotected_waits || worker.waits_for_numbers();
+    let ports = [worker.protected_port(), worker.unprotected_port()];
     let mut fds = Vec::with_capacity(8);
-    let sides = [
-        (worker.protected_port(), protected_waits, takes_nothing),
-        (worker.unprotected_port(), unprotected_waits, protected_waits),
-    ];
-    for (port, has_output, other_is_stuck) in sides {
-        let mut interest = PollFlags::empty();
-        interest.set(PollFlags::IN, !other_is_stuck);
-        interest.set(PollFlags::OUT, has_output);
+    for (port, interest) in ports.into_iter().zip(interests(worker)) {
         if !interest.is_empty() {
             fds.extend(port.readiness().into_iter().map(|fd| PollFd::from_borrowed_fd(fd, interest)));
         }
@@ -215,4 +207,18 @@ fn wait(worker: &Worker, inbox: &Inbox, timeout: Duration) -> Result<(), ServeEr
         inbox.acknowledge();
     }
     Ok(())
+}
+
+/// What the worker waits for at its protected and its unprotected port. Packets that it does not take do not
+/// wake it.
+fn interests(worker: &Worker) -> [PollFlags; 2] {
+    let (protected_waits, unprotected_waits) = worker.is_waiting();
+    let takes_outbound = worker.role().encrypts() && !unprotected_waits && !worker.waits_for_numbers();
+    let takes_inbound = worker.role().decrypts() && !protected_waits;
+    [(protected_waits, takes_outbound), (unprotected_waits, takes_inbound)].map(|(sends, takes)| {
+        let mut interest = PollFlags::empty();
+        interest.set(PollFlags::IN, takes);
+        interest.set(PollFlags::OUT, sends);
+        interest
+    })
 }

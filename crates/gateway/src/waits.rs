@@ -31,7 +31,7 @@ impl Worker {
             }
             *moved += sent;
         }
-        !self.draining
+        !self.takes_no_outbound()
     }
 
     /// Tells the other workers that all packets with numbers are with the port, if they are.

@@ -11,6 +11,7 @@ use crate::formation::Formation;
 use crate::offload::Offloading;
 use crate::outlet::Outlet;
 use crate::placement::{KeyPreparers, PlacedKey, SaKey};
+use crate::role::Role;
 use std::sync::Arc;
 use testudo_crypto::{Direction, Engine, Job, Suite};
 use testudo_ipsec::{
@@ -56,6 +57,7 @@ pub struct Worker {
     /// Stage times of inbound packets.
     inbound_clock: StageClock,
     pub(crate) draining: bool,
+    pub(crate) role: Role,
     /// Whether another worker sends what no packet asks for.
     is_follower: bool,
     /// Which SAs the NIC of the unprotected port has, if it does cryptography.
@@ -100,6 +102,7 @@ impl Worker {
             outbound_clock: StageClock::default(),
             inbound_clock: StageClock::default(),
             draining: false,
+            role: Role::Both,
             is_follower: false,
             offloading: offloads.then(|| Box::new(Offloading::new())),
         };
@@ -107,7 +110,7 @@ impl Worker {
         worker
     }
 
-    /// It is one of several, and not the first: keepalives and dummies are sent by that one, for all.
+    /// It is one of several, and another one sends keepalives and dummies for all.
     pub fn follow(&mut self) {
         self.is_follower = true;
     }
@@ -365,10 +368,10 @@ impl Worker {
         let mut moved = self.collect(now);
         // Backpressure: while packets wait for a port no more are made for it, so that the kernel's queue
         // behind the other port fills instead of ours.
-        if !self.unprotected.is_waiting() && (!self.draining || self.ipsec.waits_for_numbers()) {
+        if !self.unprotected.is_waiting() && (!self.takes_no_outbound() || self.ipsec.waits_for_numbers()) {
             moved += self.outbound(now);
         }
-        if !self.protected.is_waiting() {
+        if self.role.decrypts() && !self.protected.is_waiting() {
             moved += self.inbound(now);
         }
         if self.ipsec.has_numbers_in_flight() {
@@ -582,7 +585,8 @@ impl Worker {
             self.ipsec.keepalives(now, &mut self.pool, &mut due);
         }
         due.into_iter().for_each(|packet| self.unprotected.push(packet, &mut self.pool));
-        if self.can_originate() {
+        // The answers come to those that decrypt, which tell the others what they have learned.
+        if self.can_originate() && self.role.decrypts() {
             self.ipsec.probe_paths(now, &mut self.pool, &mut self.prepared);
             if !self.prepared.jobs.is_empty() {
                 self.seal(now);

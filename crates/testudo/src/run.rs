@@ -69,12 +69,12 @@ fn workers(
     reports: &[EngineReport],
 ) -> Result<Vec<WorkerParts>, Failure> {
     let mut first = Some(engines);
-    let make = |(ports, pool)| {
+    let make = |(role, ports, pool)| {
         let engines = match first.take() {
             Some(engines) => engines,
             None => same_engines(candidates, reports).map_err(failure(Kind::Engine))?,
         };
-        Ok(WorkerParts { ports, pool, engines })
+        Ok(WorkerParts { role, ports, pool, engines })
     };
     let mut workers = opened.queues.drain(..).map(make).collect::<Result<Vec<_>, Failure>>()?;
     if let (Some(nic), Some(first)) = (&opened.nic, workers.first_mut()) {

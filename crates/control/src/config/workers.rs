@@ -1,37 +1,105 @@
-//! Reads `workers` of `[gateway]`: how many there are.
+//! Reads `workers` of `[gateway]`: how many there are, and what each does.
 
 use super::checks::Facts;
 use super::model::{Tunnel, UnprotectedPort};
 use super::value::{self, Parsed};
 use super::vpe;
 use super::walk::{Located, Problem, Section, Walker};
+use testudo_gateway::Role;
 use testudo_ipsec::IpsecProtocol;
-use toml::de::DeValue;
+use toml::de::{DeTable, DeValue};
 
 /// Workers at most.
 pub const MAX_WORKERS: usize = 64;
 
-/// How many workers a gateway has.
+/// What `workers` may be.
+const EXPECTED: &str = "a number from 1 to 64, or \"all\" for one on each processor, or a list of roles";
+/// What the table may be.
+const HALVES: &str = "{ count = 4, roles = \"half\" }";
+
+/// How many workers a gateway has, and what they do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Workers {
-    /// As many as processors that the gateway may use.
+    /// As many as processors that the gateway may use, each for both sides.
     All,
-    /// So many.
+    /// So many, each for both sides.
     Count(usize),
+    /// So many, or as many as processors: one half encrypts, the other decrypts. Of an odd number, one does
+    /// both.
+    Halves(Option<usize>),
+    /// One for each role, not all for both sides.
+    Roles(Roles),
+}
+
+/// The roles of up to 64 workers, in their order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Roles {
+    count: usize,
+    /// A bit for each worker that takes from the protected side.
+    encrypt: u64,
+    /// A bit for each worker that takes from the unprotected side.
+    decrypt: u64,
+}
+
+impl Roles {
+    fn of(roles: &[Role]) -> Self {
+        let bits = |takes: fn(Role) -> bool| {
+            let set = |bits, (place, role): (usize, &Role)| bits | (u64::from(takes(*role)) << (place % 64));
+            roles.iter().enumerate().fold(0, set)
+        };
+        Self { count: roles.len(), encrypt: bits(Role::encrypts), decrypt: bits(Role::decrypts) }
+    }
+
+    fn each(self) -> impl Iterator<Item = Role> {
+        (0..self.count).map(move |place| match (self.encrypt >> place & 1, self.decrypt >> place & 1) {
+            (1, 0) => Role::Encrypt,
+            (0, 1) => Role::Decrypt,
+            _ => Role::Both,
+        })
+    }
 }
 
 impl Workers {
     /// How many there are, where the gateway may use so many processors.
     #[must_use]
     pub fn count(self, processors: usize) -> usize {
+        let all = processors.clamp(1, MAX_WORKERS);
         match self {
-            Self::All => processors.clamp(1, MAX_WORKERS),
+            Self::All => all,
             Self::Count(count) => count,
+            Self::Halves(count) => count.unwrap_or(all),
+            Self::Roles(roles) => roles.count,
         }
+    }
+
+    /// What each does, where the gateway may use so many processors. At least one takes packets from each
+    /// side.
+    #[must_use]
+    pub fn roles(self, processors: usize) -> Vec<Role> {
+        let count = self.count(processors);
+        match self {
+            Self::All | Self::Count(_) => vec![Role::Both; count],
+            Self::Halves(_) => {
+                let role = |place| match (place < count / 2, place < count - count / 2) {
+                    (true, _) => Role::Encrypt,
+                    (false, true) => Role::Both,
+                    (false, false) => Role::Decrypt,
+                };
+                (0..count).map(role).collect()
+            }
+            Self::Roles(roles) => roles.each().collect(),
+        }
+    }
+
+    /// These roles, in the simplest words.
+    fn of(roles: &[Role]) -> Self {
+        let is_for_both = roles.iter().all(|role| *role == Role::Both);
+        if is_for_both { Self::Count(roles.len()) } else { Self::Roles(Roles::of(roles)) }
     }
 }
 
-/// `workers = 4`, or `workers = "all"`.
+/// `workers = 4`, or `workers = "all"`, or `workers = ["encrypt", "decrypt"]`, or
+/// `workers = { count = 4, roles = "half" }`.
 pub(super) fn read(section: &mut Section<'_>, walker: &mut Walker<'_>, engines: &[String]) -> Workers {
     let workers = section.or_default(walker, "workers", Workers::Count(1), parse);
     if workers != Workers::Count(1) && engines.iter().any(|engine| engine == "cryptodev") {
@@ -42,14 +110,57 @@ pub(super) fn read(section: &mut Section<'_>, walker: &mut Walker<'_>, engines: 
 }
 
 fn parse(value: &DeValue<'_>) -> Parsed<Workers> {
-    if value.as_str() == Some("all") {
-        return Ok(Workers::All);
+    match value {
+        DeValue::Array(roles) => {
+            let words = Role::ALL.map(|role| (role.name(), role));
+            let role = value::choice(&words);
+            let roles = roles.iter().take(MAX_WORKERS + 1).map(|value| role(value.get_ref()));
+            of_roles(&roles.collect::<Parsed<Vec<_>>>()?)
+        }
+        DeValue::Table(table) => halves(table),
+        _ if value.as_str() == Some("all") => Ok(Workers::All),
+        _ => count(value).map(Workers::Count).map_err(|_| Problem::expected(EXPECTED)),
     }
+}
+
+fn count(value: &DeValue<'_>) -> Parsed<usize> {
     let limit = u64::try_from(MAX_WORKERS).unwrap_or(u64::MAX);
-    let count = value::number(1, limit)(value).map_err(|_| {
-        Problem::expected(format!("a number from 1 to {MAX_WORKERS}, or \"all\" for one on each processor"))
-    })?;
-    Ok(Workers::Count(usize::try_from(count).unwrap_or(1)))
+    value::number(1, limit)(value).map(|count| usize::try_from(count).unwrap_or(1))
+}
+
+fn of_roles(roles: &[Role]) -> Parsed<Workers> {
+    if !(1..=MAX_WORKERS).contains(&roles.len()) {
+        return Err(Problem::expected(format!("1 to {MAX_WORKERS} roles, one for each worker")));
+    }
+    for (takes, side, help) in [
+        (Role::encrypts as fn(Role) -> bool, "protected", "\"encrypt\" or \"both\""),
+        (Role::decrypts, "unprotected", "\"decrypt\" or \"both\""),
+    ] {
+        if !roles.iter().any(|role| takes(*role)) {
+            let problem = Problem::expected(format!("a worker that takes packets from the {side} side"));
+            return Err(problem.help(format!("add {help}")));
+        }
+    }
+    Ok(Workers::of(roles))
+}
+
+/// The default of the paper: half of the workers encrypt, half decrypt.
+fn halves(table: &DeTable<'_>) -> Parsed<Workers> {
+    let problem = || Problem::expected(HALVES);
+    let of = |key: &str| table.get(key).map(|value| value.get_ref());
+    let mut keys = table.keys().map(|key| key.get_ref().as_ref());
+    let is_known = keys.all(|key| matches!(key, "count" | "roles"));
+    if !is_known || of("roles").and_then(DeValue::as_str) != Some("half") {
+        return Err(problem().help("it has `count`, a number or \"all\", and `roles`, which is \"half\""));
+    }
+    match of("count") {
+        Some(value) if value.as_str() == Some("all") => Ok(Workers::Halves(None)),
+        Some(value) => count(value).map(|count| match count {
+            1 => Workers::Count(1),
+            _ => Workers::Halves(Some(count)),
+        }),
+        None => Err(problem().help("`count` is missing: a number, or \"all\"")),
+    }
 }
 
 /// What several workers cannot share: devices whose queues have one owner, and ESP that AH covers.

@@ -222,13 +222,16 @@ pub fn run(parts: Parts) -> Result<(), DaemonError> {
 
 /// The workers, without tunnels.
 fn make_workers(parts: Vec<WorkerParts>, configuration: &Configuration) -> io::Result<Vec<Worker>> {
+    // Keepalives and dummies are sent where packets are.
+    let leader = parts.iter().position(|parts| parts.role.encrypts()).unwrap_or(0);
     let make = |(number, parts): (usize, WorkerParts)| {
-        let WorkerParts { ports, pool, engines } = parts;
+        let WorkerParts { role, ports, pool, engines } = parts;
         let mut worker = Worker::new(ports, pool, engines, Box::default());
+        worker.set_role(role);
         worker.seed_identifications(random_seed()?);
         worker.set_offload_mode(offload::mode(configuration));
         worker.set_audit(configuration.gateway.audit != AuditTarget::Off);
-        if number > 0 {
+        if number != leader {
             worker.follow();
         }
         Ok(worker)

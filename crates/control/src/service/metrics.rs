@@ -23,7 +23,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 use testudo_crypto::OffloadReport;
-use testudo_gateway::{InterfaceSnapshot, PortSnapshot, SaCounts, WorkerCounters};
+use testudo_gateway::{AllCounters, InterfaceSnapshot, PortSnapshot, SaCounts, WorkerCounters};
 use testudo_ipsec::Reordered;
 use testudo_packet::{DropReason, MEASURED_OF, PortCounters, Stage, StageTimes, ticks};
 
@@ -446,6 +446,7 @@ fn encode_workers(encoder: &mut DescriptorEncoder<'_>, shared: &Shared) -> fmt::
     let label = |number: usize| vec![("worker", number.to_string())];
     let all = &shared.facts.counters;
     gauge(encoder, "workers", "Workers", all.each().len() as u64)?;
+    encode_roles(encoder, all)?;
     for (name, help, get) in WORKER_METRICS {
         let values = all.each().enumerate().map(|(number, counters)| (label(number), get(counters)));
         family(encoder, name, help, values)?;
@@ -460,6 +461,18 @@ fn encode_workers(encoder: &mut DescriptorEncoder<'_>, shared: &Shared) -> fmt::
     let help = "Nanoseconds that a worker was ready to run and had no processor";
     let queued = times.iter().map(|(number, time)| (label(*number), time.queued_ns));
     family(encoder, "worker_queued_ns", help, queued)
+}
+
+/// Roles are labels: the value says nothing.
+fn encode_roles(encoder: &mut DescriptorEncoder<'_>, all: &AllCounters) -> fmt::Result {
+    let help = "Which sides a worker takes packets from: encrypt, decrypt or both";
+    let kind = ConstGauge::new(1u64).metric_type();
+    let mut family = encoder.encode_descriptor("worker_role", help, None, kind)?;
+    for (number, counters) in all.each().enumerate() {
+        let labels = vec![("worker", number.to_string()), ("role", counters.role().to_string())];
+        ConstGauge::new(1u64).encode(family.encode_family(&labels)?)?;
+    }
+    Ok(())
 }
 
 fn encode_associations(encoder: &mut DescriptorEncoder<'_>, tunnels: &[Running]) -> fmt::Result {

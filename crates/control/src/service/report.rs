@@ -159,6 +159,7 @@ fn worker((number, counters): (usize, &WorkerCounters)) -> Value {
     json!({
         "worker": number,
         "thread": thread_name(number),
+        "role": counters.role().name(),
         "ran_ns": time.map(|time| time.ran_ns),
         "queued_ns": time.map(|time| time.queued_ns),
         "protected": queue(counters.protected()),

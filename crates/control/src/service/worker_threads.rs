@@ -8,12 +8,14 @@ use std::io;
 use std::sync::mpsc::SyncSender;
 use std::thread::JoinHandle;
 use testudo_crypto::Engine;
-use testudo_gateway::{Inbox, PortPair, ServeError, SystemClock, Worker, serve};
+use testudo_gateway::{Inbox, PortPair, Role, ServeError, SystemClock, Worker, serve};
 use testudo_ipsec::SaRef;
 use testudo_packet::Pool;
 
 /// What one worker is made of.
 pub struct WorkerParts {
+    /// Which sides it takes packets from.
+    pub role: Role,
     /// Its queues of the two ports.
     pub ports: PortPair,
     /// Its buffers.

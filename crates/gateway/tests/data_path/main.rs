@@ -48,6 +48,7 @@ mod reassembly_flood;
 mod rekeying;
 mod resync;
 mod roaming;
+mod roles;
 mod rubbish;
 mod source_routes;
 mod stages;

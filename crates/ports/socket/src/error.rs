@@ -51,6 +51,9 @@ pub enum OpenError {
         /// The requested number.
         queues: u32,
     },
+    /// Some of the ports send alone.
+    #[error("the number of queues does not change where some ports send alone")]
+    Senders,
     /// Anything else that the operating system refused.
     #[error("cannot {action}: {source}")]
     Io {

@@ -45,6 +45,9 @@ pub struct SocketQueues {
     ends: Vec<(Endpoint, Steering)>,
     /// Of each queue, the socket of each endpoint.
     sockets: Vec<Vec<Socket>>,
+    /// Ports that send alone. Their sockets have numbers after those of the queues, so that none can come or
+    /// go where there are any.
+    senders: u32,
 }
 
 impl SocketQueues {
@@ -58,14 +61,28 @@ impl SocketQueues {
         queues: u32,
         steering: impl Fn(&Endpoint) -> Steering,
     ) -> Result<(Self, Vec<SocketPort>), OpenError> {
-        if !(1..=MAX_QUEUES).contains(&queues) {
-            return Err(OpenError::Queues { queues });
+        Self::open_with_senders(config, queues, 0, steering)
+    }
+
+    /// The same, and after the ports of the queues so many more that send from the same addresses and ports
+    /// and get no datagram: for workers that take none. The queues are then as many as long as they are open.
+    ///
+    /// # Errors
+    /// [`OpenError`] as [`SocketPort::open`].
+    pub fn open_with_senders(
+        config: &SocketConfig,
+        queues: u32,
+        senders: u32,
+        steering: impl Fn(&Endpoint) -> Steering,
+    ) -> Result<(Self, Vec<SocketPort>), OpenError> {
+        if queues == 0 || queues.saturating_add(senders) > MAX_QUEUES {
+            return Err(OpenError::Queues { queues: queues.saturating_add(senders) });
         }
         let first = SocketPort::open_as(config, Role::First)?;
         let endpoints: Vec<_> = first.endpoints().collect();
         let ends = endpoints.iter().map(|end| (*end, steering(end))).collect();
         let config = SocketConfig { endpoints, optional: Vec::new(), ..config.clone() };
-        let mut set = Self { config, ends, sockets: Vec::new() };
+        let mut set = Self { config, ends, sockets: Vec::new(), senders };
         set.hold(&first)?;
         // From the first socket on: nobody is to get a datagram by the kernel's own choice.
         set.share(1, 1)?;
@@ -76,6 +93,10 @@ impl SocketQueues {
             ports.push(port);
         }
         set.share(1, queues)?;
+        // Further sockets have no share until they are given one.
+        for _ in 0..senders {
+            ports.push(SocketPort::open_as(&set.config, Role::Further)?);
+        }
         Ok((set, ports))
     }
 
@@ -101,9 +122,13 @@ impl SocketQueues {
     /// Opens one more queue, and gives it its share.
     ///
     /// # Errors
-    /// [`OpenError`] as [`SocketPort::open`]; the number of queues has not changed then.
+    /// [`OpenError`] as [`SocketPort::open`], or because some ports send alone; the number of queues has not
+    /// changed then.
     pub fn add(&mut self) -> Result<SocketPort, OpenError> {
         let queues = self.queues();
+        if self.senders > 0 {
+            return Err(OpenError::Senders);
+        }
         if queues == MAX_QUEUES {
             return Err(OpenError::Queues { queues: queues + 1 });
         }
@@ -124,9 +149,12 @@ impl SocketQueues {
     /// is lost.
     ///
     /// # Errors
-    /// [`OpenError`] if it is the only queue, or with the system's error.
+    /// [`OpenError`] if it is the only queue, if some ports send alone, or with the system's error.
     pub fn retire(&mut self) -> Result<(), OpenError> {
         let queues = self.queues();
+        if self.senders > 0 {
+            return Err(OpenError::Senders);
+        }
         if queues == 1 {
             return Err(OpenError::Queues { queues: 0 });
         }

@@ -61,6 +61,7 @@ fn main() -> ExitCode {
         .test("ike_and_keepalives_and_what_is_too_short_come_to_queue_0", to_queue_0)
         .test("a_message_of_several_datagrams_goes_where_its_first_one_does", messages_of_several)
         .test("socket_queues_come_and_go_under_load_and_no_datagram_is_lost", come_and_go)
+        .test("what_sends_alone_has_the_same_port_and_gets_no_datagram", sends_alone)
         .test("a_port_that_queues_share_is_taken_for_others", taken);
     suite.run(fixture)
 }
@@ -431,6 +432,41 @@ fn changes_under_load(
     assert!(seen.values().all(|count| *count <= 2));
     println!("{encapsulation:?}: {sent} datagrams over {CHANGES} changes, {twice} of them twice");
     Ok(twice)
+}
+
+/// Senders beside one queue and beside two, of each kind of endpoint.
+fn sends_alone(sites: &mut Sites) -> TestResult {
+    for pair in pairs() {
+        let raw = sites.sender(Version::of(pair[0]));
+        let _daemon = daemon(sites, pair[1]);
+        for encapsulation in [Encapsulation::RawEsp, Encapsulation::RawAh, UDP, BESIDE] {
+            for queues in [1, 2] {
+                let config = SocketConfig::new(vec![Endpoint { local: pair[1], encapsulation }]);
+                let open = || SocketQueues::open_with_senders(&config, queues, 2, |_| Steering::BySpi);
+                let (mut set, mut ports) = sites.0[1].within(|| open().unwrap())?;
+                let mut senders = ports.split_off(queues as usize);
+                assert_eq!((ports.len(), senders.len(), set.queues()), (queues as usize, 2, queues));
+                let of_spi = |n: u32| of(encapsulation, pair, 4500, &esp(256 + n, n, n.into()));
+                let datagrams: Vec<_> = (0..40).map(of_spi).collect();
+                assert_steered(&raw, &mut ports, Steering::BySpi, &datagrams);
+                assert!(senders.iter_mut().all(|port| received(port).is_empty()), "{encapsulation:?}");
+                assert!(matches!(set.add(), Err(OpenError::Senders)));
+                assert!(matches!(set.retire(), Err(OpenError::Senders)));
+            }
+        }
+    }
+    // What one sends comes from the port of all.
+    let (near, far) = (pairs()[0][0], pairs()[0][1]);
+    let config = SocketConfig::new(vec![Endpoint { local: far, encapsulation: UDP }]);
+    let open = || SocketQueues::open_with_senders(&config, 2, 1, |_| Steering::BySpi).unwrap();
+    let (_set, mut ports) = sites.0[1].within(open)?;
+    let peer = sites.0[0].within(|| UdpSocket::bind((near, 4500)).unwrap())?;
+    let (mut pool, mut batch) = (Pool::new(4, 2048), Batch::new());
+    batch.push(Buffer::copied(&of(UDP, [far, near], 4500, &esp(256, 1, 1)), 0, 0));
+    assert_eq!(ports[2].tx(&mut pool, &mut batch)?, 1);
+    let mut bytes = [0; 100];
+    assert_eq!(peer.recv_from(&mut bytes)?, (32, SocketAddr::new(far, 4500)));
+    Ok(())
 }
 
 fn taken(sites: &mut Sites) -> TestResult {

@@ -50,6 +50,8 @@ pub trait FrameDevice: Send {
 pub struct Device {
     file: OwnedFd,
     offloads: Offloads,
+    /// Whether it takes frames of its queue, which another device may do alone.
+    reads: bool,
 }
 
 impl Device {
@@ -64,7 +66,13 @@ impl Device {
         attach(file.as_fd(), name, multi_queue).map_err(|e| attach_error(name, multi_queue, e))?;
         let offloads = negotiate(file.as_fd())
             .map_err(|source| OpenError::Io { action: format!("set up the offloads of {name}"), source })?;
-        Ok(Self { file, offloads })
+        Ok(Self { file, offloads, reads: true })
+    }
+
+    /// Another device of the same queue, which writes alone. A queue that nobody reads would get packets as
+    /// well, and one that is detached (`TUNSETQUEUE`) takes none.
+    pub(crate) fn writer(&self) -> io::Result<Self> {
+        Ok(Self { file: self.file.try_clone()?, offloads: self.offloads, reads: false })
     }
 
     /// From now on `program` chooses the queue of each packet of the interface, for all its queues.
@@ -78,6 +86,9 @@ impl Device {
 
 impl FrameDevice for Device {
     fn read(&self, slices: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        if !self.reads {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
         match rustix::io::readv(&self.file, slices) {
             // The link is down: it may come up again.
             Err(rustix::io::Errno::IO) => Err(io::ErrorKind::WouldBlock.into()),

@@ -44,6 +44,17 @@ impl TunPort {
         Device::open(&config.name, config.multi_queue).map(|device| Self::over(&config.name, device))
     }
 
+    /// A port that sends on the same queue and receives nothing, for a worker that takes no packets of the
+    /// host. The interface is there until this one is closed, too.
+    ///
+    /// # Errors
+    /// The system has no file descriptor left.
+    pub fn writer(&self) -> Result<Self, OpenError> {
+        let device = self.device.writer();
+        let failed = |source| OpenError::Io { action: format!("duplicate a queue of {}", self.name), source };
+        Ok(Self::over(&self.name, device.map_err(failed)?))
+    }
+
     /// Sets MTU (bytes) and addresses, brings the interface up, and routes `routes` into it.
     ///
     /// # Errors

@@ -53,6 +53,7 @@ fn main() -> ExitCode {
         .test("left_to_itself_the_kernel_moves_a_flow_to_the_queue_of_its_answers", left_to_itself)
         .test("super_frames_of_one_connection_come_by_one_queue_and_keep_their_content", super_frames)
         .test("queues_come_and_go_under_load_and_no_packet_is_lost_or_doubled", come_and_go)
+        .test("a_writer_sends_by_a_queue_of_another_and_takes_none_of_its_packets", writes_alone)
         .test("what_is_wrong_with_an_interface_of_several_queues_is_told", what_is_wrong);
     suite.run(fixture)
 }
@@ -230,6 +231,34 @@ fn keeps_its_queue(inside: &mut Entered) -> TestResult {
 }
 
 /// Why there is a program at all.
+/// Beside one queue and beside two.
+fn writes_alone(inside: &mut Entered) -> TestResult {
+    for (queues, name) in [(1, "writer-1"), (2, "writer-2")] {
+        let namespace = Namespace::new(*inside, name)?;
+        let open = || match queues {
+            1 => vec![TunPort::open(&TunConfig::new("tun0")).unwrap()],
+            _ => TunQueues::open("tun0", queues).unwrap().1,
+        };
+        let mut ports = namespace.within(open)?;
+        configure(&namespace, &ports[0], 1);
+        let mut writer = ports[0].writer()?;
+        let flows = flows(&namespace, 20);
+        for number in 0..6 {
+            // Those over IPv4.
+            for (flow, socket) in flows.iter().enumerate().step_by(2) {
+                socket.send(&content(flow, number))?;
+                assert!(received(&mut writer).is_empty());
+                let packets: Vec<_> = ports.iter_mut().flat_map(received).collect();
+                let packet = packets.iter().find(|packet| read(packet) == Some((flow, number)));
+                send(&mut writer, &answer(packet.expect("it comes by a queue that is read")));
+                assert_eq!(socket.recv(&mut [0; 100])?, 8, "the answer");
+            }
+        }
+        assert_eq!(writer.counters().rx_packets, 0);
+    }
+    Ok(())
+}
+
 fn left_to_itself(inside: &mut Entered) -> TestResult {
     let namespace = Namespace::new(*inside, "learning")?;
     let config = TunConfig { multi_queue: true, ..TunConfig::new("tun0") };

@@ -4,6 +4,7 @@ use crate::exit::{Failure, Kind, failure};
 use crate::interface;
 use testudo_control::Configuration;
 use testudo_control::config::{Action, OuterEndpoint, OuterProtocol, Tunnel};
+use testudo_gateway::Role;
 use testudo_ipsec::Mode;
 use testudo_packet::Port;
 use testudo_port_socket::{Encapsulation, Endpoint, OpenError, SocketConfig, SocketPort, SocketQueues};
@@ -12,10 +13,10 @@ use testudo_wire::steering::Steering;
 
 /// Opens the TUN interfaces with a queue for each worker, and configures them and brings them up: the main
 /// one first, if it is one. Returns the queues of all interfaces for each worker.
-pub fn open_tuns(configuration: &Configuration, workers: u32) -> Result<Vec<Vec<Box<dyn Port>>>, Failure> {
-    let mut of_workers: Vec<Vec<Box<dyn Port>>> = (0..workers).map(|_| Vec::new()).collect();
+pub fn open_tuns(configuration: &Configuration, roles: &[Role]) -> Result<Vec<Vec<Box<dyn Port>>>, Failure> {
+    let mut of_workers: Vec<Vec<Box<dyn Port>>> = roles.iter().map(|_| Vec::new()).collect();
     for interface in interface::all(configuration) {
-        let queues = open_tun(interface.name, workers)?;
+        let queues = open_tun(interface.name, roles)?;
         let Some(first) = queues.first() else { continue };
         // The interface is one, whichever of its queues says so.
         let (addresses, routes) = (interface.prefixes(), interface.routes(configuration));
@@ -29,18 +30,40 @@ pub fn open_tuns(configuration: &Configuration, workers: u32) -> Result<Vec<Vec<
     Ok(of_workers)
 }
 
+/// The ports of one interface: a queue for each worker that takes packets from it, and for each other one a
+/// port that sends on the first of these.
+fn open_tun(name: &str, roles: &[Role]) -> Result<Vec<TunPort>, Failure> {
+    let queues = open_tun_queues(name, count(roles, Role::encrypts))?;
+    let writer = || queues.first().map(TunPort::writer).transpose().map_err(failure(Kind::Port));
+    let writers = roles.iter().filter(|role| !role.encrypts()).filter_map(|_| writer().transpose());
+    let writers = writers.collect::<Result<Vec<_>, _>>()?;
+    Ok(by_role(roles, Role::encrypts, queues, writers))
+}
+
 /// The queues of one interface. What steers them stays in the kernel as long as they do.
-fn open_tun(name: &str, workers: u32) -> Result<Vec<TunPort>, Failure> {
-    if workers == 1 {
+fn open_tun_queues(name: &str, queues: u32) -> Result<Vec<TunPort>, Failure> {
+    if queues == 1 {
         return Ok(vec![TunPort::open(&TunConfig::new(name)).map_err(failure(Kind::Port))?]);
     }
-    let (queues, ports) = TunQueues::open(name, workers).map_err(failure(Kind::Port))?;
+    let (queues, ports) = TunQueues::open(name, queues).map_err(failure(Kind::Port))?;
     if let Some(why) = queues.steering_refused() {
         tracing::warn!(
             "protected side: {name}: {why}; a flow may change its worker, and its order once then"
         );
     }
     Ok(ports)
+}
+
+/// How many workers take packets from a side.
+fn count(roles: &[Role], takes: fn(Role) -> bool) -> u32 {
+    u32::try_from(roles.iter().filter(|role| takes(**role)).count()).unwrap_or(u32::MAX)
+}
+
+/// The ports of all workers, in their order: those of `takers` for workers that take packets from this side,
+/// those of `others` for the rest.
+fn by_role<P>(roles: &[Role], takes: fn(Role) -> bool, takers: Vec<P>, others: Vec<P>) -> Vec<P> {
+    let (mut takers, mut others) = (takers.into_iter(), others.into_iter());
+    roles.iter().filter_map(|role| if takes(*role) { takers.next() } else { others.next() }).collect()
 }
 
 /// The socket of an end.
@@ -56,28 +79,35 @@ pub fn endpoint(OuterEndpoint { local, protocol }: OuterEndpoint) -> Endpoint {
 }
 
 /// The sockets of a configuration, without a mark where the system refuses that alone.
-fn open_marked(mut config: SocketConfig, workers: u32) -> Result<(Vec<SocketPort>, bool), OpenError> {
-    match open_queues(&config, workers) {
+fn open_marked(mut config: SocketConfig, roles: &[Role]) -> Result<(Vec<SocketPort>, bool), OpenError> {
+    match open_queues(&config, roles) {
         Err(error @ OpenError::NotMarked { .. }) => {
             tracing::warn!("{error}; policies to networks with a peer's own address are refused");
             config.mark = 0;
-            open_queues(&config, workers).map(|ports| (ports, false))
+            open_queues(&config, roles).map(|ports| (ports, false))
         }
         outcome => outcome.map(|ports| (ports, config.mark != 0)),
     }
 }
 
-/// A socket of each endpoint for each worker. All packets of an SA come to one worker, so that their order
-/// stays; what steers them stays in the kernel as long as the sockets do.
-fn open_queues(config: &SocketConfig, workers: u32) -> Result<Vec<SocketPort>, OpenError> {
-    if workers == 1 {
+/// A socket of each endpoint for each worker, which gets datagrams if the worker takes any. All packets of an
+/// SA come to one worker, so that their order stays; what steers them stays in the kernel as long as the
+/// sockets do.
+fn open_queues(config: &SocketConfig, roles: &[Role]) -> Result<Vec<SocketPort>, OpenError> {
+    if let [_] = roles {
         return SocketPort::open(config).map(|port| vec![port]);
     }
-    SocketQueues::open(config, workers, |_| Steering::BySpi).map(|(_, ports)| ports)
+    let (queues, senders) = (count(roles, Role::decrypts), count(roles, |role| !role.decrypts()));
+    let (_, mut ports) = SocketQueues::open_with_senders(config, queues, senders, |_| Steering::BySpi)?;
+    let senders = ports.split_off(usize::try_from(queues).unwrap_or(usize::MAX).min(ports.len()));
+    Ok(by_role(roles, Role::decrypts, ports, senders))
 }
 
 /// Opens the sockets, for each worker. Returns whether they have a mark, too.
-pub fn open_sockets(configuration: &Configuration, workers: u32) -> Result<(Vec<SocketPort>, bool), Failure> {
+pub fn open_sockets(
+    configuration: &Configuration,
+    roles: &[Role],
+) -> Result<(Vec<SocketPort>, bool), Failure> {
     let (optional, needed): (Vec<_>, Vec<_>) =
         configuration.outer_endpoints().into_iter().partition(|end| configuration.is_optional(end));
     let mut config = SocketConfig::new(needed.into_iter().map(endpoint).collect());
@@ -89,9 +119,10 @@ pub fn open_sockets(configuration: &Configuration, workers: u32) -> Result<(Vec<
     config.hop_limits = configuration.ike.is_some() || configuration.tunnels.iter().any(is_transport);
     config.bypass = configuration.policies.iter().any(|p| p.action == Action::Bypass);
     config.mark = configuration.ike.as_ref().map_or(0, |ike| ike.mark);
-    let (ports, is_marked) = open_marked(config, workers).map_err(failure(Kind::Port))?;
-    // What holds for the first one holds for all.
-    let Some(port) = ports.first() else { return Ok((ports, is_marked)) };
+    let (ports, is_marked) = open_marked(config, roles).map_err(failure(Kind::Port))?;
+    // What holds for the first one that gets datagrams holds for all.
+    let first = roles.iter().position(|role| role.decrypts()).unwrap_or(0);
+    let Some(port) = ports.get(first) else { return Ok((ports, is_marked)) };
     for end in port.endpoints() {
         tracing::info!("unprotected side: {end}");
     }

@@ -28,7 +28,7 @@ use testudo_control::processors::Processors;
 use testudo_control::service::port_details::{BothDetails, PortDetails};
 use testudo_control::service::system_calls::Needs;
 use testudo_engine_inline::Nic;
-use testudo_gateway::{Interfaces, PortPair};
+use testudo_gateway::{Interfaces, PortPair, Role};
 use testudo_packet::{Pool, Port};
 use testudo_port_xdp::{FilterConfig, SharedUmem, host_addresses};
 
@@ -37,8 +37,9 @@ pub type Background = Box<dyn FnOnce() + Send>;
 
 /// What [`open`] has opened.
 pub struct Opened {
-    /// For each worker, its queues of both ports and the buffers that they use.
-    pub queues: Vec<(PortPair, Pool)>,
+    /// For each worker, which sides it takes packets from, its queues of both ports, and the buffers that they
+    /// use.
+    pub queues: Vec<(Role, PortPair, Pool)>,
     /// Whether packets to peers pass by the routes of `[ike]`: by a mark, or because they never meet them.
     is_marked: bool,
     /// What the ports' devices tell.
@@ -67,7 +68,7 @@ impl Side {
 
 /// Opens both ports and makes their buffers; TUN interfaces are configured and up.
 pub fn open(configuration: &Configuration) -> Result<Opened, Failure> {
-    let workers = workers(configuration);
+    let roles = roles(configuration);
     let mut pool = buffers::pool(configuration)?;
     // Packets cross from one side's device to the other's where they are.
     let umem = SharedUmem::new();
@@ -77,7 +78,7 @@ pub fn open(configuration: &Configuration) -> Result<Opened, Failure> {
     let mut followed = None;
     let (unprotected, is_marked) = match &configuration.unprotected.kind {
         PortKind::Host => {
-            let (ports, is_marked) = host::open_sockets(configuration, workers)?;
+            let (ports, is_marked) = host::open_sockets(configuration, &roles)?;
             let ports = ports.into_iter().map(|port| -> Vec<Box<dyn Port>> { vec![Box::new(port)] });
             (Side::of_host(ports.collect()), is_marked)
         }
@@ -122,8 +123,9 @@ pub fn open(configuration: &Configuration) -> Result<Opened, Failure> {
             (Side::alone(opened.port, opened.details), Leading::ByHosts(Arc::new(networks)))
         }
     };
-    let tuns = host::open_tuns(configuration, workers)?;
-    let queues = pairs(configuration, pool, with_tuns(protected.ports, tuns), unprotected.ports)?;
+    let tuns = host::open_tuns(configuration, &roles)?;
+    let pairs = pairs(configuration, pool, with_tuns(protected.ports, tuns), unprotected.ports)?;
+    let queues = roles.into_iter().zip(pairs).map(|(role, (ports, pool))| (role, ports, pool)).collect();
     let details = BothDetails { protected: protected.details, unprotected: unprotected.details };
     let background = protected.background.into_iter().chain(unprotected.background).collect();
     Ok(Opened { queues, is_marked, details, nic, leading, followed, background })
@@ -176,10 +178,9 @@ impl Opened {
     }
 }
 
-/// How many workers a configuration has on this machine.
-fn workers(configuration: &Configuration) -> u32 {
-    let processors = Processors::of_this_process().count();
-    u32::try_from(configuration.gateway.workers.count(processors)).unwrap_or(1)
+/// What each worker of a configuration does on this machine.
+fn roles(configuration: &Configuration) -> Vec<Role> {
+    configuration.gateway.workers.roles(Processors::of_this_process().count())
 }
 
 /// The TUN interfaces of each worker, after the main interface where that is another port.

@@ -183,6 +183,7 @@ mod tests {
         let mut change = Change::between(&reading(1), &reading(2)).unwrap();
         change.outbound.packets_per_second = 1.0;
         let worker = |busy| WorkerRates {
+            role: testudo_gateway::Role::Both,
             outbound_per_second: 1.0,
             inbound_per_second: 0.0,
             dropped_per_second: 0.0,

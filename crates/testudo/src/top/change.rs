@@ -1,6 +1,7 @@
 //! What happened between two readings: rates, shares, cycles. Computed here, shown elsewhere.
 
 use super::reading::{Port, Reading, Worker};
+use testudo_gateway::Role;
 use testudo_packet::{Stage, StageTimes};
 
 /// What happened between two readings of one gateway.
@@ -41,6 +42,7 @@ pub struct Direction {
 /// One worker.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct WorkerRates {
+    pub role: Role,
     pub outbound_per_second: f64,
     pub inbound_per_second: f64,
     pub dropped_per_second: f64,
@@ -161,6 +163,7 @@ impl Interval {
         let rate = |then: u64, now: u64| self.rate(now.saturating_sub(then));
         let ticks = now.ticks.saturating_sub(then.ticks);
         WorkerRates {
+            role: now.role,
             outbound_per_second: rate(then.packets[0], now.packets[0]),
             inbound_per_second: rate(then.packets[1], now.packets[1]),
             dropped_per_second: rate(then.dropped, now.dropped),
@@ -218,13 +221,16 @@ impl Change {
         })
     }
 
-    /// How the packets are spread, where there are several workers and something to do: the share of the
+    /// How the packets are spread, where several workers have one role and something to do: the share of the
     /// busiest one's time, and of the idlest one's, if the first has half as much again to do or more.
     pub fn imbalance(&self) -> Option<(f64, f64)> {
-        let busy = || self.workers.iter().map(|worker| worker.busy);
+        Role::ALL.into_iter().find_map(|role| self.imbalance_of(role))
+    }
+
+    fn imbalance_of(&self, role: Role) -> Option<(f64, f64)> {
+        let busy = || self.workers.iter().filter(|worker| worker.role == role).map(|worker| worker.busy);
         let (most, least) = (busy().reduce(f64::max)?, busy().reduce(f64::min)?);
-        (self.workers.len() > 1 && most >= UNBALANCED_FROM && most >= UNBALANCED * least)
-            .then_some((most, least))
+        (most >= UNBALANCED_FROM && most >= UNBALANCED * least && busy().count() > 1).then_some((most, least))
     }
 
     /// Share of the time in which the workers were busy with packets, 0 to 1.

@@ -1,6 +1,7 @@
 //! One reading of a gateway: its status as numbers.
 
 use serde_json::Value;
+use testudo_gateway::Role;
 use testudo_packet::{PortCounters, Stage, StageTimes};
 
 /// What a gateway reported about itself at one moment.
@@ -39,6 +40,7 @@ pub struct Reading {
 /// One worker at one moment.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Worker {
+    pub role: Role,
     /// Packets from the protected side, and from the unprotected one.
     pub packets: [u64; 2],
     /// Ticks of measured batches, of both directions.
@@ -137,7 +139,9 @@ fn workers(list: &Value) -> Result<Vec<Worker>, Missing> {
         let packets = |side: &str| number(&object[side], "rx_packets");
         let ticks = number(object, "outbound_ticks")?.saturating_add(number(object, "inbound_ticks")?);
         let packets = [packets("protected")?, packets("unprotected")?];
-        Ok(Worker { packets, ticks, dropped: number(object, "dropped")? })
+        // Gateways before there were roles do not name them.
+        let role = Role::ALL.into_iter().find(|role| object["role"] == role.name()).unwrap_or_default();
+        Ok(Worker { role, packets, ticks, dropped: number(object, "dropped")? })
     };
     list.as_array().into_iter().flatten().map(worker).collect()
 }

@@ -4,6 +4,7 @@ use super::bottleneck::{Bottleneck, Heaviest, bottleneck};
 use super::change::{Change, Direction, PortRates, WorkerRates};
 use super::reading::Reading;
 use serde_json::{Map, Value, json};
+use testudo_gateway::Role;
 use testudo_lab::table::grouped_figure;
 use testudo_packet::Stage;
 
@@ -97,12 +98,15 @@ fn workers(change: &Change) -> Vec<String> {
     if change.workers.len() < 2 {
         return Vec::new();
     }
-    let row = |[a, b, c, d, e]: [String; 5]| format!("{a:<14}{b:>18}{c:>18}{d:>14}{e:>8}");
+    let row = |[a, b, c, d, e]: [String; 5]| format!("{a:<20}{b:>16}{c:>16}{d:>14}{e:>8}");
     let heads = ["per second", "outbound", "inbound", "dropped", "busy"].map(str::to_owned);
     let mut lines = vec![row(heads)];
     lines.extend(change.workers.iter().enumerate().map(|(number, worker)| {
         row([
-            format!("worker {number}"),
+            match worker.role {
+                Role::Both => format!("worker {number}"),
+                role => format!("worker {number}, {role}"),
+            },
             grouped_figure(worker.outbound_per_second),
             grouped_figure(worker.inbound_per_second),
             fine(Some(worker.dropped_per_second)),
@@ -299,6 +303,7 @@ fn port_json(port: &PortRates) -> Value {
 
 fn worker_json(worker: &WorkerRates) -> Value {
     json!({
+        "role": worker.role.name(),
         "outbound_per_second": worker.outbound_per_second,
         "inbound_per_second": worker.inbound_per_second,
         "dropped_per_second": worker.dropped_per_second,
@@ -404,6 +409,7 @@ mod tests {
     fn several_workers_have_a_row_each_and_the_imbalance_is_named() {
         let (mut change, reading) = crowded();
         let worker = |busy| WorkerRates {
+            role: Role::Both,
             outbound_per_second: 1_234_567.0,
             inbound_per_second: 7.0,
             dropped_per_second: 0.5,
@@ -419,6 +425,26 @@ mod tests {
         assert!(lines.iter().any(|line| line == text), "{lines:#?}");
         assert!(lines.iter().all(|line| line.chars().count() <= COLUMNS), "{lines:#?}");
         assert_eq!(json(&change, &reading)["workers"][1]["busy"], 0.1);
+    }
+
+    #[test]
+    fn workers_are_shown_with_their_roles_and_compared_with_those_of_the_same() {
+        let (mut change, reading) = crowded();
+        let worker = |role, busy| WorkerRates {
+            role,
+            outbound_per_second: 0.0,
+            inbound_per_second: 0.0,
+            dropped_per_second: 0.0,
+            busy,
+        };
+        change.workers = vec![worker(Role::Encrypt, 0.9), worker(Role::Decrypt, 0.1)];
+        let text = Picture::of(&change, &reading).lines().join("\n");
+        assert!(text.contains("worker 0, encrypt") && text.contains("worker 1, decrypt"), "{text}");
+        assert!(!text.contains("unbalanced"), "one has nothing that the other could do: {text}");
+        change.workers.push(worker(Role::Decrypt, 0.4));
+        let text = Picture::of(&change, &reading).lines().join("\n");
+        assert!(text.contains("unbalanced: the busiest worker is 40 % busy, the idlest 10 %"), "{text}");
+        assert_eq!(json(&change, &reading)["workers"][2]["role"], "decrypt");
     }
 
     #[test]

@@ -4,7 +4,7 @@ use super::config::Config;
 use super::gateway::{Gateway, init};
 use super::{Outcome, folder};
 use std::path::PathBuf;
-use testudo_lab::namespaces::{Namespace, enter, veth};
+use testudo_lab::namespaces::{Entered, Namespace, enter, enter_as_root, veth};
 
 /// The interface of both hosts towards the cable.
 pub const LINK: &str = "wan";
@@ -19,7 +19,15 @@ pub struct Link {
 impl Link {
     /// Enters private namespaces and builds the hosts.
     pub fn build() -> Outcome<Self> {
-        let inside = enter()?;
+        Self::build_in(enter()?)
+    }
+
+    /// The same as root of all: for programs in the kernel.
+    pub fn build_as_root() -> Outcome<Self> {
+        Self::build_in(enter_as_root()?)
+    }
+
+    fn build_in(inside: Entered) -> Outcome<Self> {
         let link = Self { a: Namespace::new(inside, "a")?, b: Namespace::new(inside, "b")?, folders: 0 };
         veth((&link.a, LINK), (&link.b, LINK))?;
         link.a.address(LINK, "192.0.2.1/24")?;

@@ -1,6 +1,7 @@
 //! `workers` of `[gateway]`, and `peer_window` of a tunnel.
 
 use super::*;
+use testudo_gateway::Role;
 
 fn workers(value: &str) -> Workers {
     good(&in_gateway(&format!("workers = {value}"))).gateway.workers
@@ -16,7 +17,7 @@ fn workers_are_a_number_or_all() {
 
 #[test]
 fn numbers_of_workers_that_cannot_be_are_refused() {
-    for value in ["0", "65", "\"many\"", "[]", "-1"] {
+    for value in ["0", "65", "\"many\"", "-1"] {
         expect(&in_gateway(&format!("workers = {value}")), &["workers", "a number from 1 to 64, or \"all\""]);
     }
 }
@@ -65,4 +66,46 @@ fn the_window_of_a_peer_is_32_unless_told() {
     let window = |lines: &str| good(&in_tunnel(lines)).tunnels[0].peer_window;
     assert_eq!((window(""), window("peer_window = 1024")), (32, 1024));
     expect(&in_tunnel("peer_window = 31"), &["peer_window: expected a number from 32 to 2097152"]);
+}
+
+#[test]
+fn workers_may_have_roles_and_at_least_one_takes_each_side() {
+    let roles = |value: &str, processors| workers(value).roles(processors);
+    let (encrypt, decrypt, both) = (Role::Encrypt, Role::Decrypt, Role::Both);
+    assert_eq!(roles("2", 8), [both, both]);
+    assert_eq!(roles("[\"decrypt\", \"encrypt\", \"both\"]", 8), [decrypt, encrypt, both]);
+    assert_eq!(roles("{ count = 4, roles = \"half\" }", 8), [encrypt, encrypt, decrypt, decrypt]);
+    assert_eq!(roles("{ count = 3, roles = \"half\" }", 8), [encrypt, both, decrypt]);
+    let all = "{ count = \"all\", roles = \"half\" }";
+    assert_eq!((roles(all, 2), roles(all, 1)), (vec![encrypt, decrypt], vec![both]));
+    assert_eq!(roles(all, 1000).len(), MAX_WORKERS);
+    // As if they had none.
+    assert_eq!(workers("[\"both\", \"both\"]"), Workers::Count(2));
+    assert_eq!(workers("[\"both\"]"), Workers::Count(1));
+    assert_eq!(workers("{ count = 1, roles = \"half\" }"), Workers::Count(1));
+    let most = format!("[{}]", "\"both\", \"encrypt\", ".repeat(MAX_WORKERS / 2));
+    assert_eq!(workers(&most).roles(1).iter().filter(|role| role.decrypts()).count(), MAX_WORKERS / 2);
+}
+
+#[test]
+fn roles_that_cannot_be_are_refused() {
+    let refused = |value: &str, words: &[&str]| {
+        expect(&in_gateway(&format!("workers = {value}")), words);
+    };
+    refused("[\"encrypt\", \"encrypt\"]", &["from the unprotected side", "\"decrypt\" or \"both\""]);
+    refused("[\"decrypt\"]", &["from the protected side", "\"encrypt\" or \"both\""]);
+    refused("[\"both\", \"sign\"]", &["one of \"encrypt\", \"decrypt\", \"both\""]);
+    refused("[\"both\", 2]", &["one of \"encrypt\", \"decrypt\", \"both\""]);
+    refused("[]", &["1 to 64 roles"]);
+    refused(&format!("[{}]", "\"both\", ".repeat(MAX_WORKERS + 1)), &["1 to 64 roles"]);
+    for table in [
+        "{ }",
+        "{ count = 4 }",
+        "{ roles = \"half\" }",
+        "{ count = 4, roles = \"third\" }",
+        "{ count = 4, roles = \"half\", more = 1 }",
+    ] {
+        refused(table, &["{ count = 4, roles = \"half\" }"]);
+    }
+    refused("{ count = 65, roles = \"half\" }", &["a number from 1 to 64"]);
 }
