@@ -2,6 +2,7 @@
 //! learned of a path's MTU.
 
 use crate::Ipsec;
+use crate::encap::IpsecProtocol;
 use crate::lifetime::{Lifetime, LifetimeState, LifetimeUse, Moment, Spent};
 use crate::numbers::ReplayWindow;
 use crate::sa::OutboundSa;
@@ -16,6 +17,17 @@ impl Ipsec {
         self.age_lifetimes(now);
         for index in (0..).map(TunnelIndex).take(self.tunnels.len()) {
             self.age_path_mtu(index, now);
+            self.age_windows(index, now);
+        }
+    }
+
+    /// Gives flows of a tunnel of VPE other windows, where that is configured.
+    fn age_windows(&mut self, index: TunnelIndex, now: Moment) {
+        let tunnel = self.tunnels.get(index.0 as usize).and_then(Option::as_ref);
+        let tunnel = tunnel.filter(|tunnel| tunnel.parameters.protocol == IpsecProtocol::Vpe);
+        for member in tunnel.into_iter().flat_map(|tunnel| &tunnel.outbound) {
+            let windows = self.outbound.get_mut(member.sa).and_then(|sa| sa.vpe.as_mut());
+            windows.into_iter().for_each(|windows| windows.age(now));
         }
     }
 

@@ -158,8 +158,8 @@ impl Ipsec {
             self.outbound_of.resize(place + 1, None);
         }
         self.held.tunnels += usize::from(parameters.acquires);
-        let is_esp = parameters.protocol == IpsecProtocol::Esp;
-        let per_second = if is_esp { parameters.rules.dummy_packets_per_second } else { 0 };
+        let hides = parameters.protocol != IpsecProtocol::Ah;
+        let per_second = if hides { parameters.rules.dummy_packets_per_second } else { 0 };
         self.tunnels[place] = Some(Box::new(Tunnel {
             dummies: self.dummies.add(index, per_second, now),
             path_mtu: PathMtu::new(parameters.path_mtu, 1, now),

@@ -1,6 +1,7 @@
 //! Dummy packets (RFC 4303 2.6): ESP with next header 59, which the peer authenticates and drops.
 //! With them, and with [TFC padding](crate::PacketRules::tfc_pad_to), who watches cannot tell how much a
-//! tunnel carries (RFC 4303 2.7).
+//! tunnel carries (RFC 4303 2.7). In VPE they are fill packets, whose plaintext is nothing but zeros
+//! (`docs/VPE.md`), in one window after another by chance, as if each were of another flow.
 //!
 //! A tunnel sends them at a steady rate, beside its own packets, with intervals that vary by half. They use
 //! up sequence numbers and lifetime as all packets do, and are counted apart. While the peer is unknown there
@@ -8,15 +9,18 @@
 
 use crate::Ipsec;
 use crate::encap::esp_tunnel::{Content, Framing};
+use crate::encap::vpe::VpeFraming;
 use crate::encap::{Encap, outer_fields};
 use crate::fragments::mix;
 use crate::lifetime::Moment;
+use crate::sa::OutboundSa;
+use crate::slots::SaRef;
 use crate::spd::TunnelIndex;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Duration;
 use testudo_crypto::Job;
-use testudo_packet::{DropReason, Pool};
+use testudo_packet::{Buffer, DropReason, Pool};
 use testudo_wire::protocol;
 
 /// Packets that are made at a time; others stay due.
@@ -112,22 +116,60 @@ impl Ipsec {
         if sa.template.is_none() || pool.available_for(bytes.into()) == 0 {
             return None;
         }
-        let sequence = sa.admit(bytes.into(), now, &mut self.events).ok()?;
+        let flow = self.dummies.draw(self.identifications.seed(), u64::MAX);
+        let sequence = match sa.encap {
+            Encap::Vpe => sa.admit_in_window(|_| flow, 0, bytes.into(), now, &mut self.events),
+            _ => sa.admit(bytes.into(), now, &mut self.events),
+        };
+        let sequence = sequence.ok()?;
         let mut buffer = pool.create(bytes.into())?;
         buffer.receive_area()[..usize::from(bytes)].fill(0);
         buffer.set_len(bytes.into());
-        sa.counters.count_dummy(bytes.into(), sequence);
-        let framing = Framing::of(sa, sa_ref)?;
-        let mut job = framing.job(buffer, sequence);
+        // The last one of any window.
+        sa.counters.count_dummy(bytes.into(), sa.sequence.next() - 1);
         let content = Content { bytes, traffic_class: 0, next_header: protocol::NO_NEXT_HEADER };
-        if !framing.write_one(&mut job, content, sequence) {
-            pool.discard(job.buffer, DropReason::NoRoom);
-            return None;
-        }
+        let framed = match sa.encap {
+            Encap::Vpe => framed_as_fill(sa, sa_ref, buffer, content, sequence),
+            _ => framed_as_dummy(sa, sa_ref, buffer, content, sequence),
+        };
+        let mut job = match framed {
+            Ok(job) => job,
+            Err(buffer) => {
+                pool.discard(buffer, DropReason::NoRoom);
+                return None;
+            }
+        };
         if sa.headers_vary {
             let (template, jobs) = (sa.template.as_ref(), std::iter::once(&mut job));
             outer_fields::complete_run(template, sa_ref, jobs, &mut self.identifications);
         }
         Some(job)
     }
+}
+
+/// The job of a dummy of ESP with this text.
+fn framed_as_dummy(
+    sa: &OutboundSa,
+    sa_ref: SaRef,
+    text: Buffer,
+    content: Content,
+    sequence: u64,
+) -> Result<Job, Buffer> {
+    let Some(framing) = Framing::of(sa, sa_ref) else { return Err(text) };
+    let mut job = framing.job(text, sequence);
+    if framing.write_one(&mut job, content, sequence) { Ok(job) } else { Err(job.buffer) }
+}
+
+/// The job of a fill packet of VPE with this text, in the window whose number was reserved.
+fn framed_as_fill(
+    sa: &OutboundSa,
+    sa_ref: SaRef,
+    text: Buffer,
+    content: Content,
+    sequence: u64,
+) -> Result<Job, Buffer> {
+    let (Some(framing), Some(windows)) = (VpeFraming::of(sa, sa_ref), &sa.vpe) else { return Err(text) };
+    let mut job = framing.job(text, content.bytes, sequence);
+    let packets = std::iter::once((content, windows.chosen()));
+    if framing.write(std::slice::from_mut(&mut job), packets) { Ok(job) } else { Err(job.buffer) }
 }

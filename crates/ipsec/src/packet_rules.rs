@@ -65,7 +65,7 @@ pub struct PacketRules {
     /// padding, RFC 4303 2.7), in bytes; 0 for not at all. In tunnel mode alone: there the inner packet's own
     /// length says where it ends.
     pub tfc_pad_to: u16,
-    /// Dummy packets that are sent (RFC 4303 2.6), by ESP alone; 0 for none.
+    /// Dummy packets that are sent (RFC 4303 2.6), in VPE fill packets; 0 for none, and none in AH.
     pub dummy_packets_per_second: u16,
     /// Probes of the path's MTU, where ICMP errors are filtered; `None` for none, as most tunnels have it.
     pub mtu_probe: Option<Box<MtuProbe>>,

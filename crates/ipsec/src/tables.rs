@@ -211,7 +211,7 @@ pub(crate) fn outbound_sa(
     let encap = Encap::new(p.protocol, p.mode);
     let headers_vary = rules.vary(p.mode, Version::of(p.endpoints.local));
     let is_shared = sequence.is_shared();
-    let windows = of_vpe.map(|of_vpe| Numbers::new(of_vpe, &sequence, rules.seed));
+    let windows = of_vpe.map(|of_vpe| Numbers::new(of_vpe, &sequence, rules.seed, now));
     Some(OutboundSa {
         spi: sa.spi,
         layout: SuiteLayout::of(sa.suite),

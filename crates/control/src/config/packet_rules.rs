@@ -24,19 +24,23 @@ pub(super) fn read(
     local: Option<IpAddr>,
 ) -> PacketRules {
     let dfs = [("copy", Df::Copy), ("set", Df::Set), ("clear", Df::Clear)];
-    let rate = value::number_u16(0, MOST_DUMMIES);
     let labels = [("zero", FlowLabel::Zero), ("per-flow", FlowLabel::PerFlow)];
     let rules = PacketRules {
         df: section.or_default(walker, "df", Df::default(), value::choice(&dfs)),
         flow_label: section.or_default(walker, "flow_label", FlowLabel::default(), value::choice(&labels)),
         mss_clamp: section.or_default(walker, "mss_clamp", MssClamp::default(), mss_clamp),
         tfc_pad_to: section.or_default(walker, "tfc_pad_to", 0, value::number_u16(LEAST_PADDED, u16::MAX)),
-        dummy_packets_per_second: section.or_default(walker, "dummy_packets_per_second", 0, rate),
+        dummy_packets_per_second: read_dummies(section, walker),
         ..PacketRules::default()
     };
     refuse_absent_fields(section, walker, mode, local);
     refuse_without_confidentiality(section, walker, mode, protocol);
     rules
+}
+
+/// Dummies, or fill packets, in a second.
+pub(super) fn read_dummies(section: &mut Section<'_>, walker: &mut Walker<'_>) -> u16 {
+    section.or_default(walker, "dummy_packets_per_second", 0, value::number_u16(0, MOST_DUMMIES))
 }
 
 /// Traffic flow confidentiality is a service of ESP (RFC 4303 2.6, 2.7). In transport mode a packet has no

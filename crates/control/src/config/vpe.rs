@@ -12,7 +12,7 @@ use testudo_wire::vpe::{VPE_PROTOCOL, VPE_UDP_PORT};
 use toml::de::DeValue;
 
 /// The keys that only tunnels of VPE have.
-const KEYS: [&str; 4] = ["ip_protocol", "slots", "classes", "windows_max"];
+const KEYS: [&str; 5] = ["ip_protocol", "slots", "classes", "windows_max", "rehash_seconds"];
 /// Sets of DSCP values at most: as many as there are values.
 const MAX_SETS: usize = 64;
 const DSCP_VALUES: usize = 64;
@@ -20,6 +20,8 @@ const DSCP_VALUES: usize = 64;
 const MAX_SLOTS: u16 = 8192;
 /// The most windows of a sender: as many as there are Window IDs.
 const MAX_WINDOWS: u32 = 1 << 16;
+/// A day.
+const MAX_REHASH_SECONDS: u32 = 24 * 60 * 60;
 /// Where ESP in UDP has its non-ESP marker (RFC 3948 2.2), VPE may have zeros.
 const NAT_PORT: u16 = 4500;
 
@@ -107,6 +109,12 @@ pub(super) fn read_ends(
         }
         return (None, Encapsulation::Esp);
     }
+    let (port, number) = read_port(section, walker);
+    (port, Encapsulation::EspInUdp { local_port: number, remote_port: number })
+}
+
+/// VPE's UDP port: where it is given, and its number.
+pub(super) fn read_port(section: &mut Section<'_>, walker: &mut Walker<'_>) -> (Option<Located<u16>>, u16) {
     let port = section.located(walker, "udp_port", value::number_u16(1, u16::MAX));
     if port.as_ref().is_some_and(|port| port.value == NAT_PORT) {
         let problem = Problem::expected("another port than 4500");
@@ -114,7 +122,7 @@ pub(super) fn read_ends(
         section.refuse(walker, "udp_port", problem.help(help));
     }
     let number = port.as_ref().map_or(VPE_UDP_PORT, |port| port.value);
-    (port, Encapsulation::EspInUdp { local_port: number, remote_port: number })
+    (port, number)
 }
 
 /// Refuses what VPE has in another way than ESP.
@@ -123,7 +131,6 @@ pub(super) fn refuse_others(section: &mut Section<'_>, walker: &mut Walker<'_>, 
         ("protocol", !is_esp, "`protocol` is for ESP and AH", "leave it out: VPE is a protocol of its own"),
         ("mode", mode == Mode::Transport, "tunnel mode", "VPE carries whole packets"),
         ("esn", true, "no `esn`", "each packet of VPE has all 64 bits of its number: leave it out"),
-        ("dummy_packets_per_second", true, "none of them", "only ESP sends dummies: leave it out"),
     ];
     for (key, is_wrong, expected, help) in refusals {
         if is_wrong {
@@ -165,7 +172,13 @@ pub(super) fn read_rules(
     let windows_max = section.located(walker, "windows_max", value::number_u32(1, MAX_WINDOWS));
     let rules = VpeRules::default()
         .with_ip_protocol(number.map_or(VPE_PROTOCOL, |number| number.value))
-        .with_windows_max(windows_max.as_ref().map_or(VpeRules::WINDOWS_MAX, |max| max.value));
+        .with_windows_max(windows_max.as_ref().map_or(VpeRules::WINDOWS_MAX, |max| max.value))
+        .with_rehash(section.or_default(
+            walker,
+            "rehash_seconds",
+            0,
+            value::number_u32(0, MAX_REHASH_SECONDS),
+        ));
     let rules = rules.with_slots(classes, 0, slots).unwrap_or_else(|error| {
         let problem = Problem::expected("at most 65,536 windows, of slots and classes together");
         section.refuse(walker, "slots", problem.help(error.to_string()));

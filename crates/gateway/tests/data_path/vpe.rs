@@ -4,7 +4,8 @@ use crate::support::gateway::{PoolSize, portable};
 use crate::support::vpe::{datagram, sealed, vpe};
 use crate::support::{Gateway, Inner, LeaseTwin, Side, TunnelSpec};
 use serde_json::Value;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::time::Duration;
 use testudo_crypto::{KeyMaterial, Suite};
 use testudo_ipsec::{Action, PacketRules, Policy, Selector, VpeClasses, VpeRules};
 use testudo_packet::DropReason;
@@ -478,4 +479,64 @@ fn a_burst_of_everything_is_judged_packet_by_packet() {
         assert_eq!(b.drops(reason), packets, "{reason:?}");
     }
     b.assert_settled();
+}
+
+/// Fill packets are in any window, count up in each as other packets do, and are as long as padded packets;
+/// the peer counts and drops them.
+#[test]
+fn fill_packets_look_like_packets_of_many_flows() {
+    for pad_to in [0, 700] {
+        let rules =
+            PacketRules { dummy_packets_per_second: 100, tfc_pad_to: pad_to, ..PacketRules::default() };
+        let spec = TunnelSpec { rules, ..spec() };
+        let (mut a, mut b) = (gateway(Side::A, &spec), gateway(Side::B, &spec));
+        let padded = a.seal(of_flow(1000, 0)).remove(0);
+        let (mut last, mut lengths) = (BTreeMap::new(), BTreeMap::<usize, u32>::new());
+        last.insert(header_of(&padded).window, header_of(&padded).number);
+        assert_eq!(b.open(padded.clone()).len(), 1);
+        let mut sent = 0;
+        while let Some(due) = a.worker.next_dummy().filter(|due| due.0 <= Duration::from_secs(10)) {
+            a.clock.advance(due.since(a.now()));
+            let now = a.now();
+            a.worker.send_dummies(now);
+            a.settle();
+            for datagram in a.unprotected.take() {
+                let header = header_of(&datagram);
+                let before = last.insert(header.window, header.number).unwrap_or(0);
+                assert_eq!((header.sender, header.number), (0, before + 1), "window {}", header.window);
+                *lengths.entry(datagram.len()).or_default() += 1;
+                assert!(b.open(datagram).is_empty());
+                sent += 1;
+            }
+        }
+        assert!((900..=1100).contains(&sent), "{sent}");
+        assert_eq!(b.drops(DropReason::VpeFill), sent);
+        assert_eq!(last.len(), 8, "{last:?}");
+        if pad_to == 0 {
+            assert!(lengths.len() > 100, "{} lengths", lengths.len());
+        } else {
+            assert_eq!(lengths.keys().copied().collect::<Vec<_>>(), [padded.len()]);
+        }
+        a.assert_settled();
+        b.assert_settled();
+    }
+}
+
+/// A flow has other windows from time to time, and all of its packets arrive.
+#[test]
+fn a_flow_changes_its_window_where_that_is_configured() {
+    for (seconds, is_one) in [(0, true), (30, false)] {
+        let spec = with(VpeRules::default().with_rehash(seconds));
+        let (mut a, mut b) = (gateway(Side::A, &spec), gateway(Side::B, &spec));
+        let mut windows = HashSet::new();
+        for _ in 0..1200 {
+            a.clock.advance(Duration::from_secs(1));
+            let now = a.now();
+            a.worker.tick(now);
+            let sent = a.seal(of_flow(1000, 0)).remove(0);
+            windows.insert(header_of(&sent).window);
+            assert_eq!(b.open(sent).len(), 1);
+        }
+        assert_eq!(windows.len() == 1, is_one, "{windows:?}");
+    }
 }

@@ -13,7 +13,9 @@
 
 use super::VpeRules;
 use crate::fragments::mix;
+use crate::lifetime::Moment;
 use crate::numbers::{SequenceError, SequenceNumbers};
+use std::time::Duration;
 
 /// The windows that this worker sends in.
 #[derive(Debug)]
@@ -25,12 +27,26 @@ pub(crate) struct Numbers {
     chosen: u16,
     /// What flows are hashed with, so that nobody can choose flows that share a window.
     pub(crate) keys: [u64; 2],
+    /// Since when.
+    hashed_since: Moment,
 }
 
 impl Numbers {
-    pub(crate) fn new(rules: VpeRules, gate: &SequenceNumbers, seed: u64) -> Box<Self> {
+    pub(crate) fn new(rules: VpeRules, gate: &SequenceNumbers, seed: u64, now: Moment) -> Box<Self> {
         let next = vec![gate.next(); rules.windows() as usize].into();
-        Box::new(Self { rules, next, chosen: 0, keys: [mix(seed), mix(!seed)] })
+        let keys = [mix(seed), mix(!seed)];
+        Box::new(Self { rules, next, chosen: 0, keys, hashed_since: now })
+    }
+
+    /// Gives flows other windows if they have had theirs long enough. To be called about once a second.
+    pub(crate) fn age(&mut self, now: Moment) {
+        let lasts = Duration::from_secs(self.rules.rehash_seconds.into());
+        if lasts > Duration::ZERO && now.since(self.hashed_since) >= lasts {
+            // Who does not know the keys before cannot know these.
+            let [one, other] = self.keys;
+            self.keys = [mix(one.rotate_left(17) ^ other), mix(other.rotate_left(29) ^ !one)];
+            self.hashed_since = now;
+        }
     }
 
     pub(crate) fn rules(&self) -> &VpeRules {
@@ -87,7 +103,7 @@ mod tests {
     #[test]
     fn each_window_counts_from_one_without_a_gap() {
         let mut gate = SequenceNumbers::of(NumberSource::Ephemeral, true).unwrap();
-        let mut numbers = Numbers::new(rules(), &gate, 0);
+        let mut numbers = Numbers::new(rules(), &gate, 0, Moment::default());
         let mut expected = HashMap::new();
         for n in 0..5000 {
             let number = numbers.reserve(flow(n % 37), ((n % 2) as u8 * 46) << 2, &mut gate).unwrap();
@@ -107,7 +123,7 @@ mod tests {
             let lease = Arc::new(Lease::until(first + 50));
             let numbers = NumberSource::Leased { first, lease: Arc::clone(&lease) };
             let mut gate = SequenceNumbers::of(numbers, true).unwrap();
-            let mut windows = Numbers::new(rules(), &gate, 0);
+            let mut windows = Numbers::new(rules(), &gate, 0, Moment::default());
             let mut refused = 0;
             for _ in 0..random.u32(0..3000) {
                 match windows.reserve(flow(random.u64(0..64)), 0, &mut gate) {
@@ -205,7 +221,7 @@ mod tests {
         let last = u64::MAX - 1;
         let lease = Arc::new(Lease::until(u64::MAX));
         let mut gate = SequenceNumbers::of(NumberSource::Leased { first: last - 1, lease }, true).unwrap();
-        let mut numbers = Numbers::new(VpeRules::default(), &gate, 0);
+        let mut numbers = Numbers::new(VpeRules::default(), &gate, 0, Moment::default());
         let (one, other) = (flow(1), flow(4));
         assert_eq!(numbers.reserve(one, 0, &mut gate), Ok(last - 1));
         assert_eq!(numbers.reserve(one, 0, &mut gate), Ok(last));
@@ -218,12 +234,42 @@ mod tests {
     #[test]
     fn windows_follow_a_gate_that_leaves_numbers_out() {
         let mut gate = SequenceNumbers::of(NumberSource::Ephemeral, true).unwrap();
-        let mut numbers = Numbers::new(VpeRules::default(), &gate, 0);
+        let mut numbers = Numbers::new(VpeRules::default(), &gate, 0, Moment::default());
         assert_eq!(numbers.reserve(flow(1), 0, &mut gate), Ok(1));
         assert!(gate.advance(1000));
         numbers.follow(&gate);
         for n in 0..100 {
             assert!(numbers.reserve(flow(n), 0, &mut gate).unwrap() > 1000);
         }
+    }
+
+    /// Flows have other windows after the time that is configured, and numbers go on in each.
+    #[test]
+    fn flows_change_their_windows_from_time_to_time_and_no_number_comes_twice() {
+        let at = |seconds| Moment(Duration::from_secs(seconds));
+        let mut gate = SequenceNumbers::of(NumberSource::Ephemeral, true).unwrap();
+        let rules = VpeRules::default().with_rehash(60);
+        let mut numbers = Numbers::new(rules, &gate, 7, at(0));
+        let keys = |numbers: &mut Numbers, seconds| {
+            numbers.age(at(seconds));
+            numbers.keys
+        };
+        let first = keys(&mut numbers, 59);
+        let second = keys(&mut numbers, 60);
+        assert_ne!(first, second);
+        assert_eq!(keys(&mut numbers, 119), second);
+        assert_ne!(keys(&mut numbers, 120), second);
+        let packet: Vec<u8> = [[0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0].as_slice(), &[9; 16]].concat();
+        let (mut seen, mut windows) = (HashSet::new(), HashSet::new());
+        for second in 0..3600 {
+            numbers.age(at(121 + second));
+            let hash = crate::vpe::flow_hash(&packet, numbers.keys);
+            let number = numbers.reserve(hash, 0, &mut gate).unwrap();
+            windows.insert(numbers.chosen());
+            assert!(seen.insert((numbers.chosen(), number)));
+        }
+        assert_eq!(windows.len(), 8, "one flow has had all of them in an hour");
+        let mut never = Numbers::new(VpeRules::default(), &gate, 7, at(0));
+        assert_eq!(keys(&mut never, 1 << 30), keys(&mut never, 0), "off unless configured");
     }
 }

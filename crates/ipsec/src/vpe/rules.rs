@@ -76,6 +76,9 @@ pub struct VpeRules {
     pub sender: u16,
     /// The most windows that an SA from the peer may have.
     pub windows_max: u32,
+    /// After so many seconds flows have other windows; 0 for never. At that moment packets of a flow may
+    /// overtake one another.
+    pub rehash_seconds: u32,
     classes: VpeClasses,
     first_slot: u16,
     slots: u16,
@@ -85,7 +88,8 @@ impl Default for VpeRules {
     fn default() -> Self {
         let (classes, first_slot) = (VpeClasses::default(), 0);
         let (slots, windows_max) = (Self::SLOTS, Self::WINDOWS_MAX);
-        Self { ip_protocol: VPE_PROTOCOL, sender: 0, windows_max, classes, first_slot, slots }
+        let ip_protocol = VPE_PROTOCOL;
+        Self { ip_protocol, sender: 0, windows_max, rehash_seconds: 0, classes, first_slot, slots }
     }
 }
 
@@ -105,6 +109,12 @@ impl VpeRules {
     #[must_use]
     pub fn with_sender(self, sender: u16) -> Self {
         Self { sender, ..self }
+    }
+
+    /// The same where flows have other windows after so many seconds; 0 for never.
+    #[must_use]
+    pub fn with_rehash(self, rehash_seconds: u32) -> Self {
+        Self { rehash_seconds, ..self }
     }
 
     /// The same with so many windows at the most from the peer.

@@ -55,6 +55,14 @@ fn slots_and_classes_make_windows() {
     }
 }
 
+/// Traffic-flow confidentiality, as the paper has it in 5.1.
+#[test]
+fn fill_packets_and_other_windows_are_configured() {
+    let rules = good(&vpe("dummy_packets_per_second = 5\nrehash_seconds = 600")).tunnels[0].rules.clone();
+    assert_eq!((rules.dummy_packets_per_second, rules.of_vpe().rehash_seconds), (5, 600));
+    assert_eq!(good(&vpe("")).tunnels[0].rules.of_vpe().rehash_seconds, 0);
+}
+
 #[test]
 fn what_vpe_has_not_is_refused_in_words() {
     let not_allowed = in_tunnel("encapsulation = \"vpe\"");
@@ -71,13 +79,20 @@ fn what_vpe_has_not_is_refused_in_words() {
     assert!(ah.iter().any(|error| error.expected.contains("ESP and AH")), "{ah:?}");
     expect(&vpe("mode = \"transport\""), &["tunnel mode", "VPE carries whole packets"]);
     expect(&vpe("esn = true"), &["no `esn`", "all 64 bits"]);
-    expect(&vpe("dummy_packets_per_second = 5"), &["none of them", "only ESP sends dummies"]);
+    expect(&vpe("rehash_seconds = 86401"), &["a number from 0 to 86400"]);
     expect(&vpe("ip_protocol = 6"), &["50, or a number from 146 to 254", "253 is for experiments"]);
     expect(&vpe("udp_port = 4501"), &["only where VPE is in UDP", "vpe-in-udp"]);
     expect(&vpe("local_port = 4501"), &["only where ESP is in UDP", "`udp_port`"]);
     expect(&in_udp("udp_port = 4500"), &["another port than 4500", "RFC 3948 2.2"]);
     expect(&in_udp("ip_protocol = 253"), &["no `ip_protocol` where VPE is in UDP"]);
-    for key in ["ip_protocol = 253", "slots = 8", "classes = [[46]]", "windows_max = 9", "udp_port = 4501"] {
+    for key in [
+        "ip_protocol = 253",
+        "slots = 8",
+        "classes = [[46]]",
+        "windows_max = 9",
+        "udp_port = 4501",
+        "rehash_seconds = 60",
+    ] {
         expect(&in_tunnel(key), &["only with VPE", "encapsulation = \"vpe\""]);
     }
 }
