@@ -21,7 +21,8 @@ impl Ipsec {
         }
     }
 
-    /// Gives flows of a tunnel of VPE other windows, where that is configured.
+    /// Notes which numbers of a tunnel of VPE are recent, and gives its flows other windows, where that is
+    /// configured.
     fn age_windows(&mut self, index: TunnelIndex, now: Moment) {
         let tunnel = self.tunnels.get(index.0 as usize).and_then(Option::as_ref);
         let tunnel = tunnel.filter(|tunnel| tunnel.parameters.protocol == IpsecProtocol::Vpe);

@@ -20,7 +20,7 @@
 //! - it is the first in a second for the SA.
 //!
 //! An attacker on the path, who sees the packets, can thus reduce an SA to 1280 or 576 bytes, not stop it (he
-//! could drop the packets as well). What was learned is forgotten after ten minutes (RFC 1191 6.3, RFC 8201
+//! could drop the packets as well). What VPE adds to this: [`crate::vpe`]. What was learned is forgotten after ten minutes (RFC 1191 6.3, RFC 8201
 //! 4), or when the peer moves. All other errors about packets of SAs are ignored. Where routers are silent,
 //! [`crate::mtu_probe`] finds out.
 
@@ -34,6 +34,7 @@ use crate::sa::{Tunnel, low_32};
 use crate::spd::TunnelIndex;
 use crate::tunnel::{Encapsulation, Endpoints};
 use std::net::IpAddr;
+use std::ops::Range;
 use std::time::Duration;
 use testudo_packet::DropReason;
 use testudo_wire::icmp_error::{IcmpError, IcmpErrorKind, QuotedHeader, QuotedPacket};
@@ -151,27 +152,36 @@ impl PathMtu {
 
     /// Lowers the MTU if the claim is to be believed, of an SA whose next number is `next`; whether it is.
     pub(crate) fn believe(&mut self, claim: &Claim, next: u64, now: Moment) -> bool {
+        let recent = self.marks[0].1..next;
+        self.believe_within(claim, floor(claim.version), &recent, now)
+    }
+
+    /// The same where these numbers are recent, and no MTU below `floor` is believed.
+    pub(crate) fn believe_within(
+        &mut self,
+        claim: &Claim,
+        floor: usize,
+        recent: &Range<u64>,
+        now: Moment,
+    ) -> bool {
         let mtu = match usize::try_from(claim.mtu) {
             // RFC 1191 5: the greatest plateau below the packet's length.
             Ok(0) => PLATEAUS.into_iter().find(|&mtu| mtu < claim.quoted_bytes).unwrap_or(0),
             mtu => mtu.unwrap_or(usize::MAX),
         };
-        let is_in_bounds = mtu >= floor(claim.version) && mtu < self.current() && mtu < claim.quoted_bytes;
+        let is_in_bounds = mtu >= floor && mtu < self.current() && mtu < claim.quoted_bytes;
         let is_early = self.learned.is_some_and(|learned| now.since(learned.at) < CHANGE_INTERVAL);
-        let is_believed = is_in_bounds && !is_early && self.is_recent(claim.sequence, next);
+        let is_believed = is_in_bounds && !is_early && is_recent(claim.sequence, recent);
         if is_believed {
             self.learned = Some(LearnedMtu { mtu, at: now, from: LearnedFrom::Router });
         }
         is_believed
     }
 
-    /// Whether the SA has used this number lately. Its high half is the one that makes it the newest number
-    /// below `next`.
+    /// Whether the SA has used this number lately.
+    #[cfg(test)]
     fn is_recent(&self, sequence: u32, next: u64) -> bool {
-        let used = next.saturating_sub(self.marks[0].1);
-        // 1 for the newest.
-        let age = low_32(next).wrapping_sub(sequence);
-        age != 0 && u64::from(age) <= used
+        is_recent(sequence, &(self.marks[0].1..next))
     }
 
     /// The MTU without anything learned, in bytes.
@@ -213,15 +223,24 @@ impl PathMtu {
     }
 }
 
+/// Whether a number is one of the recent ones. Its high half is the one that makes it the newest number below
+/// their end.
+fn is_recent(sequence: u32, recent: &Range<u64>) -> bool {
+    let used = recent.end.saturating_sub(recent.start);
+    // 1 for the newest.
+    let age = low_32(recent.end).wrapping_sub(sequence);
+    age != 0 && u64::from(age) <= used
+}
+
 /// What the packets of an outbound SA show: two peers may have chosen the same SPI (RFC 4301 4.1), and two
 /// peers behind one NAT have the same address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct SaName {
-    protocol: IpsecProtocol,
-    spi: u32,
-    peer: IpAddr,
-    /// The peer's UDP port, if it is ESP in UDP.
-    port: Option<u16>,
+    pub(crate) protocol: IpsecProtocol,
+    pub(crate) spi: u32,
+    pub(crate) peer: IpAddr,
+    /// The peer's UDP port, if it is ESP or VPE in UDP.
+    pub(crate) port: Option<u16>,
 }
 
 impl SaName {
@@ -233,6 +252,12 @@ impl SaName {
         };
         let peer = endpoints.remote?;
         Some(Self { protocol, spi, peer, port })
+    }
+
+    /// What a packet of VPE shows of it whose quote ends before the SPI: any SPI, for which 0 stands, which no
+    /// packet has. `None` for ESP and AH.
+    fn without_spi(self) -> Option<Self> {
+        (self.protocol == IpsecProtocol::Vpe).then_some(Self { spi: 0, ..self })
     }
 
     /// That of a quoted packet of IPsec, and its number; `None` if it is another one, or the quote ends
@@ -259,6 +284,11 @@ impl OutboundNames {
     /// Adds the SA of a tunnel, unless its peer is unknown.
     pub(crate) fn add(&mut self, tunnel: TunnelIndex, name: Option<SaName>) {
         let Some(name) = name else { return };
+        self.add_one(tunnel, name);
+        name.without_spi().into_iter().for_each(|name| self.add_one(tunnel, name));
+    }
+
+    fn add_one(&mut self, tunnel: TunnelIndex, name: SaName) {
         match self.0.get_mut(&name) {
             Some(tunnels) => tunnels.push(tunnel),
             None => self.0.insert(name, vec![tunnel]),
@@ -267,9 +297,13 @@ impl OutboundNames {
 
     /// Removes it again.
     pub(crate) fn remove(&mut self, tunnel: TunnelIndex, name: Option<SaName>) {
-        let Some((name, tunnels)) = name.and_then(|name| Some((name, self.0.get_mut(&name)?))) else {
-            return;
-        };
+        let Some(name) = name else { return };
+        self.remove_one(tunnel, name);
+        name.without_spi().into_iter().for_each(|name| self.remove_one(tunnel, name));
+    }
+
+    fn remove_one(&mut self, tunnel: TunnelIndex, name: SaName) {
+        let Some(tunnels) = self.0.get_mut(&name) else { return };
         if let Some(at) = tunnels.iter().position(|other| *other == tunnel) {
             tunnels.swap_remove(at);
         }
@@ -279,7 +313,7 @@ impl OutboundNames {
     }
 
     /// The tunnels whose outbound SAs send such packets: one, but for what the type says.
-    fn get(&self, name: &SaName) -> &[TunnelIndex] {
+    pub(crate) fn get(&self, name: &SaName) -> &[TunnelIndex] {
         self.0.get(name).map_or(&[], Vec::as_slice)
     }
 }
@@ -305,9 +339,12 @@ impl Ipsec {
             return None;
         }
         let error = IcmpError::parse(header, packet).ok().flatten()?;
-        let is_ipsec = match error.quoted.header? {
-            QuotedHeader::Esp { .. } | QuotedHeader::Ah { .. } => true,
-            QuotedHeader::Udp { source_port, .. } => self.udp_ports.contains(source_port),
+        let is_ipsec = match error.quoted.header {
+            Some(QuotedHeader::Esp { .. } | QuotedHeader::Ah { .. }) => true,
+            Some(QuotedHeader::Udp { source_port, .. }) => {
+                self.udp_ports.contains(source_port) || self.vpe.has_port(source_port)
+            }
+            None => self.quoted_vpe(&error.quoted).is_some(),
         };
         (is_ipsec && error.quoted.source == header.destination).then_some(error)
     }
@@ -328,6 +365,9 @@ impl Ipsec {
     fn believe(&mut self, error: &IcmpError, now: Moment) -> Option<()> {
         let IcmpErrorKind::TooBig { mtu } = error.kind else { return None };
         let quoted = &error.quoted;
+        if let Some(vpe) = self.quoted_vpe(quoted) {
+            return self.believe_of_vpe(quoted, &vpe, mtu, now);
+        }
         let (name, sequence) = SaName::quoted(quoted)?;
         let claim = Claim { version: quoted.version, mtu, quoted_bytes: quoted.total_bytes, sequence };
         let mut at = 0;

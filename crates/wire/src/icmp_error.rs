@@ -1,10 +1,11 @@
 //! ICMP errors that were received, as far as IPsec cares: about packets of ours that carry ESP or AH (RFC
-//! 4301 6, 8.2).
+//! 4301 6, 8.2), or VPE (`docs/VPE.md`).
 //!
 //! ```text
 //!   IP │ type, code, checksum │ MTU or pointer │ IP header of our packet │ its first bytes
 //!                                                                          8 at least over IPv4 (RFC 792):
 //!                                                                          ESP: SPI, number; AH: SPI alone
+//!                                                                          VPE: IDs, low half of the number
 //! ```
 //!
 //! Nobody has authenticated such a message. [`IcmpError::parse`] checks that it is whole, and reads what the
@@ -20,6 +21,7 @@ use crate::esp::{ESP_HEADER_BYTES, EspHeader};
 use crate::ip::{Fragment, IPV4_HEADER_BYTES, IPV6_HEADER_BYTES, IpHeader, MAX_EXTENSION_HEADERS};
 use crate::ip::{Version, extension_bytes, fragment_at};
 use crate::udp::UDP_HEADER_BYTES;
+use crate::vpe::VPE_SPI_AT;
 use crate::{ParseError, protocol};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -81,6 +83,36 @@ pub struct QuotedPacket {
     /// What follows the IP header, of the protocols that matter here; `None` if it is another one, a later
     /// fragment, or not quoted.
     pub header: Option<QuotedHeader>,
+    /// What follows the IP header or, in UDP, that one, if it is of VPE, whose protocol numbers and ports are
+    /// not considered here; `None` if it is a later fragment or not quoted.
+    pub vpe: Option<QuotedVpe>,
+}
+
+/// The quoted beginning of a header of VPE (`docs/VPE.md`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct QuotedVpe {
+    /// Sender ID.
+    pub sender: u16,
+    /// Window ID.
+    pub window: u16,
+    /// Low 32 bits of the sequence number.
+    pub number: u32,
+    /// Security parameters index, if quoted: the 8 bytes that RFC 792 requires do not reach it.
+    pub spi: Option<u32>,
+}
+
+impl QuotedVpe {
+    /// Reads `bytes`; `None` if they end before the low half of the number.
+    fn parse(bytes: &[u8]) -> Option<Self> {
+        let [s0, s1, w0, w1, n0, n1, n2, n3] = *bytes.first_chunk()?;
+        let spi = bytes.get(VPE_SPI_AT..).and_then(|rest| rest.first_chunk());
+        Some(Self {
+            sender: u16::from_le_bytes([s0, s1]),
+            window: u16::from_le_bytes([w0, w1]),
+            number: u32::from_le_bytes([n0, n1, n2, n3]),
+            spi: spi.map(|spi| u32::from_le_bytes(*spi)),
+        })
+    }
 }
 
 /// The quoted beginning of what the packet carries.
@@ -193,6 +225,7 @@ impl QuotedPacket {
             fragment: (flags & 0x3FFF != 0).then_some(fragment),
             protocol: h[9],
             header: None,
+            vpe: None,
         };
         packet.read_header(quote, header_bytes);
         Ok(packet)
@@ -216,6 +249,7 @@ impl QuotedPacket {
             fragment: None,
             protocol: h[6],
             header: None,
+            vpe: None,
         };
         packet.walk_extensions(quote);
         Ok(packet)
@@ -263,6 +297,8 @@ impl QuotedPacket {
             }),
             _ => None,
         };
+        let vpe = if self.protocol == protocol::UDP { bytes.get(UDP_HEADER_BYTES..) } else { Some(bytes) };
+        self.vpe = vpe.filter(|_| !is_later).and_then(QuotedVpe::parse);
     }
 }
 

@@ -6,7 +6,7 @@ use crate::support::gateway::{PoolSize, portable};
 use crate::support::{Gateway, Handmade, Inner, LeaseTwin, Sealer, Side, TunnelSpec};
 use std::time::Duration;
 use testudo_crypto::Suite;
-use testudo_ipsec::{Event, EventKind, IpsecProtocol, Mode};
+use testudo_ipsec::{Event, EventKind, IpsecProtocol, Mode, PacketRules, VpeRules};
 use testudo_packet::DropReason;
 use testudo_wire::icmp::{self, MAX_TOO_BIG_BYTES};
 use testudo_wire::ip::{IpHeader, Version};
@@ -183,6 +183,93 @@ fn an_error_about_a_packet_that_was_not_sent_changes_nothing() {
         assert_eq!(events(&mut a), []);
         a.assert_settled();
     }
+}
+
+/// The same of VPE, whose SPI comes after what a router must quote: cut before it, an error is believed by
+/// addresses and number, down to 1,280 bytes.
+#[test]
+fn an_error_about_vpe_is_believed_by_its_window_number_and_spi() {
+    let number_at = 4;
+    for tunnels in vpe_kinds() {
+        let (spec, is_v4) = (&tunnels[0], tunnels[0].outer == Version::V4);
+        let at = spec.outer.header_bytes() + 8 * usize::from(spec.udp);
+        let mut a = Gateway::with_tunnels(Side::A, &tunnels);
+        let before = longest(&tunnels, 1500);
+        let datagram = a.seal(inner(&tunnels, before)).remove(0);
+        let with = |change: &dyn Fn(&mut [u8])| {
+            let mut quoted = datagram.clone();
+            change(&mut quoted);
+            quoted
+        };
+        // Sender ID, Window ID, each byte of the number's low half, the SPI.
+        let mut forged: Vec<_> =
+            [0, 1, 2, 3, number_at, 5, 6, 7, 12, 13, 14, 15].map(|b| with(&|q| q[at + b] ^= 0x41)).into();
+        if spec.udp {
+            forged.push(with(&|quoted| quoted[at - 5] ^= 1));
+        }
+        for quoted in forged {
+            a.open(too_big(&quoted, 1400));
+        }
+        let least = if is_v4 { 575 } else { 1279 };
+        a.open(too_big(&datagram, least));
+        a.open(too_big(&datagram, 1500));
+        assert_eq!(a.drops(DropReason::IcmpBelieved), 0, "{tunnels:?}");
+        assert_longest(&mut a, &tunnels, before);
+        // Without the SPI.
+        let short = |mtu| quoting(&too_big(&datagram, mtu), at + 8);
+        a.open(short(1279));
+        assert_eq!(a.drops(DropReason::IcmpBelieved), 0, "{tunnels:?}");
+        a.open(short(1400));
+        assert_eq!(events(&mut a), [(1400, true)], "{tunnels:?}");
+        later(&mut a, 2);
+        let longest = longest(&tunnels, 1400);
+        let datagram = a.seal(inner(&tunnels, longest)).remove(0);
+        a.open(too_big(&datagram, least + 1));
+        assert_eq!(events(&mut a), [(usize::from(least) + 1, true)], "{tunnels:?}");
+        later(&mut a, 10);
+        a.open(too_big(&datagram, least + 1));
+        assert_eq!(events(&mut a), [], "old news");
+        a.assert_settled();
+    }
+}
+
+/// VPE by its number, by ESP's, and in UDP, over either IP version.
+fn vpe_kinds() -> Vec<Vec<TunnelSpec>> {
+    let mut all = Vec::new();
+    for outer in [Version::V4, Version::V6] {
+        let spec = TunnelSpec { outer, ..crate::vpe::spec() };
+        let vpe = Some(Box::new(VpeRules::default().with_ip_protocol(50)));
+        let with_esp_number =
+            TunnelSpec { rules: PacketRules { vpe, ..PacketRules::default() }, ..spec.clone() };
+        all.extend([vec![spec.clone()], vec![with_esp_number], vec![TunnelSpec { udp: true, ..spec }]]);
+    }
+    all
+}
+
+/// An ICMP error whose quote is cut to so many bytes.
+fn quoting(error: &[u8], bytes: usize) -> Vec<u8> {
+    let header = IpHeader::parse(error).expect("a packet");
+    let mut error = error[..header.header_bytes + 8 + bytes].to_vec();
+    let (message_bytes, at) = (error.len() - header.header_bytes, header.header_bytes);
+    error[at + 2..at + 4].fill(0);
+    let sum = match header.version {
+        Version::V4 => {
+            let total = u16::try_from(error.len()).expect("a length");
+            error[2..4].copy_from_slice(&total.to_be_bytes());
+            mend(&mut error[..20]);
+            testudo_wire::checksum::of(&error[at..])
+        }
+        Version::V6 => {
+            let payload = u16::try_from(message_bytes).expect("a length");
+            error[4..6].copy_from_slice(&payload.to_be_bytes());
+            let length = u32::try_from(message_bytes).expect("a length");
+            let sum = testudo_wire::checksum::Sum::default();
+            let sum = sum.pseudo_header(header.source, header.destination, 58, length);
+            sum.bytes(&error[at..]).finish()
+        }
+    };
+    error[at + 2..at + 4].copy_from_slice(&sum.to_bytes());
+    error
 }
 
 /// RFC 4301 8.2.1: errors about others' packets are for policy, which here has nothing on them.

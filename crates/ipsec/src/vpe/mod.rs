@@ -17,6 +17,7 @@
 mod flow;
 mod inbound_windows;
 mod numbers;
+mod path_mtu;
 mod places;
 mod rules;
 mod shared_windows;

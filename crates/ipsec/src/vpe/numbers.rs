@@ -15,6 +15,8 @@ use super::VpeRules;
 use crate::fragments::mix;
 use crate::lifetime::Moment;
 use crate::numbers::{SequenceError, SequenceNumbers};
+use crate::path_mtu::RECENT;
+use std::ops::Range;
 use std::time::Duration;
 
 /// The windows that this worker sends in.
@@ -29,17 +31,34 @@ pub(crate) struct Numbers {
     pub(crate) keys: [u64; 2],
     /// Since when.
     hashed_since: Moment,
+    /// The number that was next in each window at each of two moments, the older one first: those from the
+    /// older one on are recent.
+    marks: [(Moment, Box<[u64]>); 2],
 }
 
 impl Numbers {
     pub(crate) fn new(rules: VpeRules, gate: &SequenceNumbers, seed: u64, now: Moment) -> Box<Self> {
-        let next = vec![gate.next(); rules.windows() as usize].into();
+        let next: Box<[u64]> = vec![gate.next(); rules.windows() as usize].into();
+        let marks = [(now, next.clone()), (now, next.clone())];
         let keys = [mix(seed), mix(!seed)];
-        Box::new(Self { rules, next, chosen: 0, keys, hashed_since: now })
+        Box::new(Self { rules, next, chosen: 0, keys, hashed_since: now, marks })
     }
 
-    /// Gives flows other windows if they have had theirs long enough. To be called about once a second.
+    /// The numbers of a window that were used in the last few seconds; `None` if it is not one of these.
+    pub(crate) fn recent(&self, window: u16) -> Option<Range<u64>> {
+        let place = self.rules.place_of(window)?;
+        Some(*self.marks[0].1.get(place)?..*self.next.get(place)?)
+    }
+
+    /// Notes which numbers are recent, and gives flows other windows if they have had theirs long enough. To
+    /// be called about once a second.
     pub(crate) fn age(&mut self, now: Moment) {
+        if now.since(self.marks[1].0) >= RECENT {
+            self.marks.swap(0, 1);
+            let [_, (at, mark)] = &mut self.marks;
+            *at = now;
+            mark.copy_from_slice(&self.next);
+        }
         let lasts = Duration::from_secs(self.rules.rehash_seconds.into());
         if lasts > Duration::ZERO && now.since(self.hashed_since) >= lasts {
             // Who does not know the keys before cannot know these.
@@ -78,9 +97,10 @@ impl Numbers {
         self.chosen
     }
 
-    /// The gate has left numbers out: none below it are used any more.
+    /// The gate has left numbers out: none below it are used any more, nor recent.
     pub(crate) fn follow(&mut self, gate: &SequenceNumbers) {
         self.next.fill(gate.next());
+        self.marks.iter_mut().for_each(|(_, mark)| mark.fill(gate.next()));
     }
 }
 

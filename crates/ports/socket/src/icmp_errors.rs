@@ -206,6 +206,7 @@ fn is_of(quoted: &QuotedPacket, endpoint: &Endpoint) -> bool {
         (end, Some(QuotedHeader::Udp { source_port, .. })) => end.udp_port() == Some(source_port),
         (Encapsulation::RawEsp, Some(QuotedHeader::Esp { .. })) => true,
         (Encapsulation::RawAh, Some(QuotedHeader::Ah { .. })) => true,
+        (Encapsulation::RawVpe { number }, _) => quoted.protocol == number && quoted.vpe.is_some(),
         _ => false,
     };
     let is_any = endpoint.local.is_unspecified() && Version::of(endpoint.local) == quoted.version;
@@ -251,6 +252,7 @@ mod tests {
         let end = |local: &str, encapsulation| Endpoint { local: local.parse().unwrap(), encapsulation };
         let udp = Encapsulation::Udp { port: 4500 };
         let (esp, ah) = (Encapsulation::RawEsp, Encapsulation::RawAh);
+        let vpe = |number| Encapsulation::RawVpe { number };
         for (local, any, other) in
             [("192.0.2.1", "0.0.0.0", "192.0.2.2"), ("2001:db8::1", "::", "2001:db8::2")]
         {
@@ -258,11 +260,17 @@ mod tests {
                 (protocol::ESP, 0, esp),
                 (protocol::AH, 0, ah),
                 (protocol::UDP, 4500, udp),
+                (253, 0, vpe(253)),
                 (protocol::UDP, 4502, Encapsulation::UdpBeside { port: 4502 }),
             ];
             for (number, port, own) in errors {
                 let error = error_about(local, number, port);
-                let others = [Encapsulation::Udp { port: 4501 }, Encapsulation::UdpBeside { port: 4502 }];
+                let others = [
+                    Encapsulation::Udp { port: 4501 },
+                    Encapsulation::UdpBeside { port: 4502 },
+                    vpe(253),
+                    vpe(254),
+                ];
                 for encapsulation in [esp, ah, udp].into_iter().chain(others) {
                     let is_own = encapsulation == own;
                     assert_eq!(

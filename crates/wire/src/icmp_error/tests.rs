@@ -355,3 +355,28 @@ proptest! {
         }
     }
 }
+
+/// VPE has its SPI after 12 bytes, which a router need not quote over IPv4 (RFC 792).
+#[test]
+fn a_quote_of_vpe_has_its_window_and_number_and_its_spi_if_it_is_long_enough() {
+    let outer = |number: u8| {
+        let mut header = vec![0x45, 0, 5, 0xDC, 0, 0, 0x40, 0, 64, number, 0, 0];
+        header.extend([192, 0, 2, 1, 198, 51, 100, 2]);
+        header
+    };
+    let header = [0_u8, 0, 0x22, 0x11, 0x66, 0x55, 0x44, 0x33, 1, 0, 0, 0, 0xA4, 0xA3, 0xA2, 0xA1, 7, 7];
+    let udp = [0x11, 0x95, 0x11, 0x95, 5, 0xC8, 0, 0];
+    let quoted = |parts: &[&[u8]]| QuotedPacket::parse_ipv4(&parts.concat()).unwrap();
+    for bytes in 0..=header.len() {
+        let spi = (bytes >= 16).then_some(0xA1A2_A3A4);
+        let expected = QuotedVpe { sender: 0, window: 0x1122, number: 0x3344_5566, spi };
+        let expected = (bytes >= 8).then_some(expected);
+        let raw = quoted(&[&outer(253), &header[..bytes]]);
+        assert_eq!((raw.header, raw.vpe, raw.protocol), (None, expected, 253));
+        let in_udp = quoted(&[&outer(17), &udp, &header[..bytes]]);
+        assert_eq!(in_udp.vpe, expected);
+    }
+    let mut later = outer(253);
+    later[7] = 1;
+    assert_eq!(quoted(&[&later, &header]).vpe, None, "a later fragment has no header");
+}
