@@ -14,7 +14,7 @@ import sys
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "contrib/scapy"))
 
-from scapy.layers.inet import IP, UDP  # noqa: E402
+from scapy.layers.inet import IP, UDP, defragment  # noqa: E402
 from scapy.layers.inet6 import IPv6  # noqa: E402
 from scapy.packet import Raw  # noqa: E402
 from scapy.utils import RawPcapReader, RawPcapWriter  # noqa: E402
@@ -95,14 +95,14 @@ class Case:
         return bytes(layer.payload) if not self.udp and number == PROTOCOL else None
 
 
-def replay(program, folder, side, packets):
+def replay(program, folder, side, packets, configuration="gateway.toml"):
     other = {"protected": "unprotected", "unprotected": "protected"}[side]
     files = {name: folder / f"{name}.pcap" for name in ("in", "across", "back")}
     with RawPcapWriter(str(files["in"]), linktype=RAW_IP) as file:
         file.write_header(None)
         for packet in packets:
             file.write_packet(packet)
-    command = [program, "replay", folder / "gateway.toml", "--json", "--rx", f"{side}={files['in']}"]
+    command = [program, "replay", folder / configuration, "--json", "--rx", f"{side}={files['in']}"]
     command += ["--tx", f"{other}={files['across']}", "--tx", f"{side}={files['back']}"]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
@@ -146,6 +146,30 @@ def scapy_opens(program, folder, cases):
     for name, numbers in windows.items():
         check(f"the numbers of window {name}", numbers, list(range(1, len(numbers) + 1)))
     print(f"Scapy opened {len(across)} packets in {len(windows)} windows")
+
+
+def scapy_opens_long_ones(program, folder, cases):
+    """9,000 bytes: whole over a path of 9,100, and over one of 1,500 in pieces, each with its own header and number."""
+    for name, mtu in (("gateway.toml", 1500), ("jumbo.toml", 9100)):
+        sent = [(case, case.inner(9000 - 28, 4, False)) for case in cases]
+        across, counters = replay(program, folder, "protected", [packet for _, packet in sent], name)
+        check("drops of long packets", drops_of(counters), {})
+        peers, pieces = {case: case.peer("out") for case in cases}, {case: [] for case in cases}
+        for datagram in across:
+            check("a datagram that fits", len(datagram) <= mtu, True)
+            [(case, payload)] = [(case, case.payload(datagram)) for case in cases if case.payload(datagram) and VPE(case.payload(datagram)).spi == case.spi]
+            header = VPE(payload)
+            opened = peers[case].open(header)
+            check("nothing is appended", len(payload), HEADER_BYTES + len(bytes(opened)))
+            pieces[case].append((header.window, header.number, opened))
+        for case, packet in sent:
+            windows, numbers, opened = zip(*pieces[case])
+            check("pieces", len(opened) >= 7 if mtu == 1500 else len(opened) == 1, True)
+            check("one window", len(set(windows)), 1)
+            check("their numbers", list(numbers), list(range(1, len(numbers) + 1)))
+            whole = opened if len(opened) == 1 else defragment(opened)
+            check("the packet", [bytes(IP(bytes(p)).payload) for p in whole], [bytes(IP(packet).payload)])
+        print(f"Scapy opened {len(across)} datagrams of {len(sent)} packets of 9,000 bytes over a path of {mtu}")
 
 
 def testudo_opens(program, folder, cases, seed):
@@ -208,8 +232,11 @@ def main():
             file.unlink(missing_ok=True)
             with open(os.open(file, os.O_CREAT | os.O_WRONLY, 0o600), "w") as out:
                 out.write(key.hex())
-    (folder / "gateway.toml").write_text(HEAD + "".join(case.table() for case in cases))
+    tables = "".join(case.table() for case in cases)
+    (folder / "gateway.toml").write_text(HEAD + tables)
+    (folder / "jumbo.toml").write_text(HEAD.replace("mtu = 1500", "mtu = 9100") + tables)
     scapy_opens(program, folder, cases)
+    scapy_opens_long_ones(program, folder, cases)
     testudo_opens(program, folder, cases, 4501)
 
 

@@ -58,4 +58,5 @@ mod transport;
 mod two_passes;
 mod vpe;
 mod vpe_workers;
+mod vpe_jumbo;
 mod workers;
