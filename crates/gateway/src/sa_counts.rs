@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 use testudo_crypto::OffloadState;
-use testudo_ipsec::{AddedSa, LearnedMtu, Moment, Reordered, Reordering, SaCounters, SaRef, SaState};
+use testudo_ipsec::{
+    AddedSa, LearnedMtu, Moment, Reordered, Reordering, SaCounters, SaRef, SaState, WindowsSeen,
+};
 use testudo_packet::DropReason;
 
 /// An SA that every worker has, under the same handle.
@@ -151,6 +153,20 @@ impl SaCounts {
     #[must_use]
     pub fn learned_mtu(&self) -> Option<LearnedMtu> {
         self.each().filter_map(SaCounters::learned_mtu).min_by_key(|learned| learned.mtu)
+    }
+
+    /// The windows of an SA of VPE ([`SaCounters::windows`]): towards the peer, those that all workers send in;
+    /// from it, those that they share.
+    #[must_use]
+    pub fn windows(&self, is_outbound: bool) -> Option<WindowsSeen> {
+        if !is_outbound {
+            return self.first.windows();
+        }
+        let sum = |mut sum: WindowsSeen, next: WindowsSeen| {
+            sum.absorb(&next);
+            sum
+        };
+        self.each().filter_map(SaCounters::windows).reduce(sum)
     }
 
     /// When the SA was first used ([`SaCounters::first_used`]).

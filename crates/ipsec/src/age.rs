@@ -15,6 +15,11 @@ impl Ipsec {
     pub fn age(&mut self, now: Moment) {
         self.audit.tick(now);
         self.age_lifetimes(now);
+        for (sa, windows) in self.vpe_windows.each() {
+            if let Some(sa) = self.inbound.get(sa) {
+                sa.counters.see_windows(|seen| windows.show(seen));
+            }
+        }
         for index in (0..).map(TunnelIndex).take(self.tunnels.len()) {
             self.age_path_mtu(index, now);
             self.age_windows(index, now);
@@ -89,6 +94,9 @@ impl Ipsec {
         let events = &mut self.events;
         for sa in self.outbound.iter_mut() {
             sa.counters.age(now);
+            if let Some(numbers) = &sa.vpe {
+                sa.counters.see_windows(|seen| numbers.show(seen));
+            }
             if let Some(reserver) = sa.sequence.reserver() {
                 reserver.shared().pass_over_stalled(now);
             }

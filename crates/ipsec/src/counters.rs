@@ -2,8 +2,9 @@
 
 use crate::lifetime::Moment;
 use crate::path_mtu::LearnedMtu;
-use std::sync::OnceLock;
+use crate::vpe::WindowsSeen;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 use testudo_crypto::OffloadState;
 use testudo_packet::{DropReason, prefetch};
@@ -44,6 +45,8 @@ pub struct SaCounters {
     refused_bytes: AtomicU64,
     dummies: AtomicU64,
     dummy_bytes: AtomicU64,
+    /// Of VPE alone.
+    windows: OnceLock<Box<Mutex<WindowsSeen>>>,
 }
 
 /// No second.
@@ -74,6 +77,7 @@ impl Default for SaCounters {
             refused_bytes: AtomicU64::new(0),
             dummies: AtomicU64::new(0),
             dummy_bytes: AtomicU64::new(0),
+            windows: OnceLock::new(),
         }
     }
 }
@@ -114,6 +118,21 @@ impl SaCounters {
             self.first_used.store(second, Ordering::Relaxed);
         }
         self.last_used.store(second, Ordering::Release);
+    }
+
+    /// Notes the windows of an SA of VPE. To be called about once a second.
+    pub(crate) fn see_windows(&self, see: impl FnOnce(&mut WindowsSeen)) {
+        // The worker does not wait for whoever copies it: the next second will do.
+        if let Ok(mut seen) = self.windows.get_or_init(Box::default).try_lock() {
+            see(&mut seen);
+        }
+    }
+
+    /// The windows of an SA of VPE, up to a second late; `None` of other SAs, and in the first second.
+    #[must_use]
+    pub fn windows(&self) -> Option<WindowsSeen> {
+        let seen = self.windows.get()?.lock().unwrap_or_else(PoisonError::into_inner);
+        Some(seen.clone())
     }
 
     /// When the SA was last used, up to a second late: when it sealed a packet, or opened one that was

@@ -105,4 +105,4 @@ pub use tunnel::{
     Encapsulation, Endpoints, Fragmentation, InboundParameters, OutboundParameters, SaParameters,
     TunnelParameters,
 };
-pub use vpe::{SharedWindows, TooManyWindows, VpeClasses, VpeRules};
+pub use vpe::{MAX_WINDOWS_SEEN, SharedWindows, TooManyWindows, VpeClasses, VpeRules, WindowsSeen};

@@ -328,6 +328,10 @@ fn windows_survive_a_restart_and_a_crash() {
         assert_eq!(b.open(from_a(header(window, number), &inner(60))).len(), 1);
     }
     let saved = b.worker.save_window(installed.inbound.sa).expect("its windows");
+    let now = b.now();
+    b.worker.tick(now);
+    let seen = installed.inbound.counters.windows(false).expect("it is of VPE");
+    assert_eq!((seen.count, seen.most, seen.tops), (3, 1024, vec![(0, 9), (4, 1000), (7, 3)]));
     let restart = |saved: Vec<u8>| {
         let policies = spec().policies(Side::B);
         let mut b = Gateway::new(policies, PoolSize(64, 2048), portable());

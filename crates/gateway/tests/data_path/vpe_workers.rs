@@ -69,6 +69,15 @@ fn workers_send_in_windows_of_their_own_and_wait_for_nobody() {
     let counters = &installed.outbound.counters;
     let each: Vec<_> = counters.each().map(SaCounters::packets).collect();
     assert_eq!((each, counters.packets()), (vec![800; 3], 2400));
+    // Others see them within a second.
+    assert_eq!(counters.windows(true), None);
+    for gateway in &mut all {
+        let now = gateway.now();
+        gateway.worker.tick(now);
+    }
+    let windows = counters.windows(true).expect("it is of VPE");
+    let tops: Vec<_> = next.iter().map(|(window, next)| (*window, next - 1)).collect();
+    assert_eq!((windows.count, windows.most, windows.tops), (next.len() as u64, 3 * 16, tops));
     all.iter().for_each(Gateway::assert_settled);
 }
 
@@ -125,6 +134,16 @@ fn a_replay_is_refused_whichever_worker_has_it() {
     assert_eq!((each, counters.packets()), (vec![200, 100], 300));
     let highest = sealed.iter().map(|datagram| header_of(datagram).number).max();
     assert_eq!(Some(counters.sequence()), highest);
+    let mut tops = BTreeMap::<u16, u64>::new();
+    for header in sealed.iter().map(|datagram| header_of(datagram)) {
+        let top = tops.entry(header.window).or_default();
+        *top = header.number.max(*top);
+    }
+    let now = all[0].now();
+    all[0].worker.tick(now);
+    let windows = counters.windows(false).expect("it is of VPE");
+    assert_eq!((windows.count, windows.most), (tops.len() as u64, 1024));
+    assert!(windows.tops.into_iter().eq(tops));
     // What is saved of it is what both have received, for as many workers or for one.
     let windows = all.each_ref().map(|gateway| gateway.worker.save_window(installed.inbound.sa));
     assert_eq!(windows[0], windows[1]);

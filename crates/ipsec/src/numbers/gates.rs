@@ -163,7 +163,7 @@ mod tests {
     use super::*;
 
     fn join(numbers: &GatedNumbers, worker: usize) -> SequenceNumbers {
-        SequenceNumbers::of(NumberSource::Gated(numbers.of_worker(worker)), true).expect("the place is free")
+        SequenceNumbers::of(NumberSource::Gated(numbers.of_worker(worker)), true).unwrap()
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The windows of all inbound SAs of VPE.
 
+use super::WindowsSeen;
 use super::shared_windows::WorkersWindows;
 use super::windows::Windows;
 use crate::slots::SaRef;
@@ -39,6 +40,14 @@ impl SaWindows {
         }
     }
 
+    /// Shows other threads the windows that there are.
+    pub(crate) fn show(&self, seen: &mut WindowsSeen) {
+        match self {
+            Self::Owned(windows) => windows.show(seen),
+            Self::Shared(windows) => windows.show(seen),
+        }
+    }
+
     /// All windows as bytes, to be saved over a restart.
     pub(crate) fn save(&self) -> Vec<u8> {
         match self {
@@ -59,27 +68,32 @@ impl SaWindows {
 
 /// The windows of all SAs of VPE from peers, by the slot of each: an SA has no room for a pointer to them.
 #[derive(Debug, Default)]
-pub(crate) struct InboundWindows(Vec<Option<SaWindows>>);
+pub(crate) struct InboundWindows(Vec<Option<(SaRef, SaWindows)>>);
 
 impl InboundWindows {
     #[inline]
     pub(crate) fn get(&self, sa: SaRef) -> Option<&SaWindows> {
-        self.0.get(sa.slot())?.as_ref()
+        self.0.get(sa.slot())?.as_ref().map(|(_, windows)| windows)
     }
 
     #[inline]
     pub(crate) fn get_mut(&mut self, sa: SaRef) -> Option<&mut SaWindows> {
-        self.0.get_mut(sa.slot())?.as_mut()
+        self.0.get_mut(sa.slot())?.as_mut().map(|(_, windows)| windows)
     }
 
     pub(crate) fn insert(&mut self, sa: SaRef, windows: SaWindows) {
         if self.0.len() <= sa.slot() {
             self.0.resize_with(sa.slot() + 1, || None);
         }
-        self.0[sa.slot()] = Some(windows);
+        self.0[sa.slot()] = Some((sa, windows));
     }
 
     pub(crate) fn remove(&mut self, sa: SaRef) -> Option<SaWindows> {
-        self.0.get_mut(sa.slot())?.take()
+        self.0.get_mut(sa.slot())?.take().map(|(_, windows)| windows)
+    }
+
+    /// Those of each SA that has some.
+    pub(crate) fn each(&self) -> impl Iterator<Item = (SaRef, &SaWindows)> {
+        self.0.iter().flatten().map(|(sa, windows)| (*sa, windows))
     }
 }

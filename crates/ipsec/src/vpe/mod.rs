@@ -20,6 +20,7 @@ mod numbers;
 mod path_mtu;
 mod places;
 mod rules;
+mod seen;
 mod shared_windows;
 #[cfg(all(test, not(loom)))]
 mod window_model;
@@ -30,6 +31,7 @@ pub(crate) use inbound_windows::{InboundWindows, SaWindows};
 pub(crate) use numbers::Numbers;
 pub(crate) use places::Places;
 pub use rules::{TooManyWindows, VpeClasses, VpeRules};
+pub use seen::{MAX_WINDOWS_SEEN, WindowsSeen};
 pub use shared_windows::SharedWindows;
 pub(crate) use shared_windows::WorkersWindows;
 pub(crate) use windows::Windows;

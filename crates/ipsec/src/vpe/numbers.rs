@@ -11,7 +11,7 @@
 //!   window 2   ──────────┼────┤ gate ··· leased ··· 2^64 − 2
 //! ```
 
-use super::VpeRules;
+use super::{VpeRules, WindowsSeen};
 use crate::fragments::mix;
 use crate::lifetime::Moment;
 use crate::numbers::{SequenceError, SequenceNumbers};
@@ -25,6 +25,8 @@ pub(crate) struct Numbers {
     rules: VpeRules,
     /// The next number of each.
     next: Box<[u64]>,
+    /// That of a window which no packet has gone in since.
+    began_at: u64,
     /// The window that the packet in hand is numbered in.
     chosen: u16,
     /// What flows are hashed with, so that nobody can choose flows that share a window.
@@ -38,10 +40,11 @@ pub(crate) struct Numbers {
 
 impl Numbers {
     pub(crate) fn new(rules: VpeRules, gate: &SequenceNumbers, seed: u64, now: Moment) -> Box<Self> {
-        let next: Box<[u64]> = vec![gate.next(); rules.windows() as usize].into();
+        let began_at = gate.next();
+        let next: Box<[u64]> = vec![began_at; rules.windows() as usize].into();
         let marks = [(now, next.clone()), (now, next.clone())];
         let keys = [mix(seed), mix(!seed)];
-        Box::new(Self { rules, next, chosen: 0, keys, hashed_since: now, marks })
+        Box::new(Self { rules, next, began_at, chosen: 0, keys, hashed_since: now, marks })
     }
 
     /// The numbers of a window that were used in the last few seconds; `None` if it is not one of these.
@@ -99,8 +102,17 @@ impl Numbers {
 
     /// The gate has left numbers out: none below it are used any more, nor recent.
     pub(crate) fn follow(&mut self, gate: &SequenceNumbers) {
-        self.next.fill(gate.next());
-        self.marks.iter_mut().for_each(|(_, mark)| mark.fill(gate.next()));
+        let first = gate.next();
+        self.began_at = first;
+        self.next.fill(first);
+        self.marks.iter_mut().for_each(|(_, mark)| mark.fill(first));
+    }
+
+    /// Shows other threads the windows that packets have gone in.
+    pub(crate) fn show(&self, seen: &mut WindowsSeen) {
+        let used = (0..).zip(&self.next).filter(|(_, next)| **next > self.began_at);
+        let tops = used.clone().map(|(place, next)| (self.rules.window_at(place), next - 1));
+        seen.set(used.count() as u64, self.rules.windows().into(), tops);
     }
 }
 

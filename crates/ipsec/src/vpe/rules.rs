@@ -186,7 +186,6 @@ impl VpeRules {
     }
 
     /// The window at such a place.
-    #[cfg(test)]
     pub(crate) fn window_at(&self, place: usize) -> u16 {
         let first = usize::from(self.first_slot) * usize::from(self.classes.count);
         u16::try_from(first + place).unwrap_or(u16::MAX)

@@ -26,6 +26,7 @@
 //! of other windows, which are there. No worker waits for one that makes a window: it makes another, and loses it
 //! or not.
 
+use super::WindowsSeen;
 use super::windows::{FRONT_BYTES, MANY, Windows, append_window};
 use crate::inbound::reason_of_replay;
 use crate::numbers::{ReplayError, ReplayWindow, SharedWindow};
@@ -295,6 +296,11 @@ impl WorkersWindows {
 
     pub(crate) fn all(&self) -> &SharedWindows {
         &self.all
+    }
+
+    /// Shows other threads the windows that there are.
+    pub(super) fn show(&self, seen: &mut WindowsSeen) {
+        seen.set(self.all.made().into(), self.limit as u64, self.all.tops());
     }
 
     pub(crate) fn top(&self) -> u64 {

@@ -1,5 +1,6 @@
 //! The replay windows of an inbound SA of VPE: one for each (Sender ID, Window ID).
 
+use super::WindowsSeen;
 use crate::inbound::reason_of_replay;
 use crate::numbers::{ReplayError, ReplayWindow};
 use testudo_packet::DropReason;
@@ -129,6 +130,14 @@ impl Windows {
         self.top
     }
 
+    /// Shows other threads the windows that there are.
+    pub(super) fn show(&self, seen: &mut WindowsSeen) {
+        let places = (0_u16..=u16::MAX).zip(&self.places).filter(|(_, place)| **place > 0);
+        let windows = places.filter_map(|(id, place)| Some((id, self.windows.get(*place as usize - 1)?)));
+        let tops = windows.map(|(id, (_, window))| (id, window.top()));
+        seen.set(self.windows.len() as u64, self.limit as u64, tops);
+    }
+
     /// In a window that is not there, numbers up to this one count as received.
     pub(super) fn floor(&self) -> u64 {
         self.floor
@@ -200,6 +209,6 @@ pub(super) fn append_window(bytes: &mut Vec<u8>, id: u16, window: &ReplayWindow)
     bytes.extend(saved);
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 #[path = "windows_tests.rs"]
 mod tests;

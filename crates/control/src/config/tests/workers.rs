@@ -39,6 +39,14 @@ fn several_workers_have_the_ports_of_the_host() {
 }
 
 #[test]
+fn sas_of_one_worker_are_refused_beside_several() {
+    let ah = in_tunnel("protocol = \"ah+esp\"\nah_suite = \"sha256\"");
+    good(&ah);
+    let text = ah.replacen("[gateway]", "[gateway]\nworkers = 2", 1);
+    expect(&text, &["protocol", "no tunnel of AH over ESP with several workers", "workers = 1"]);
+}
+
+#[test]
 fn windows_of_vpe_are_counted_over_all_workers() {
     let vpe = |workers: &str, lines: &str| {
         let text = in_tunnel(&format!("encapsulation = \"vpe\"\nallow_manual_counter_nonce = true\n{lines}"));

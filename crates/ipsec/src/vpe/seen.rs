@@ -1,0 +1,40 @@
+//! The windows of an SA of VPE, as other threads may see them.
+
+/// Windows of which the highest number is told, by each worker.
+pub const MAX_WINDOWS_SEEN: usize = 64;
+
+/// The windows of an SA of VPE, as they were within the last second.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WindowsSeen {
+    /// How many there are: towards the peer those that packets went in since the numbers were last moved on, from
+    /// it those that were made.
+    pub count: u64,
+    /// How many there may be.
+    pub most: u64,
+    /// The Window ID and the highest number of some, by their IDs: of [`MAX_WINDOWS_SEEN`] at most for each
+    /// worker.
+    pub tops: Vec<(u16, u64)>,
+}
+
+impl Default for WindowsSeen {
+    fn default() -> Self {
+        // Whoever writes it has packets to forward, and allocates nothing later.
+        Self { count: 0, most: 0, tops: Vec::with_capacity(MAX_WINDOWS_SEEN) }
+    }
+}
+
+impl WindowsSeen {
+    /// Those that there are now.
+    pub(crate) fn set(&mut self, count: u64, most: u64, tops: impl Iterator<Item = (u16, u64)>) {
+        (self.count, self.most) = (count, most);
+        self.tops.clear();
+        self.tops.extend(tops.take(MAX_WINDOWS_SEEN));
+    }
+
+    /// Adds those that another worker sends in.
+    pub fn absorb(&mut self, other: &Self) {
+        self.count += other.count;
+        self.most += other.most;
+        self.tops.extend(&other.tops);
+    }
+}
