@@ -112,8 +112,8 @@ impl SaChange {
         }
     }
 
-    /// The same for another worker, by its index, once it is [shared](Self::share). What changes something that
-    /// they share is for the first one alone.
+    /// The same for another worker, by its index, once it is [shared](Self::share). What changes something
+    /// that they share is for the first one alone.
     pub(crate) fn replica(&mut self, worker: usize) -> Self {
         match self {
             Self::AddTunnel(tunnel, parameters) => Self::AddTunnel(*tunnel, parameters.clone()),

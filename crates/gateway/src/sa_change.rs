@@ -42,8 +42,8 @@ pub enum SaChange {
     Advance(TunnelIndex, Direction, u32, u64),
     /// Nothing: the first worker makes the change for all.
     MadeByFirst,
-    /// The first worker moves the numbers of the SA with this SPI towards the peer on to this one: of VPE, leave
-    /// them out in the windows of this worker.
+    /// The first worker moves the numbers of the SA with this SPI towards the peer on to this one: of VPE,
+    /// leave them out in the windows of this worker.
     FollowAdvance(TunnelIndex, u32, u64),
     /// Follow what another worker has learned.
     Hear(Event),

@@ -155,8 +155,8 @@ impl SaCounts {
         self.each().filter_map(SaCounters::learned_mtu).min_by_key(|learned| learned.mtu)
     }
 
-    /// The windows of an SA of VPE ([`SaCounters::windows`]): towards the peer, those that all workers send in;
-    /// from it, those that they share.
+    /// The windows of an SA of VPE ([`SaCounters::windows`]): towards the peer, those that all workers send
+    /// in; from it, those that they share.
     #[must_use]
     pub fn windows(&self, is_outbound: bool) -> Option<WindowsSeen> {
         if !is_outbound {

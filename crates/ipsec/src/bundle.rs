@@ -68,9 +68,7 @@ pub enum InstallError {
     },
     /// ESP and AH on one packet, whose numbers workers cannot share: a packet that waits for the second one
     /// would hold up the first. Or VPE with what workers share of ESP, or the reverse.
-    #[error(
-        "tunnel {tunnel}: workers cannot share an SA of ESP that AH covers, of that AH, or of VPE as one of ESP"
-    )]
+    #[error("tunnel {tunnel}: workers cannot share an SA of AH over ESP, nor one of VPE as one of ESP")]
     NotShareable {
         /// The tunnel that the SA was to be added to.
         tunnel: Arc<str>,
@@ -238,8 +236,8 @@ impl Ipsec {
         self.add_inbound_with(index, &parameters, ReplayWindow::shared(Arc::clone(window)), None, now)
     }
 
-    /// [`add_inbound`](Self::add_inbound) for an SA of VPE whose packets several workers open: each of them adds
-    /// it with the same windows.
+    /// [`add_inbound`](Self::add_inbound) for an SA of VPE whose packets several workers open: each of them
+    /// adds it with the same windows.
     ///
     /// # Errors
     /// [`InstallError`]; then nothing is added.

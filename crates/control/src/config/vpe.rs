@@ -197,7 +197,8 @@ pub(super) fn read_rules(
     rules
 }
 
-/// The windows of several workers, of which each has slots of its own: `"all"` may be as many as there can be.
+/// The windows of several workers, of which each has slots of its own: `"all"` may be as many as there can
+/// be.
 pub(super) fn check_workers(
     walker: &mut Walker<'_>,
     workers: usize,
@@ -212,8 +213,8 @@ pub(super) fn check_workers(
     } else if u64::from(rules.windows_max) < windows && rules.windows_max >= rules.windows() {
         let problem = Problem::expected(format!("{windows} or more, with {workers} workers"));
         let help = format!(
-            "a peer that is configured like this gateway sends in {windows} windows, slots times classes times \
-             workers"
+            "a peer that is configured like this gateway sends in {windows} windows, slots times classes \
+             times workers"
         );
         let problem = problem.found(rules.windows_max.to_string()).help(help);
         walker.report(&name.span, format!("tunnel[{}].windows_max", name.value), problem);

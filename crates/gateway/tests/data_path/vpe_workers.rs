@@ -30,8 +30,8 @@ fn sent_in(seen: &mut BTreeSet<(u16, u64)>, datagrams: &[Vec<u8>]) -> BTreeSet<u
     sent.iter().map(|header| header.window).collect()
 }
 
-/// Each worker has its slots, and numbers them from 1 on whatever the others do: nobody waits, not even for one
-/// whose port is full, though the peer's window is narrow.
+/// Each worker has its slots, and numbers them from 1 on whatever the others do: nobody waits, not even for
+/// one whose port is full, though the peer's window is narrow.
 #[test]
 fn workers_send_in_windows_of_their_own_and_wait_for_nobody() {
     let classes = VpeClasses::of_sets([&[46][..]]);
@@ -160,8 +160,8 @@ fn a_replay_is_refused_whichever_worker_has_it() {
     assert_eq!((next(&mut again[0], &mut peer).len(), next(&mut alone, &mut peer).len()), (1, 1));
 }
 
-/// Bursts in which windows alternate, some packets are forged, some come twice, and some are of windows beyond
-/// the limit, at two workers at once: each is judged as it is alone.
+/// Bursts in which windows alternate, some packets are forged, some come twice, and some are of windows
+/// beyond the limit, at two workers at once: each is judged as it is alone.
 #[test]
 fn a_flood_of_windows_at_two_workers_stays_within_the_limit() {
     let spec = with(VpeRules::default().with_windows_max(4));
@@ -214,8 +214,8 @@ fn a_limit_counts_what_all_workers_have_sent_and_received() {
     assert_eq!((opened, counters.packets(), counters.state()), (60, 60, SaState::Expired));
 }
 
-/// SAs that are added one by one while workers run; numbers are moved on in the windows of each of them, and what
-/// an SA leaves when it is removed says how far all of them were.
+/// SAs that are added one by one while workers run; numbers are moved on in the windows of each of them, and
+/// what an SA leaves when it is removed says how far all of them were.
 #[test]
 fn sas_are_added_moved_on_and_removed_at_all_workers() {
     let index = spec().index();

@@ -15,11 +15,11 @@
 //! taken, it needs nobody's leave; else it takes the numbers up to a [`BLOCK`] further on, as far as they are
 //! leased, with one atomic operation. So a lease is one of all windows of all workers.
 //!
-//! **No window repeats a number.** A worker has a place while its [`Gate`] lives, and no two have the same one.
-//! Its windows count up, and every number of theirs is below a bound that it had told (`top`) before it used
-//! the number. Who has the place later, in this process, begins at the top; who has the key after a restart
-//! begins where the lease ends, or, if all have ended in order, at the top ([`Gates`] is dropped with the last
-//! gate).
+//! **No window repeats a number.** A worker has a place while its [`Gate`] lives, and no two have the same
+//! one. Its windows count up, and every number of theirs is below a bound that it had told (`top`) before it
+//! used the number. Who has the place later, in this process, begins at the top; who has the key after a
+//! restart begins where the lease ends, or, if all have ended in order, at the top ([`Gates`] is dropped with
+//! the last gate).
 
 use super::grants::Grants;
 use super::lease::NumberSource;
@@ -254,8 +254,8 @@ mod loom_tests {
 
     type Bound = fn(&Gates, u64, u64) -> Result<u64, SequenceError>;
 
-    /// Two workers number while the lease grows; one of them leaves, and a third one takes its place. Nothing is
-    /// used that is not recorded, nor twice in one place, nor given back.
+    /// Two workers number while the lease grows; one of them leaves, and a third one takes its place. Nothing
+    /// is used that is not recorded, nor twice in one place, nor given back.
     fn workers_number(bound: Bound) {
         let mut model = loom::model::Builder::new();
         model.preemption_bound = Some(3);

@@ -61,8 +61,8 @@ const _: () = assert!(size_of::<SequenceNumbers>() == 40);
 
 impl SequenceNumbers {
     /// The numbers of an SA. Without ESN they end at 2^32 - 1, with it at 2^64 - 2: nothing wraps.
-    /// `None` if they are shared, and as many workers as there may be have them already, or of VPE the one with
-    /// this index.
+    /// `None` if they are shared, and as many workers as there may be have them already, or of VPE the one
+    /// with this index.
     #[must_use]
     pub fn of(source: NumberSource, esn: bool) -> Option<Self> {
         match source {
@@ -127,8 +127,8 @@ impl SequenceNumbers {
         Some(first)
     }
 
-    /// Whether as many numbers are at hand without a look at the lease. A worker that numbers windows of its own
-    /// asks for more of them.
+    /// Whether as many numbers are at hand without a look at the lease. A worker that numbers windows of its
+    /// own asks for more of them.
     #[inline]
     pub(crate) fn has_far(&mut self, count: u64) -> bool {
         let is_at_hand =

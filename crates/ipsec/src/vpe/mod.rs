@@ -5,9 +5,9 @@
 //!   inbound    (Sender ID, Window ID) ─► its replay window    made by its first authentic packet: Windows
 //! ```
 //!
-//! Of an SA that several workers have, each owns the windows that it sends in, below a gate that reaches as far
-//! as what all of them may use ([`GatedNumbers`](crate::GatedNumbers)); the windows of the peer are shared
-//! ([`SharedWindows`]).
+//! Of an SA that several workers have, each owns the windows that it sends in, below a gate that reaches as
+//! far as what all of them may use ([`GatedNumbers`](crate::GatedNumbers)); the windows of the peer are
+//! shared ([`SharedWindows`]).
 //!
 //! What is put around packets and taken off them is [`encap::vpe`](crate::encap::vpe). The SA's shared parts
 //! (lifetime, counters, events) are those of every SA. [`Places`] tells datagrams of VPE from others.

@@ -180,8 +180,8 @@ mod tests {
         assert!(seen.len() > 1000, "{}", seen.len());
     }
 
-    /// The same with several workers in any order, which come and go, and take each other's places: over all of
-    /// them, crashes and restarts, no window has a number twice, and none that was not leased.
+    /// The same with several workers in any order, which come and go, and take each other's places: over all
+    /// of them, crashes and restarts, no window has a number twice, and none that was not leased.
     #[test]
     fn no_window_of_any_worker_repeats_a_number_after_a_restart() {
         for seed in 1..=50 {

@@ -140,8 +140,8 @@ impl VpeRules {
         Ok(Self { classes, first_slot, slots: slots.max(1), ..self })
     }
 
-    /// The same for one of several workers, by its index. Each has as many slots as the first one, after those of
-    /// the workers before it.
+    /// The same for one of several workers, by its index. Each has as many slots as the first one, after
+    /// those of the workers before it.
     ///
     /// # Errors
     /// [`TooManyWindows`] if a Window ID would have more than 16 bits.

@@ -6,8 +6,8 @@ pub const MAX_WINDOWS_SEEN: usize = 64;
 /// The windows of an SA of VPE, as they were within the last second.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WindowsSeen {
-    /// How many there are: towards the peer those that packets went in since the numbers were last moved on, from
-    /// it those that were made.
+    /// How many there are: towards the peer those that packets went in since the numbers were last moved on,
+    /// from it those that were made.
     pub count: u64,
     /// How many there may be.
     pub most: u64,

@@ -1,5 +1,5 @@
-//! The replay windows of an inbound SA of VPE whose packets several workers open: any of them may get a packet
-//! of any window.
+//! The replay windows of an inbound SA of VPE whose packets several workers open: any of them may get a
+//! packet of any window.
 //!
 //! ```text
 //!   pages   by Window ID ─► page ─► window     each made once, and never taken away
@@ -9,22 +9,23 @@
 //! Each window is a [`SharedWindow`], which has no lock. It is found by two loads. One that is not there is
 //! made by the first authentic packet, in these steps:
 //!
-//! - (1) the worker enters the Window ID into the names: it tries them in order, and puts the ID where it finds
-//!   none, by compare-exchange. If none of the first `limit` is free nor has this ID, the window is one too many;
+//! - (1) the worker enters the Window ID into the names: it tries them in order, and puts the ID where it
+//!   finds none, by compare-exchange. If none of the first `limit` is free nor has this ID, the window is one
+//!   too many;
 //! - (2) it makes a window, and puts it into its page unless another worker has put one there;
 //! - (3) who has put it there counts it.
 //!
-//! **One window for an ID.** A page's place is filled once; whoever comes second uses what is there. So a number
-//! is accepted by one window, which accepts it once.
+//! **One window for an ID.** A page's place is filled once; whoever comes second uses what is there. So a
+//! number is accepted by one window, which accepts it once.
 //!
-//! **No more than `limit`.** Only an ID that is in the names has a window, and no ID is there twice: two workers
-//! that enter one both try the names from the first on, none of which is ever freed, so that who is second finds
-//! the ID or an occupied name wherever the first has passed.
+//! **No more than `limit`.** Only an ID that is in the names has a window, and no ID is there twice: two
+//! workers that enter one both try the names from the first on, none of which is ever freed, so that who is
+//! second finds the ID or an occupied name wherever the first has passed.
 //!
-//! **Nobody is refused for a window that another makes.** A worker refuses a packet before it is authentic only
-//! if as many windows are counted (3) as there may be, and its own is still not there: then all names are those
-//! of other windows, which are there. No worker waits for one that makes a window: it makes another, and loses it
-//! or not.
+//! **Nobody is refused for a window that another makes.** A worker refuses a packet before it is authentic
+//! only if as many windows are counted (3) as there may be, and its own is still not there: then all names
+//! are those of other windows, which are there. No worker waits for one that makes a window: it makes
+//! another, and loses it or not.
 
 use super::WindowsSeen;
 use super::windows::{FRONT_BYTES, MANY, Windows, append_window};
@@ -51,8 +52,8 @@ pub struct SharedWindows {
     names: Box<[OnceLock<Names>]>,
     /// Windows that are there.
     made: AtomicU32,
-    /// Numbers up to this one count as received in every window, there or not: it may have been there before a
-    /// crash.
+    /// Numbers up to this one count as received in every window, there or not: it may have been there before
+    /// a crash.
     floor: AtomicU64,
     /// The highest number while the SA is watched.
     newest: AtomicU64,
@@ -107,8 +108,8 @@ impl SharedWindows {
         self.newest.load(Ordering::Relaxed)
     }
 
-    /// Notes the number of a packet that was accepted. To be called for SAs that are watched, where it matters
-    /// which packet is the newest: it is a line that all workers write.
+    /// Notes the number of a packet that was accepted. To be called for SAs that are watched, where it
+    /// matters which packet is the newest: it is a line that all workers write.
     fn note_newest(&self, number: u64) {
         self.newest.fetch_max(number, Ordering::Relaxed);
     }
@@ -197,8 +198,8 @@ impl SharedWindows {
         if is_refused { Err(DropReason::VpeWindows) } else { Ok(()) }
     }
 
-    /// Notes authentic packets of one window, each with its place; `refuse` has those that may not be accepted
-    /// (any more). Returns the window's highest number then.
+    /// Notes authentic packets of one window, each with its place; `refuse` has those that may not be
+    /// accepted (any more). Returns the window's highest number then.
     fn commit(
         &self,
         (sender, id): (u16, u16),
@@ -248,9 +249,9 @@ impl SharedWindows {
         bytes
     }
 
-    /// Continues where [`save`](Self::save) left off, or after the number up to which a window is closed: what
-    /// was received then counts as received, beside what was received since. `false`, with nothing changed, if
-    /// the bytes are neither.
+    /// Continues where [`save`](Self::save) left off, or after the number up to which a window is closed:
+    /// what was received then counts as received, beside what was received since. `false`, with nothing
+    /// changed, if the bytes are neither.
     #[must_use]
     fn restore(&self, bytes: &[u8], limit: usize) -> bool {
         let mut saved = Windows::new(u32::try_from(limit).unwrap_or(u32::MAX), self.size);

@@ -65,8 +65,8 @@ fn windows_of_any_number_of_workers_agree_with_a_slow_model_over_restarts_and_cr
     }
 }
 
-/// Packets of more windows than there may be, each twice, in any order at four threads: each window that is made
-/// takes each of its packets once, and nobody any of another.
+/// Packets of more windows than there may be, each twice, in any order at four threads: each window that is
+/// made takes each of its packets once, and nobody any of another.
 #[test]
 fn many_threads_take_each_packet_once_and_no_window_too_many() {
     const WINDOWS: u16 = 40;
@@ -133,8 +133,8 @@ fn many_threads_take_each_packet_once_and_no_window_too_many() {
     }
 }
 
-/// Hostile: a flood of Window IDs at two workers. What is not authentic makes no window, and one too many does no
-/// harm to the others.
+/// Hostile: a flood of Window IDs at two workers. What is not authentic makes no window, and one too many
+/// does no harm to the others.
 #[test]
 fn a_flood_of_windows_at_two_workers_makes_no_more_than_there_may_be() {
     let mut both = Workers::new(2, 8);

@@ -113,7 +113,8 @@ impl Windows {
     }
 
     /// Notes `count` adjacent authentic packets of one window, by its Sender ID and Window ID, numbered from
-    /// `first` on. `false`, with nothing changed, unless all are ahead of those before, and the window is there.
+    /// `first` on. `false`, with nothing changed, unless all are ahead of those before, and the window is
+    /// there.
     #[inline]
     pub(crate) fn commit_ahead(&mut self, (sender, window): (u16, u16), first: u64, count: u64) -> bool {
         let header = VpeHeader { sender, window, number: first, spi: 0 };
