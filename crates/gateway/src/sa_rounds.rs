@@ -5,8 +5,8 @@
 //!   round 2   what one worker refused is taken back at the others; what all have made is put to use
 //! ```
 //!
-//! If a worker refused an SA after another had sent through it, who adds the SA would take its key for unused,
-//! and might begin with the same numbers again.
+//! If a worker refused an SA after another had sent through it, who adds the SA would take its key for
+//! unused, and might begin with the same numbers again.
 //!
 //! [`Commander`](crate::Commander) runs them over channels. They are apart from it so that a simulation can
 //! make each step of each worker when it likes.

@@ -342,7 +342,7 @@ fn a_replay_is_refused_whichever_worker_has_it() {
     assert!(sealed.iter().all(|datagram| again[1].open(datagram.clone()).is_empty()));
 }
 
-/// As RFC 4737 counts it: whoever opens a packet, and of each packet one copy.
+/// As RFC 4737 counts it: at any worker, and of each packet one copy.
 #[test]
 fn reordering_of_an_sa_is_counted_over_its_workers() {
     let mut peer = Gateway::with_tunnels(Side::A, &[spec(0)]);

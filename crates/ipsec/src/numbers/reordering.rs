@@ -232,7 +232,7 @@ mod tests {
         }
     }
 
-    /// With one thread after the other it is exact; whoever it is that counts.
+    /// With one thread after the other it is exact, whichever counts.
     #[test]
     fn all_workers_count_for_one_sa() {
         let window = Arc::new(SharedWindow::new(4096, true));
