@@ -34,6 +34,7 @@ mod dispatcher;
 mod engines;
 mod formation;
 mod in_flight;
+mod in_order;
 mod interface_counters;
 mod interfaces;
 mod lanes;

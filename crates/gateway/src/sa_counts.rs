@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use testudo_crypto::OffloadState;
 use testudo_ipsec::{
-    AddedSa, LearnedMtu, Moment, Reordered, Reordering, SaCounters, SaRef, SaState, WindowsSeen,
+    AddedSa, LearnedMtu, Moment, ReleaseCost, ReleaseRing, Reordered, Reordering, SaCounters, SaRef, SaState,
+    WindowsSeen,
 };
 use testudo_packet::DropReason;
 
@@ -18,9 +19,10 @@ pub struct PlacedSa {
 
 impl From<AddedSa> for PlacedSa {
     fn from(added: AddedSa) -> Self {
-        let others = added.reordering.map(|reordering| Arc::new(Others::of(reordering)));
-        let counters = SaCounts { first: added.counters, others };
-        Self { sa: added.sa, counters }
+        let AddedSa { sa, counters: first, reordering, ring } = added;
+        let is_shared = reordering.is_some();
+        let others = is_shared.then(|| Arc::new(Others { counters: Vec::new(), reordering, ring }));
+        Self { sa, counters: SaCounts { first, others } }
     }
 }
 
@@ -40,12 +42,8 @@ struct Others {
     counters: Vec<Arc<SaCounters>>,
     /// What all of them count together, of an SA from the peer.
     reordering: Option<Arc<Reordering>>,
-}
-
-impl Others {
-    fn of(reordering: Arc<Reordering>) -> Self {
-        Self { counters: Vec::new(), reordering: Some(reordering) }
-    }
+    /// Where its packets are released in order.
+    ring: Option<Arc<ReleaseRing>>,
 }
 
 impl From<Arc<SaCounters>> for SaCounts {
@@ -62,6 +60,7 @@ impl SaCounts {
         let (mut all, more) = (unshared(self.others.take()), unshared(other.others));
         all.counters.extend([other.first].into_iter().chain(more.counters));
         all.reordering = all.reordering.or(more.reordering);
+        all.ring = all.ring.or(more.ring);
         self.others = Some(Arc::new(all));
     }
 
@@ -121,6 +120,12 @@ impl SaCounts {
     #[must_use]
     pub fn reordered(&self) -> Option<Reordered> {
         Some(self.others.as_ref()?.reordering.as_ref()?.reordered())
+    }
+
+    /// What it has cost to release the packets of an SA from the peer in order, where they are.
+    #[must_use]
+    pub fn release_cost(&self) -> Option<ReleaseCost> {
+        Some(self.others.as_ref()?.ring.as_ref()?.cost())
     }
 
     /// Outbound: the highest number that a worker used. Inbound: the highest received.

@@ -110,7 +110,7 @@ pub fn serve(
         let is_idle = moved == 0;
         if let Some(deadline) = stop_at {
             let (protected, unprotected) = worker.is_waiting();
-            let waits = protected || unprotected || worker.waits_for_numbers();
+            let waits = protected || unprotected || waits_for_others(worker);
             let done = is_idle && !worker.is_busy() && !waits;
             if done || now >= deadline {
                 worker.discard_waiting();
@@ -137,7 +137,7 @@ fn tell_all(worker: &mut Worker, tell: &mut dyn FnMut(Notice)) {
 /// Waits for something to do. Other workers tell nobody that they have handed packets over: a worker whose
 /// packets wait for that has looked `looks` times, and looks again soon.
 fn rest(worker: &Worker, inbox: &Inbox, timeout: Duration, looks: &mut usize) -> Result<(), ServeError> {
-    if !worker.waits_for_numbers() {
+    if !waits_for_others(worker) {
         return wait(worker, inbox, timeout);
     }
     *looks += 1;
@@ -146,6 +146,11 @@ fn rest(worker: &Worker, inbox: &Inbox, timeout: Duration, looks: &mut usize) ->
         return Ok(());
     }
     wait(worker, inbox, timeout.min(NAP))
+}
+
+/// Whether packets wait for what other workers do.
+fn waits_for_others(worker: &Worker) -> bool {
+    worker.waits_for_numbers() || worker.waits_for_order()
 }
 
 /// A command that takes several turns.

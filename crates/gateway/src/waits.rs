@@ -56,6 +56,7 @@ impl Worker {
             self.pool.discard(job.buffer, DropReason::ShuttingDown);
         }
         self.ipsec.discard_waits([DropReason::ShuttingDown; 2], &mut self.pool);
+        self.discard_in_order();
         self.protected.discard_all(&mut self.pool);
         self.unprotected.discard_all(&mut self.pool);
         // The SAs stay until all workers have ended; those that still send wait for nothing here.

@@ -374,6 +374,9 @@ impl Worker {
         if self.role.decrypts() && !self.protected.is_waiting() {
             moved += self.inbound(now);
         }
+        if self.ipsec.is_in_order() {
+            moved += self.send_in_order(now);
+        }
         if self.ipsec.has_numbers_in_flight() {
             self.hand_over();
         }
@@ -642,7 +645,8 @@ impl Worker {
     pub fn is_finished(&self) -> bool {
         let (protected, unprotected) = self.is_waiting();
         let exhausted = self.protected.port.exhausted() && self.unprotected.port.exhausted();
-        exhausted && !protected && !unprotected && !self.is_busy() && !self.waits_for_numbers()
+        let waits = protected || unprotected || self.waits_for_numbers() || self.waits_for_order();
+        exhausted && !waits && !self.is_busy()
     }
 
     /// Tells both ports that no more packets will be sent.

@@ -18,7 +18,7 @@ use crate::encap::{IpsecProtocol, Mode};
 use crate::event::{Event, EventKind};
 use crate::lifetime::Moment;
 use crate::mtu_probe::Prober;
-use crate::numbers::{MIN_WINDOW, NumberSource, Reordering, ReplayWindow, SharedWindow};
+use crate::numbers::{MIN_WINDOW, NumberSource, ReleaseRing, Reordering, ReplayWindow, SharedWindow};
 use crate::path_mtu::{PathMtu, SaName};
 use crate::sa::{MAX_TUNNEL_SAS, Member, Members, Takeover, Tunnel};
 use crate::slots::SaRef;
@@ -98,6 +98,8 @@ pub struct AddedSa {
     pub counters: Arc<SaCounters>,
     /// Of one from the peer that several workers have: how far out of order its packets arrive.
     pub reordering: Option<Arc<Reordering>>,
+    /// Of one whose packets they release in order: that order.
+    pub ring: Option<Arc<ReleaseRing>>,
 }
 
 /// A tunnel that was removed. To free its selectors and windows takes longer than packets should wait: it is
@@ -189,6 +191,7 @@ impl Ipsec {
         let mut windows = Vec::with_capacity(tunnel.inbound.len());
         for member in &tunnel.inbound {
             let of_vpe = self.vpe_windows.remove(member.sa);
+            self.forget_order_of(member.sa);
             windows.extend(self.inbound.remove(member.sa).map(|sa| (sa.window, of_vpe)));
             self.sad_of(protocol).remove(member.spi);
         }
@@ -293,9 +296,8 @@ impl Ipsec {
             return Err(InstallError::BundleFull { tunnel: name });
         }
         let counters = Arc::new(SaCounters::default());
-        let sharing = window.sharing().cloned();
-        let reordering = sharing.as_ref().and_then(|window| window.reordering().cloned());
-        let used = of_vpe.map(|windows| windows.used()).or_else(|| sharing.as_ref().map(|w| w.used()));
+        let shared = window.sharing().cloned();
+        let used = of_vpe.map(|windows| windows.used()).or_else(|| shared.as_ref().map(|w| w.used()));
         let added = inbound_sa(index, tunnel, parameters, window, used, Arc::clone(&counters), now);
         let sa = self.inbound.insert(added).ok_or(InstallError::TableFull { tunnel: name })?;
         tunnel.inbound.push(Member { spi, sa, suite });
@@ -310,7 +312,12 @@ impl Ipsec {
         self.sad_of(protocol).insert(spi, sa);
         // The answer to a probe may come under it.
         self.settle_watches(index);
-        Ok(AddedSa { sa, counters, reordering })
+        let ring = shared.as_ref().filter(|_| self.is_in_order()).map(|window| Arc::clone(window.ring()));
+        if let Some(ring) = &ring {
+            self.keep_order_of(sa, Arc::clone(ring));
+        }
+        let reordering = shared.and_then(|window| window.reordering().cloned());
+        Ok(AddedSa { sa, counters, reordering, ring })
     }
 
     /// Adds an SA towards the peer. It carries nothing until it is [in use](Self::use_outbound).
@@ -358,7 +365,7 @@ impl Ipsec {
             self.sharing.begin();
         }
         self.names.add(index, SaName::of(tunnel.parameters.protocol, &tunnel.parameters.endpoints, spi));
-        Ok(AddedSa { sa, counters, reordering: None })
+        Ok(AddedSa { sa, counters, reordering: None, ring: None })
     }
 
     /// Sends the packets of a tunnel through this SA from now on; `false` if the tunnel has no such SA.
@@ -506,6 +513,7 @@ impl Ipsec {
         }
         self.sad_of(protocol).remove(spi);
         let windows = self.vpe_windows.remove(sa);
+        self.forget_order_of(sa);
         let mut window = self.inbound.remove(sa)?.window;
         if let Some(windows) = windows {
             // Of VPE it says how far all workers are by now.

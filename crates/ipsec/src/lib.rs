@@ -41,6 +41,7 @@ pub mod fragments;
 mod gradual_map;
 mod hearsay;
 mod held;
+mod in_order;
 mod inbound;
 mod inbound_vpe;
 mod keepalive;
@@ -86,8 +87,8 @@ pub use lifetime::{Lifetime, LifetimeState, LifetimeUse, Limits, Moment, Spent};
 pub use mtu_probe::MtuProbe;
 pub use numbers::{
     Block, DEFAULT_PEER_WINDOW, GatedNumbers, Lease, MAX_SHARERS, MAX_WINDOW, MIN_WINDOW, NumberSource,
-    Reordered, Reordering, ReplayError, ReplayWindow, Reserver, STALLED, SequenceError, SequenceNumbers,
-    SharedNumbers, SharedWindow, WINDOW_STEP, Waker,
+    ORDER_SPAN, PATIENCE, ReleaseCost, ReleaseRing, Reordered, Reordering, ReplayError, ReplayWindow,
+    Reserver, STALLED, SequenceError, SequenceNumbers, SharedNumbers, SharedWindow, WINDOW_STEP, Waker,
 };
 pub use outcome::{Bypassed, Cleared, Forward, Originated, Prepared, Protected, Sealed, Unprotected};
 pub use packet_rules::{Df, FlowLabel, MssClamp, PacketRules};

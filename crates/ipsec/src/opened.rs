@@ -33,6 +33,10 @@ enum Fate {
     Again,
     /// It is forwarded with its [MSS lowered](crate::mss_clamp).
     ClampMss,
+    /// It is forwarded in its [turn](crate::in_order), perhaps with its MSS lowered.
+    InOrder {
+        is_syn: bool,
+    },
 }
 
 /// An inner packet that may be forwarded.
@@ -88,9 +92,12 @@ impl Ipsec {
         mut forward: impl FnMut(Cleared, &mut Pool),
     ) {
         let count = count.min(jobs.len()).min(BATCH_SIZE);
-        let refusals = self.judge_batch(&mut jobs[..count], now, clock);
+        let mut refusals = self.judge_batch(&mut jobs[..count], now, clock);
         if self.has_interfaces {
             self.name_interfaces(&mut jobs[..count]);
+        }
+        if self.is_in_order() {
+            self.order_batch(&jobs[..count], &mut refusals);
         }
         if !refusals.is_any {
             jobs.drain(..count).for_each(|job| forward(Cleared::new(job.buffer), pool));
@@ -107,6 +114,29 @@ impl Ipsec {
                     self.clamp_mss_inbound(&mut packet, sa);
                     forward(Cleared::new(packet), pool);
                 }
+                Some(Fate::InOrder { is_syn }) => {
+                    let (mut packet, number) = (job.buffer, job.sequence);
+                    if is_syn {
+                        self.clamp_mss_inbound(&mut packet, sa);
+                    }
+                    self.hold_in_order(sa, number, Cleared::new(packet), now);
+                }
+            }
+        }
+    }
+
+    /// Has packets of SAs that are released in order wait for their turn.
+    #[cold]
+    #[inline(never)]
+    fn order_batch(&self, jobs: &[Job], refusals: &mut Refusals) {
+        for (place, job) in jobs.iter().enumerate().filter(|(_, job)| self.has_order(job)) {
+            match refusals.fates[place] {
+                None => refusals.set(place, Fate::InOrder { is_syn: false }),
+                Some(Fate::ClampMss) => refusals.set(place, Fate::InOrder { is_syn: true }),
+                // Copies were released before, or will be.
+                Some(Fate::Drop(DropReason::ReplayTooOld | DropReason::ReplayDuplicate)) => {}
+                Some(Fate::Drop(_)) if job.status == JobStatus::Done => self.skip_in_order(job),
+                Some(Fate::Drop(_) | Fate::Again | Fate::InOrder { .. }) => {}
             }
         }
     }

@@ -11,6 +11,7 @@ use crate::encap::{Encap, IpsecProtocol, MAX_DATAGRAM, MAX_ICV_BYTES, Mode, then
 use crate::event::Event;
 use crate::fragments::{FragmentChecker, Identifications, Reassembler};
 use crate::held::Held;
+use crate::in_order::InOrder;
 use crate::lifetime::{LifetimeUse, Moment};
 use crate::mss_clamp;
 use crate::numbers::{ReplayWindow, SequenceNumbers};
@@ -78,6 +79,8 @@ pub struct Ipsec {
     pub(crate) held: Held,
     pub(crate) replies: ReplyBudget,
     pub(crate) sharing: Sharing,
+    /// What waits for its turn, where packets are released in order.
+    pub(crate) in_order: Option<Box<InOrder>>,
 }
 
 /// Tunnels for which the tables by their indices have room from the start: more than a gateway takes (20,000

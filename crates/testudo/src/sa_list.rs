@@ -186,6 +186,20 @@ fn reordered_cell(counted: &Value) -> String {
     }
 }
 
+/// How many packets waited for their turn, how long at most, and how often others went on without them.
+fn release_cell(cost: &Value) -> String {
+    let count = |key: &str| cost[key].as_u64().unwrap_or(0);
+    match count("waited") {
+        0 => "0".to_owned(),
+        waited => format!(
+            "{}, {} µs at most, {} passed over",
+            grouped(waited),
+            grouped(count("longest_wait_us")),
+            grouped(count("passed_over"))
+        ),
+    }
+}
+
 /// A column that is there where an SA has something to show in it.
 type Column = (&'static str, fn(&Value) -> String);
 
@@ -209,6 +223,8 @@ fn further_columns(list: &Value) -> Vec<Column> {
         some(|sa| sa["connection"].is_object(), ("connection", |sa| connection_cell(&sa["connection"]))),
         // Where several workers have them: as RFC 4737 counts it.
         some(|sa| sa["reordering"].is_object(), ("reordered", |sa| reordered_cell(&sa["reordering"]))),
+        // Where they release its packets in order: what that costs.
+        some(|sa| sa["release"].is_object(), ("waited", |sa| release_cell(&sa["release"]))),
         // Of tunnels of single flows, the values that theirs are for.
         some(|sa| !sa["for"].is_null(), ("for", |sa| values_of(&sa["for"]))),
     ];
@@ -304,6 +320,10 @@ mod tests {
         assert!(shown[0].ends_with("reordered"), "{shown:?}");
         assert!(shown[1].ends_with("1,200 (1.50 %), by 65 at most"), "{shown:?}");
         assert!(shown[2].ends_with("  0"), "{shown:?}");
+        let cost = json!({ "waited": 9000, "longest_wait_us": 1034, "passed_over": 2 });
+        let released = lines(&json!([{ "tunnel": "a", "release": cost }]));
+        assert!(released[0].ends_with("waited"), "{released:?}");
+        assert!(released[1].ends_with("9,000, 1,034 µs at most, 2 passed over"), "{released:?}");
     }
 
     #[test]

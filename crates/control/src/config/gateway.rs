@@ -51,6 +51,7 @@ pub(super) fn read_gateway(
     let log = section.or_default(walker, "log", LogLevel::Info, value::choice(&levels));
     let buffers = section.or_default(walker, "buffers", 4096, value::number(256, 1 << 20));
     let workers = workers::read(&mut section, walker, &engines);
+    let spread_inbound = workers::read_spread(&mut section, walker, workers);
     let seccomp = section.or_default(walker, "seccomp", true, value::boolean);
     let allow_key_export = section.or_default(walker, "allow_key_export", false, value::boolean);
     let audit = section.located(walker, "audit", audit(base));
@@ -76,6 +77,7 @@ pub(super) fn read_gateway(
         audit,
         buffers,
         workers,
+        spread_inbound,
         seccomp,
         allow_key_export,
     })

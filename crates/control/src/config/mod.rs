@@ -75,7 +75,7 @@ pub(crate) use suggest::did_you_mean;
 pub(crate) use traffic::networks;
 pub use traffic::{protocol_name, protocol_number};
 pub use tunnel::MAX_SELECTORS;
-pub use workers::{MAX_WORKERS, Roles, Workers};
+pub use workers::{MAX_WORKERS, Roles, SpreadInbound, Workers};
 pub use xdp::{XdpMode, XdpSettings, ZeroCopy};
 
 use checks::Facts;

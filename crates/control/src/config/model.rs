@@ -3,7 +3,7 @@
 use super::engine::Cryptodev;
 use super::offload::Offload;
 use super::port_kind::PortKind;
-use super::workers::Workers;
+use super::workers::{SpreadInbound, Workers};
 use crate::keys::KeySource;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -59,6 +59,8 @@ pub struct Gateway {
     pub buffers: usize,
     /// How many workers there are.
     pub workers: Workers,
+    /// How packets from peers are spread over them.
+    pub spread_inbound: SpreadInbound,
     /// Whether the system calls of the running gateway are filtered.
     pub seccomp: bool,
     /// Whether the keys of SAs stay in memory, for root and the gateway's own user to read.

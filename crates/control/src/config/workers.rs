@@ -1,4 +1,5 @@
-//! Reads `workers` of `[gateway]`: how many there are, and what each does.
+//! Reads `workers` and `spread_inbound` of `[gateway]`: how many there are, what each does, and which packets
+//! come to which.
 
 use super::checks::Facts;
 use super::model::{Tunnel, UnprotectedPort};
@@ -96,6 +97,38 @@ impl Workers {
         let is_for_both = roles.iter().all(|role| *role == Role::Both);
         if is_for_both { Self::Count(roles.len()) } else { Self::Roles(Roles::of(roles)) }
     }
+}
+
+/// How packets from peers are spread over several workers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SpreadInbound {
+    /// Those of an SA come to one worker.
+    BySa,
+    /// Those of an SA come to all workers, by their numbers, and leave in the order of these.
+    InOrder,
+    /// Those of an SA come to all workers, by their numbers, and leave as they are opened.
+    Unordered,
+}
+
+impl SpreadInbound {
+    /// All, with their names in the configuration.
+    pub const NAMES: [(&'static str, Self); 3] =
+        [("by-sa", Self::BySa), ("in-order", Self::InOrder), ("unordered", Self::Unordered)];
+}
+
+/// `spread_inbound = "in-order"`: with several workers.
+pub(super) fn read_spread(
+    section: &mut Section<'_>,
+    walker: &mut Walker<'_>,
+    workers: Workers,
+) -> SpreadInbound {
+    let choice = value::choice(&SpreadInbound::NAMES);
+    let spread = section.or_default(walker, "spread_inbound", SpreadInbound::BySa, choice);
+    if spread != SpreadInbound::BySa && workers == Workers::Count(1) {
+        let problem = Problem::expected("`spread_inbound` with several workers");
+        section.refuse(walker, "spread_inbound", problem.help("set `workers`, or leave it out"));
+    }
+    spread
 }
 
 /// `workers = 4`, or `workers = "all"`, or `workers = ["encrypt", "decrypt"]`, or

@@ -27,7 +27,7 @@ use super::usages;
 use super::watchdog::Watchdog;
 use super::worker_threads::{WorkerParts, WorkerThreads};
 use super::xfrm::XfrmSocket;
-use crate::config::{AuditTarget, Configuration, Ike, KnownAnswers, Loaded};
+use crate::config::{AuditTarget, Configuration, Ike, KnownAnswers, Loaded, SpreadInbound};
 use crate::firewall::RouteChange;
 use crate::processors;
 use crate::{Fingerprint, LeaseStore, StoreError};
@@ -233,6 +233,9 @@ fn make_workers(parts: Vec<WorkerParts>, configuration: &Configuration) -> io::R
         worker.set_audit(configuration.gateway.audit != AuditTarget::Off);
         if number != leader {
             worker.follow();
+        }
+        if configuration.gateway.spread_inbound == SpreadInbound::InOrder {
+            worker.release_in_order();
         }
         Ok(worker)
     };

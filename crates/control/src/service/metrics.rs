@@ -24,7 +24,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 use testudo_crypto::OffloadReport;
 use testudo_gateway::{AllCounters, InterfaceSnapshot, PortSnapshot, SaCounts, WorkerCounters};
-use testudo_ipsec::Reordered;
+use testudo_ipsec::{ReleaseCost, Reordered};
 use testudo_packet::{DropReason, MEASURED_OF, PortCounters, Stage, StageTimes, ticks};
 
 /// Clients that are served, and that are refused, at the same time at most.
@@ -199,6 +199,18 @@ const REORDERING_METRICS: [ReorderingMetric; 2] = [
     ("sa_reordered", "Those of them that arrived after one with a higher number (RFC 4737 3.3)", |counted| {
         counted.reordered
     }),
+];
+
+/// One metric over the SAs from peers whose packets several workers release in order.
+type ReleaseMetric = (&'static str, &'static str, fn(ReleaseCost) -> u64);
+
+const RELEASE_METRICS: [ReleaseMetric; 2] = [
+    ("sa_release_waits", "Packets of an inbound SA that waited for their turn", |cost| cost.waited),
+    (
+        "sa_release_passed_over",
+        "Times that packets of an inbound SA went on without numbers that had not come",
+        |cost| cost.passed_over,
+    ),
 ];
 
 /// One metric over both ports: name, help text, value.
@@ -483,6 +495,10 @@ fn encode_associations(encoder: &mut DescriptorEncoder<'_>, tunnels: &[Running])
     for (name, help, get) in REORDERING_METRICS {
         let counted = sas.iter().filter_map(|(labels, c)| Some((labels.clone(), get(c.reordered()?))));
         family(encoder, name, help, counted)?;
+    }
+    for (name, help, get) in RELEASE_METRICS {
+        let costs = sas.iter().filter_map(|(labels, c)| Some((labels.clone(), get(c.release_cost()?))));
+        family(encoder, name, help, costs)?;
     }
     let drops = sas.into_iter().flat_map(|(labels, counters)| {
         let hit = DropReason::ALL.iter().filter(|&&reason| counters.drops(reason) > 0);

@@ -393,6 +393,11 @@ pub(super) fn sa(running: &Running, sa: &RunningSa, peers: &Peers) -> Value {
             "reordered": counted.reordered,
             "longest_extent": counted.longest_extent,
         })),
+        "release": counters.and_then(SaCounts::release_cost).map(|cost| json!({
+            "waited": cost.waited,
+            "longest_wait_us": cost.longest_wait_us,
+            "passed_over": cost.passed_over,
+        })),
         "drops": drops,
     })
 }

@@ -29,6 +29,7 @@ mod handmade;
 mod headers;
 mod held;
 mod hidden_fields;
+mod in_order;
 mod interfaces;
 mod kept_jobs;
 mod key_layout;

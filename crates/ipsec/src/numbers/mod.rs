@@ -29,6 +29,7 @@ mod gates;
 mod grants;
 mod lease;
 mod padded;
+mod release;
 mod reordering;
 mod sequence;
 #[cfg(all(test, not(loom)))]
@@ -41,6 +42,7 @@ mod window_tests;
 
 pub use gates::GatedNumbers;
 pub use lease::{Lease, NumberSource, Waker};
+pub use release::{ORDER_SPAN, PATIENCE, ReleaseCost, ReleaseRing};
 pub use reordering::{Reordered, Reordering};
 pub use sequence::{SequenceError, SequenceNumbers};
 pub use shared_sequence::{Block, DEFAULT_PEER_WINDOW, MAX_SHARERS, Reserver, STALLED, SharedNumbers};

@@ -41,11 +41,12 @@
 //! 2^37 numbers ago, may have up to 32 numbers refused as duplicates, and none accepted twice.
 
 use super::padded::Padded;
+use super::release::ReleaseRing;
 use super::reordering::{Arrivals, Reordering};
 use super::window::{OFF, ReplayError, ReplayWindow, window_size};
 use crate::shared_use::SharedUse;
 use crate::sync::{AtomicU64, Ordering};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use testudo_packet::prefetch;
 
 /// Numbers in a word.
@@ -63,6 +64,7 @@ pub struct SharedWindow {
     used: Arc<SharedUse>,
     /// Of an SA that has one window.
     reordering: Option<Arc<Reordering>>,
+    ring: OnceLock<Arc<ReleaseRing>>,
 }
 
 /// A word that was read.
@@ -110,7 +112,15 @@ impl SharedWindow {
             words: (0..words).map(|_| AtomicU64::new(0)).collect(),
             used,
             reordering: None,
+            ring: OnceLock::new(),
         }
+    }
+
+    /// The order in which its workers release packets. It begins where the window is when the first of them
+    /// asks.
+    #[must_use]
+    pub fn ring(&self) -> &Arc<ReleaseRing> {
+        self.ring.get_or_init(|| Arc::new(ReleaseRing::after(self.top())))
     }
 
     /// How far out of order its packets were; `None` for one of several windows of an SA.

@@ -2,14 +2,18 @@
 
 use crate::exit::{Failure, Kind, failure};
 use crate::interface;
+use std::num::NonZeroU32;
 use testudo_control::Configuration;
-use testudo_control::config::{Action, OuterEndpoint, OuterProtocol, Tunnel};
+use testudo_control::config::{Action, OuterEndpoint, OuterProtocol, SpreadInbound, Tunnel};
 use testudo_gateway::Role;
 use testudo_ipsec::Mode;
 use testudo_packet::Port;
 use testudo_port_socket::{Encapsulation, Endpoint, OpenError, SocketConfig, SocketPort, SocketQueues};
 use testudo_port_tun::{TunConfig, TunPort, TunQueues};
 use testudo_wire::steering::Steering;
+
+/// Numbers of an SA that come to one worker, where its packets are spread: a batch.
+const BLOCK: NonZeroU32 = NonZeroU32::new(64).unwrap();
 
 /// Opens the TUN interfaces with a queue for each worker, and configures them and brings them up: the main
 /// one first, if it is one. Returns the queues of all interfaces for each worker.
@@ -79,26 +83,41 @@ pub fn endpoint(OuterEndpoint { local, protocol }: OuterEndpoint) -> Endpoint {
 }
 
 /// The sockets of a configuration, without a mark where the system refuses that alone.
-fn open_marked(mut config: SocketConfig, roles: &[Role]) -> Result<(Vec<SocketPort>, bool), OpenError> {
-    match open_queues(&config, roles) {
+fn open_marked(
+    mut config: SocketConfig,
+    roles: &[Role],
+    steering: Steering,
+) -> Result<(Vec<SocketPort>, bool), OpenError> {
+    match open_queues(&config, roles, steering) {
         Err(error @ OpenError::NotMarked { .. }) => {
             tracing::warn!("{error}; policies to networks with a peer's own address are refused");
             config.mark = 0;
-            open_queues(&config, roles).map(|ports| (ports, false))
+            open_queues(&config, roles, steering).map(|ports| (ports, false))
         }
         outcome => outcome.map(|ports| (ports, config.mark != 0)),
     }
 }
 
-/// A socket of each endpoint for each worker, which gets datagrams if the worker takes any. All packets of an
-/// SA come to one worker, so that their order stays; what steers them stays in the kernel as long as the
-/// sockets do.
-fn open_queues(config: &SocketConfig, roles: &[Role]) -> Result<Vec<SocketPort>, OpenError> {
+/// Which worker gets a packet. Where all packets of an SA come to one, their order stays as it was.
+fn steering(configuration: &Configuration) -> Steering {
+    match configuration.gateway.spread_inbound {
+        SpreadInbound::BySa => Steering::BySpi,
+        SpreadInbound::InOrder | SpreadInbound::Unordered => Steering::BySequence { block: BLOCK },
+    }
+}
+
+/// A socket of each endpoint for each worker, which gets datagrams if the worker takes any. What steers them
+/// stays in the kernel as long as the sockets do.
+fn open_queues(
+    config: &SocketConfig,
+    roles: &[Role],
+    steering: Steering,
+) -> Result<Vec<SocketPort>, OpenError> {
     if let [_] = roles {
         return SocketPort::open(config).map(|port| vec![port]);
     }
     let (queues, senders) = (count(roles, Role::decrypts), count(roles, |role| !role.decrypts()));
-    let (_, mut ports) = SocketQueues::open_with_senders(config, queues, senders, |_| Steering::BySpi)?;
+    let (_, mut ports) = SocketQueues::open_with_senders(config, queues, senders, |_| steering)?;
     let senders = ports.split_off(usize::try_from(queues).unwrap_or(usize::MAX).min(ports.len()));
     Ok(by_role(roles, Role::decrypts, ports, senders))
 }
@@ -119,7 +138,8 @@ pub fn open_sockets(
     config.hop_limits = configuration.ike.is_some() || configuration.tunnels.iter().any(is_transport);
     config.bypass = configuration.policies.iter().any(|p| p.action == Action::Bypass);
     config.mark = configuration.ike.as_ref().map_or(0, |ike| ike.mark);
-    let (ports, is_marked) = open_marked(config, roles).map_err(failure(Kind::Port))?;
+    let (ports, is_marked) =
+        open_marked(config, roles, steering(configuration)).map_err(failure(Kind::Port))?;
     // What holds for the first one that gets datagrams holds for all.
     let first = roles.iter().position(|role| role.decrypts()).unwrap_or(0);
     let Some(port) = ports.get(first) else { return Ok((ports, is_marked)) };

@@ -1,4 +1,4 @@
-//! `workers` of `[gateway]`, and `peer_window` of a tunnel.
+//! `workers` and `spread_inbound` of `[gateway]`, and `peer_window` of a tunnel.
 
 use super::*;
 use testudo_gateway::Role;
@@ -20,6 +20,21 @@ fn numbers_of_workers_that_cannot_be_are_refused() {
     for value in ["0", "65", "\"many\"", "-1"] {
         expect(&in_gateway(&format!("workers = {value}")), &["workers", "a number from 1 to 64, or \"all\""]);
     }
+}
+
+#[test]
+fn packets_of_an_sa_are_spread_over_several_workers_where_that_is_said() {
+    let spread = |workers: &str, value: &str| {
+        good(&in_gateway(&format!("workers = {workers}\nspread_inbound = \"{value}\"")))
+            .gateway
+            .spread_inbound
+    };
+    assert_eq!(spread("1", "by-sa"), SpreadInbound::BySa);
+    assert_eq!([spread("2", "in-order"), spread("\"all\"", "in-order")], [SpreadInbound::InOrder; 2]);
+    assert_eq!(spread("2", "unordered"), SpreadInbound::Unordered);
+    let alone = in_gateway("spread_inbound = \"in-order\"");
+    expect(&alone, &["spread_inbound", "with several workers", "set `workers`"]);
+    expect(&in_gateway("workers = 2\nspread_inbound = \"yes\""), &["spread_inbound", "\"in-order\""]);
 }
 
 #[test]

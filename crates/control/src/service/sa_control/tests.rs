@@ -5,7 +5,7 @@ use crate::config::{Configuration, Loaded, TunnelKeys};
 use crate::service::ephemeral_keys::MAX_EPHEMERAL_KEYS;
 use crate::service::installed::Numbers;
 use crate::service::port_details::BothDetails;
-use crate::service::report::Facts;
+use crate::service::report::{self, Facts};
 use crate::service::saver::Saver;
 use crate::store::MAX_WINDOW_BYTES;
 use crate::{MemoryStore, Store};
@@ -206,7 +206,7 @@ fn reordering_is_told_of_sas_from_peers_that_several_workers_have() {
         let (shared, engines) = (&gateway.shared, report::EnginesInService::of(&gateway.shared.facts));
         let now = testudo_gateway::Clock::now(&shared.facts.clock);
         let rows = report::security_associations(&shared.installed(), &shared.peers(), &engines, now);
-        let of = |row: &Value| (row["direction"].clone(), row["reordering"].clone());
+        let of = |row: &Value| (row["direction"].clone(), row["reordering"].clone(), row["release"].clone());
         let mut rows: Vec<_> = rows.as_array().unwrap().iter().map(of).collect();
         rows.dedup();
         rows.truncate(2);
@@ -215,7 +215,7 @@ fn reordering_is_told_of_sas_from_peers_that_several_workers_have() {
         (rows, samples.count())
     };
     let directions = ["outbound", "inbound"].map(Value::from);
-    assert_eq!(told(), (directions.clone().map(|direction| (direction, Value::Null)).to_vec(), 0));
+    assert_eq!(told(), (directions.clone().map(|of| (of, Value::Null, Value::Null)).to_vec(), 0));
     let loaded = loaded("");
     let empty = InstalledTunnels::empty(loaded.configuration.clone());
     let (update, mut installed, _) = empty.plan(&loaded, &Numbers::KnownAnswers).unwrap();
@@ -223,14 +223,19 @@ fn reordering_is_told_of_sas_from_peers_that_several_workers_have() {
         let [protected, unprotected] =
             ["protected", "unprotected"].map(|name| Box::new(MemoryPort::with_handle(name, 64).0));
         let ports = PortPair { protected, unprotected };
-        Worker::new(ports, Pool::new(256, 2048), vec![Box::new(PortableEngine::new())], Box::default())
+        let engines: Vec<Box<dyn testudo_crypto::Engine>> = vec![Box::new(PortableEngine::new())];
+        let mut worker = Worker::new(ports, Pool::new(256, 2048), engines, Box::default());
+        worker.release_in_order();
+        worker
     });
     let now = testudo_gateway::Clock::now(&gateway.shared.facts.clock);
     assert!(installed.note(Worker::update_all(&mut workers, update, now)).is_empty());
     gateway.shared.replace_installed(installed);
     let counted = json!({ "arrived": 0, "reordered": 0, "longest_extent": 0 });
+    let cost = json!({ "waited": 0, "longest_wait_us": 0, "passed_over": 0 });
     let [outbound, inbound] = directions;
-    assert_eq!(told(), (vec![(outbound, Value::Null), (inbound, counted)], 2), "of each of two tunnels");
+    let rows = vec![(outbound, Value::Null, Value::Null), (inbound, counted, cost)];
+    assert_eq!(told(), (rows, 2), "of each of two tunnels");
 }
 
 /// RFC 4106 2: under a key that began again at 1, nonces would repeat.

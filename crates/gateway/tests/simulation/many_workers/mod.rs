@@ -24,13 +24,18 @@ use encapsulation::Case;
 use fastrand::Rng;
 use judge::Judge;
 use site::{Site, other, under};
+use std::num::NonZeroU32;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Duration;
 use testudo_crypto::Engine;
 use testudo_engine_late::LateConfig;
 use testudo_gateway::UseFrom;
 use testudo_packet::DropReason;
+use testudo_wire::steering::Steering;
 use wire::{DELAY, Wire};
+
+/// Numbers of an SA that come to one worker where it is spread.
+const BLOCK: NonZeroU32 = NonZeroU32::new(8).unwrap();
 
 /// Makes the engines of a worker.
 pub type Engines = Box<dyn FnMut() -> Vec<Box<dyn Engine>>>;
@@ -44,7 +49,7 @@ pub enum Fault {
     WindowsApart,
 }
 
-struct Scenario {
+pub struct Scenario {
     case: Case,
     seed: u64,
     steps: usize,
@@ -53,6 +58,8 @@ struct Scenario {
     is_late: bool,
     /// Workers crash and restart, and keys are replaced.
     changes: bool,
+    /// Each SA is spread over the workers, which release its packets in order.
+    in_order: bool,
     fault: Option<Fault>,
 }
 
@@ -78,6 +85,18 @@ pub fn packet(from: Side, id: u32) -> Vec<u8> {
     let bytes = 60 + id as usize * 37 % 300;
     let (source, destination) = if from == Side::A { (a, b) } else { (b, a) };
     Inner { seed: id.into(), ..Inner::udp(&source, &destination, bytes) }.bytes()
+}
+
+impl Scenario {
+    /// How a port spreads what comes from the peer.
+    fn steering(&self) -> Steering {
+        if self.in_order { Steering::BySequence { block: BLOCK } } else { self.case.steering }
+    }
+
+    /// The time that a step takes. Where packets wait for their turn, a millisecond is long.
+    fn a_step(&self) -> Duration {
+        if self.in_order { Duration::from_micros(50) } else { Duration::from_millis(1) }
+    }
 }
 
 /// How far both gateways are with a new key.
@@ -117,12 +136,13 @@ impl World {
                 true => SharedEngine::new(LateConfig::reliable(late.u64(..))).before_portable(),
                 false => portable(),
             });
-            Site::new(side, case, random.usize(2..=4), engines, scenario.fault)
+            Site::new(side, &scenario, random.usize(2..=4), engines)
         });
         let wires = [(); 2].map(|()| Wire::new(case, scenario.is_hostile, random.fork()));
         let judges = [Side::A, Side::B].map(|side| {
             let workers = sites[index_of(side)].members.len();
-            Judge::new(other(side), case, workers, !scenario.is_late)
+            // Where the order is restored, a packet leaves in no known turn.
+            Judge::new(other(side), case, workers, !scenario.is_late && !scenario.in_order)
         });
         Self {
             random,
@@ -154,7 +174,7 @@ impl World {
         let count = self.sites[at].members.len();
         for arrival in self.wires[1 - at].arriving(self.step) {
             let is_astray = self.scenario.is_hostile && self.random.bool();
-            let steered = self.scenario.case.steering.queue_of_datagram(&arrival.bytes, count as u32);
+            let steered = self.scenario.steering().queue_of_datagram(&arrival.bytes, count as u32);
             let worker = if is_astray { self.random.usize(..count) } else { steered as usize };
             self.sites[at].arrive(worker, arrival);
         }
@@ -194,7 +214,7 @@ impl World {
             if self.random.usize(..12) == 0 {
                 self.sites[at].store.serve();
             }
-            self.sites[at].advance(Duration::from_millis(1), &mut self.random);
+            self.sites[at].advance(self.scenario.a_step(), &mut self.random);
             if self.scenario.is_hostile && self.random.usize(..50) == 0 {
                 self.wires[at].replay(30, self.step);
             }
@@ -278,6 +298,7 @@ impl World {
             self.step += 1;
             for at in [0, 1] {
                 self.sites[at].store.serve();
+                self.sites[at].advance(self.scenario.a_step(), &mut self.random);
                 self.arrive(at);
                 for worker in 0..self.sites[at].members.len() {
                     self.turn(at, worker);
@@ -288,7 +309,8 @@ impl World {
                 let busy = |m: &site::Member| {
                     let worker = &m.gateway.worker;
                     let arriving = m.gateway.protected.arriving() + m.gateway.unprotected.arriving();
-                    arriving > 0 || worker.is_busy() || worker.waits_for_numbers()
+                    let waits = worker.waits_for_numbers() || worker.waits_for_order();
+                    arriving > 0 || worker.is_busy() || waits
                 };
                 !site.is_changing() && !site.members.iter().any(busy)
             };
@@ -313,6 +335,9 @@ impl World {
                     assert_eq!(judge.came, wire.sent, "nothing else is lost");
                 }
             }
+            if self.scenario.in_order && !self.scenario.changes {
+                assert_eq!(judge.came, judge.accepted, "what was received is released");
+            }
             self.outcome.sent += wire.sent;
             self.outcome.delivered += judge.came;
             self.outcome.refused += judge.refused;
@@ -325,9 +350,10 @@ impl World {
 
 /// Runs a scenario; if it fails, prints how to run it again.
 fn run(scenario: Scenario) -> Outcome {
-    let Scenario { case, seed: own, is_hostile, is_late, changes, .. } = &scenario;
+    let Scenario { case, seed: own, is_hostile, is_late, changes, in_order, .. } = &scenario;
     let name = format!(
-        "{}, window {}, seed {own:#x}, hostile {is_hostile}, late {is_late}, changes {changes}",
+        "{}, window {}, seed {own:#x}, hostile {is_hostile}, late {is_late}, changes {changes}, \
+         in order {in_order}",
         case.name, case.spec.window
     );
     catch_unwind(AssertUnwindSafe(|| World::new(scenario).run())).unwrap_or_else(|panic| {
@@ -341,7 +367,7 @@ fn run(scenario: Scenario) -> Outcome {
 }
 
 /// Every case, with engines that answer at once and late, and with changes and without.
-fn run_all(salt: u64, is_hostile: bool, window: Option<u32>) -> Outcome {
+fn run_all(salt: u64, is_hostile: bool, window: Option<u32>, in_order: bool) -> Outcome {
     let mut all = Outcome::default();
     let mut number = 0;
     for case in encapsulation::all() {
@@ -352,7 +378,8 @@ fn run_all(salt: u64, is_hostile: bool, window: Option<u32>) -> Outcome {
             let seed = seed() ^ salt << 56 ^ number << 32;
             let steps = if changes { 3000 } else { 1000 };
             let fault = None;
-            let outcome = run(Scenario { case, seed, steps, is_hostile, is_late, changes, fault });
+            let scenario = Scenario { case, seed, steps, is_hostile, is_late, changes, in_order, fault };
+            let outcome = run(scenario);
             assert!(outcome.delivered * 2 > outcome.sent, "too little came through: {outcome:?}");
             for (sum, more) in all.each_mut().into_iter().zip(outcome.each()) {
                 *sum += more;
@@ -378,13 +405,20 @@ impl Outcome {
 
 #[test]
 fn many_workers_use_no_nonce_twice_and_let_no_replay_through() {
-    let all = run_all(1, true, None);
+    let all = run_all(1, true, None, false);
     assert!(all.replayed > 10_000, "the network tried");
 }
 
 #[test]
 fn a_peer_with_a_window_of_32_takes_all_that_many_workers_send() {
-    run_all(2, false, Some(32));
+    run_all(2, false, Some(32), false);
+}
+
+#[test]
+fn many_workers_that_release_in_order_lose_nothing_and_let_no_replay_through() {
+    run_all(5, false, Some(4096), true);
+    let all = run_all(6, true, None, true);
+    assert!(all.replayed > 10_000, "the network tried");
 }
 
 #[test]
@@ -396,6 +430,7 @@ fn many_workers_do_the_same_again_from_the_same_seed() {
         is_hostile: true,
         is_late: true,
         changes: true,
+        in_order: true,
         fault: None,
     };
     let outcome = run(scenario());
@@ -406,7 +441,8 @@ fn run_with(fault: Fault) {
     let case = encapsulation::all().remove(0);
     let (seed, steps) = (seed() ^ 4 << 56, 1000);
     let fault = Some(fault);
-    run(Scenario { case, seed, steps, is_hostile: true, is_late: false, changes: false, fault });
+    let (is_late, changes, in_order) = (false, false, false);
+    run(Scenario { case, seed, steps, is_hostile: true, is_late, changes, in_order, fault });
 }
 
 /// The simulation is worth something.

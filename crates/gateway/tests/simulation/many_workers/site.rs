@@ -4,7 +4,7 @@
 use super::encapsulation::Case;
 use super::judge::Judge;
 use super::wire::Arrival;
-use super::{Engines, Fault};
+use super::{Engines, Fault, Scenario};
 use crate::support::gateway::PoolSize;
 use crate::support::{Gateway, LeaseTwin, PortHandle, Side, TunnelSpec};
 use fastrand::Rng;
@@ -55,6 +55,7 @@ pub struct Site {
     in_progress: Option<InProgress>,
     engines: Engines,
     fault: Option<Fault>,
+    in_order: bool,
     /// Drops of workers that are gone.
     drops: HashMap<DropReason, u64>,
     now: Duration,
@@ -73,7 +74,8 @@ pub fn other(side: Side) -> Side {
 }
 
 impl Site {
-    pub fn new(side: Side, case: &Case, workers: usize, engines: Engines, fault: Option<Fault>) -> Self {
+    pub fn new(side: Side, scenario: &Scenario, workers: usize, engines: Engines) -> Self {
+        let case = &scenario.case;
         let mut store = LeaseTwin::new(100);
         let mut saved = HashMap::new();
         if case.begins_after > 0 {
@@ -91,7 +93,8 @@ impl Site {
             saved,
             in_progress: None,
             engines,
-            fault,
+            fault: scenario.fault,
+            in_order: scenario.in_order,
             drops: HashMap::new(),
             now: Duration::ZERO,
             pushed: 0,
@@ -119,6 +122,9 @@ impl Site {
             let Gateway { mut worker, protected, unprotected, clock } = whole;
             if !workers.is_empty() {
                 worker.follow();
+            }
+            if self.in_order {
+                worker.release_in_order();
             }
             clock.advance(self.now);
             workers.push(worker);
@@ -406,7 +412,8 @@ impl Site {
     pub fn assert_settled(&self) {
         self.assert_books();
         for Member { gateway, queue, .. } in &self.members {
-            assert!(queue.is_empty() && !gateway.worker.waits_for_numbers() && !gateway.worker.is_busy());
+            let worker = &gateway.worker;
+            assert!(queue.is_empty() && !worker.waits_for_numbers() && !worker.is_busy());
             gateway.assert_settled();
         }
     }
