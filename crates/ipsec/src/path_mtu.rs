@@ -20,7 +20,7 @@
 //! - it is the first in a second for the SA.
 //!
 //! An attacker on the path, who sees the packets, can thus reduce an SA to 1280 or 576 bytes, not stop it (he
-//! could drop the packets as well). What VPE adds to this: [`crate::vpe`]. What was learned is forgotten after ten minutes (RFC 1191 6.3, RFC 8201
+//! could drop the packets as well). What was learned is forgotten after ten minutes (RFC 1191 6.3, RFC 8201
 //! 4), or when the peer moves. All other errors about packets of SAs are ignored. Where routers are silent,
 //! [`crate::mtu_probe`] finds out.
 
@@ -254,8 +254,8 @@ impl SaName {
         Some(Self { protocol, spi, peer, port })
     }
 
-    /// What a packet of VPE shows of it whose quote ends before the SPI: any SPI, for which 0 stands, which no
-    /// packet has. `None` for ESP and AH.
+    /// What a packet of VPE shows of it whose quote ends before the SPI: any SPI, for which 0 stands, which
+    /// no packet has. `None` for ESP and AH.
     fn without_spi(self) -> Option<Self> {
         (self.protocol == IpsecProtocol::Vpe).then_some(Self { spi: 0, ..self })
     }

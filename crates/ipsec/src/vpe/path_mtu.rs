@@ -6,9 +6,9 @@
 //!   16, as most routers do (RFC 1812 4.3.2.3):  the SPI, too
 //! ```
 //!
-//! Who does not see our packets must guess a number in a window of ours, and the SPI. A quote that ends before
-//! the SPI leaves the number alone, which counts from 1 in each window and can be guessed: such an error is
-//! believed as long as it leaves 1,280 bytes, which harms little.
+//! Who does not see our packets must guess a number in a window of ours, and the SPI. A quote that ends
+//! before the SPI leaves the number alone, which counts from 1 in each window and can be guessed: such an
+//! error is believed as long as it leaves 1,280 bytes, which harms little.
 
 use crate::Ipsec;
 use crate::encap::IpsecProtocol;
