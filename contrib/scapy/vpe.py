@@ -14,6 +14,8 @@ from that page, slow and obvious. It needs Scapy 2.5 or newer and the package cr
 `Association.open` raises `Refused`, whose `reason` is one of the names of docs/VPE.md.
 """
 
+import hashlib
+import hmac
 import struct
 
 from cryptography.exceptions import InvalidTag
@@ -61,6 +63,25 @@ class VPE(Packet):
 bind_layers(UDP, VPE, dport=PORT)
 bind_layers(IP, VPE, proto=PROTOCOL)
 bind_layers(IPv6, VPE, nh=PROTOCOL)
+
+
+def hkdf_sha256(keymat, salt, info, length):
+    """RFC 5869, with SHA-256."""
+    extracted = hmac.new(salt or bytes(32), keymat, hashlib.sha256).digest()
+    block, made, count = b"", b"", 0
+    while len(made) < length:
+        count += 1
+        block = hmac.new(extracted, block + info + bytes([count]), hashlib.sha256).digest()
+        made += block
+    return made[:length]
+
+
+def negotiated_key(suite, keymat, spi):
+    """The key of an SA that was negotiated as one of ESP, whose cipher key and salt are `keymat`."""
+    _, key_bytes = SUITES[suite]
+    if len(keymat) != key_bytes + 4:
+        raise ValueError("the cipher key and 4 bytes of salt")
+    return hkdf_sha256(keymat, b"", b"VPE" + struct.pack("!I", spi), key_bytes)
 
 
 class Refused(Exception):

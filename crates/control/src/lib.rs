@@ -31,6 +31,7 @@ pub mod keys;
 pub mod processors;
 pub mod service;
 pub mod store;
+pub mod vpe_key;
 
 pub use config::{ConfigError, ConfigErrors, Configuration};
 pub use fingerprint::{Fingerprint, HalfDigest, KeyDigests, fingerprint, numbers_of};

@@ -27,6 +27,11 @@ fn the_vectors_are_what_the_scapy_layer_writes() {
 }
 
 #[test]
+fn the_vectors_of_negotiated_keys_are_what_the_scapy_layer_makes() {
+    passes("keys.py", &[Path::new("--check")]);
+}
+
+#[test]
 fn the_scapy_layer_keeps_the_rules_of_windows_and_senders() {
     passes("association.py", &[]);
 }

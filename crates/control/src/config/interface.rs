@@ -3,6 +3,7 @@
 use super::checks::{Facts, unique};
 use super::gateway::{Link, Of, read_addresses, read_mtu, settle_mtu};
 use super::model::{Interface, InterfaceAddress};
+use super::negotiated_vpe::{NegotiatedVpe, read_negotiated};
 use super::suggest::did_you_mean;
 use super::value;
 use super::walk::{Located, Problem, Section, Walker};
@@ -18,6 +19,7 @@ pub(super) struct InterfaceDraft {
     if_id: Option<Located<u32>>,
     addresses: Vec<InterfaceAddress>,
     mtu: Option<Located<u16>>,
+    vpe: Option<NegotiatedVpe>,
 }
 
 /// Reads all of them, and notes their names, which tunnels may then have.
@@ -27,13 +29,13 @@ pub(super) fn read_interfaces(
     facts: &mut Facts,
 ) -> Vec<InterfaceDraft> {
     let sections = root.tables(walker, "interface", MAX_INTERFACES);
-    let drafts: Vec<_> = sections.into_iter().map(|section| read_interface(section, walker)).collect();
+    let drafts: Vec<_> = sections.into_iter().map(|section| read_interface(section, walker, facts)).collect();
     let names = drafts.iter().map(|draft| draft.name.as_ref().map(|name| name.value.clone()));
     facts.interfaces = names.collect();
     drafts
 }
 
-fn read_interface(mut section: Section<'_>, walker: &mut Walker<'_>) -> InterfaceDraft {
+fn read_interface(mut section: Section<'_>, walker: &mut Walker<'_>, facts: &mut Facts) -> InterfaceDraft {
     let name = section.required(walker, "name", "\"ipsec0\"", value::interface);
     if let Some(name) = &name {
         section.rename(format!("interface[{}]", name.value));
@@ -43,8 +45,9 @@ fn read_interface(mut section: Section<'_>, walker: &mut Walker<'_>) -> Interfac
         u32::try_from(number).map_err(|_| Problem::expected("a number of 32 bits"))
     });
     let (addresses, mtu) = (read_addresses(&mut section, walker), read_mtu(&mut section, walker));
+    let vpe = read_negotiated(&mut section, walker, if_id.is_some(), facts);
     section.finish(walker);
-    InterfaceDraft { name, if_id, addresses, mtu }
+    InterfaceDraft { name, if_id, addresses, mtu, vpe }
 }
 
 /// The interface that a tunnel names; the main one if it names none.
@@ -79,10 +82,10 @@ pub(super) fn complete(
     unique(walker, if_ids, || Problem::expected("an if_id that no other interface has"));
     let numbered = (1..).map(Number).zip(drafts);
     let complete = |(number, draft): (Number, InterfaceDraft)| {
-        let InterfaceDraft { name, if_id, addresses, mtu } = draft;
+        let InterfaceDraft { name, if_id, addresses, mtu, vpe } = draft;
         let are_negotiated = are_negotiated && if_id.is_some();
         let mtu = settle_mtu(walker, mtu, &Of { number, has_ipv6: false, are_negotiated }, &addresses, link);
-        Some(Interface { name: name?.value, if_id: if_id.map(|if_id| if_id.value), addresses, mtu })
+        Some(Interface { name: name?.value, if_id: if_id.map(|if_id| if_id.value), vpe, addresses, mtu })
     };
     numbered.map(complete).collect()
 }

@@ -29,6 +29,7 @@ mod mask;
 mod messages;
 mod model;
 mod mtu_probe;
+mod negotiated_vpe;
 mod network;
 mod offload;
 mod outer;
@@ -64,6 +65,7 @@ pub use model::{
     Action, AuditTarget, Configuration, Gateway, Ike, Interface, InterfaceAddress, KnownAnswer, LogLevel,
     Policy, ProtectedPort, Received, Remote, SaSettings, Selectors, Tunnel, UnprotectedPort,
 };
+pub use negotiated_vpe::NegotiatedVpe;
 pub use network::Network;
 pub(crate) use network::Networks;
 pub use offload::Offload;

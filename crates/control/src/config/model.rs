@@ -1,6 +1,7 @@
 //! The configuration as plain data: everything in it has been checked against everything else.
 
 use super::engine::Cryptodev;
+use super::negotiated_vpe::NegotiatedVpe;
 use super::offload::Offload;
 use super::port_kind::PortKind;
 use super::workers::{SpreadInbound, Workers};
@@ -159,6 +160,8 @@ pub struct Interface {
     pub name: String,
     /// The number by which key exchange daemons name it, as an XFRM interface of Linux.
     pub if_id: Option<u32>,
+    /// How what they negotiate for it runs as VPE; `None` where ESP stays ESP.
+    pub vpe: Option<NegotiatedVpe>,
     /// Its addresses.
     pub addresses: Vec<InterfaceAddress>,
     /// Its MTU in bytes: as configured, or the largest inner packet that fits each of its tunnels.

@@ -96,7 +96,11 @@ impl Configuration {
     #[must_use]
     pub fn outer_endpoints(&self) -> Vec<OuterEndpoint> {
         let configured = self.tunnels.iter().map(Tunnel::outer_endpoint);
-        covered_by_wildcards(configured.chain(self.ike.iter().flat_map(Ike::outer_endpoints)).collect())
+        let of_vpe =
+            self.interfaces.iter().filter_map(|interface| interface.vpe.filter(|_| self.ike.is_some()));
+        let of_vpe = of_vpe.flat_map(|vpe| vpe.outer_endpoints());
+        let negotiated = self.ike.iter().flat_map(Ike::outer_endpoints).chain(of_vpe);
+        covered_by_wildcards(configured.chain(negotiated).collect())
     }
 
     /// Whether the gateway does without this end on a host without IPv6: it is there for peers yet to come,

@@ -303,7 +303,7 @@ fn read_encapsulation(
     (None, udp.map(|_| Encapsulation::EspInUdp { local_port, remote_port }), keepalive)
 }
 
-fn read_keepalive(section: &mut Section<'_>, walker: &mut Walker<'_>) -> Option<Duration> {
+pub(super) fn read_keepalive(section: &mut Section<'_>, walker: &mut Walker<'_>) -> Option<Duration> {
     let seconds = value::number(0, MAX_KEEPALIVE_SECONDS);
     let seconds = section.or_default(walker, "keepalive_seconds", 20, seconds);
     (seconds > 0).then(|| Duration::from_secs(seconds))

@@ -8,7 +8,7 @@
 
 use super::api::Shared;
 use super::daemon::unix_s;
-use super::negotiated::{NegotiatedRoutes, Settings, WorkerPath, of_packet};
+use super::negotiated::{NegotiatedRoutes, NegotiatedTunnel, Settings, WorkerPath, of_packet};
 use super::peer;
 use super::xfrm::{Notification, Surroundings, XfrmServer, XfrmSocket};
 use crate::account;
@@ -19,7 +19,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
-use testudo_ipsec::{Event, EventKind, TunnelIndex};
+use testudo_ipsec::{Event, EventKind, IpsecProtocol, TunnelIndex};
 
 /// How often reserved SPIs are looked at.
 const TICK: Duration = Duration::from_secs(1);
@@ -196,6 +196,11 @@ impl Teller {
     }
 
     fn moved(&self, tunnel: TunnelIndex, spi: u32, from: SocketAddr) {
+        // A NAT's port for VPE is not the one for IKE, which a daemon would take it for.
+        let is_vpe = |of: Arc<NegotiatedTunnel>| of.running.tunnel.protocol == IpsecProtocol::Vpe;
+        if self.shared.installed().negotiated.at(tunnel).is_some_and(is_vpe) {
+            return;
+        }
         let Some(place) = self.shared.installed().negotiated.sa_of(tunnel, spi, false) else { return };
         let told = self.server.xfrm().mapping(place, from);
         self.server.tell(told.as_slice());

@@ -71,7 +71,7 @@ pub(super) fn refuse_what_needs_a_restart(old: &Configuration, new: &Configurati
     // Which interfaces there are; their MTUs are last, as below.
     let names = |configuration: &Configuration| -> Vec<_> {
         let all = configuration.interfaces.iter();
-        all.map(|interface| (interface.name.clone(), interface.if_id)).collect()
+        all.map(|interface| (interface.name.clone(), interface.if_id, interface.vpe)).collect()
     };
     if names(old) != names(new) {
         return restart("[[interface]]");

@@ -44,6 +44,7 @@ mod tape;
 mod traffic;
 mod traps;
 mod vici;
+mod vpe;
 mod warriors;
 mod wireshark;
 
@@ -69,7 +70,7 @@ fn main() -> ExitCode {
         _ => {}
     }
     let of_warriors = mad::tests(warriors::tests(tape::tests(Suite::new())));
-    let of_traffic = traffic::tests(guest::tests(foreign::tests(of_warriors)));
+    let of_traffic = traffic::tests(vpe::tests(guest::tests(foreign::tests(of_warriors))));
     let of_traffic = lifetimes::tests(moving::tests(interfaces::tests(traps::tests(of_traffic))));
     let of_routes = clear::tests(past_routes::tests(of_traffic));
     let of_charon = notices::tests(rekey_load::tests(rekey::tests(negotiation::tests(of_routes))));

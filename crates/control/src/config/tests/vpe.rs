@@ -108,3 +108,43 @@ fn vpe_takes_nothing_that_esp_is_served_by() {
     let esp_in_udp = format!("{SECOND}encapsulation = \"esp-in-udp\"\nlocal_port = 7000\n");
     expect(&format!("{}{esp_in_udp}", in_udp("udp_port = 7000")), &["on which nobody expects ESP"]);
 }
+
+/// What a daemon negotiates for an interface may run as VPE, at any address of the host.
+#[test]
+fn an_interface_of_vpe_has_what_a_tunnel_has() {
+    let ike = "[ike]\nsocket = \"x.sock\"\n";
+    let with = |lines: &str| format!("{ike}{MINIMAL}[[interface]]\nname = \"ipsec0\"\n{lines}\n");
+    let of = |lines: &str| good(&with(&format!("if_id = 42\n{lines}"))).interfaces[0].vpe;
+    assert_eq!((of(""), of("encapsulation = \"esp\"")), (None, None));
+    let vpe = of("encapsulation = \"vpe\"").unwrap();
+    assert_eq!((vpe.udp_port, vpe.rules, vpe.is_always_in_udp), (4501, VpeRules::default(), false));
+    let udp = Encapsulation::EspInUdp { local_port: 4501, remote_port: 4501 };
+    assert_eq!([false, true].map(|has_nat| vpe.carried(has_nat)), [Encapsulation::Esp, udp]);
+    let all = "encapsulation = \"vpe-in-udp\"\nudp_port = 7000\nslots = 16\nclasses = [[46]]\nwindows_max = 32\n\
+               keepalive_seconds = 0";
+    let vpe = of(all).unwrap();
+    let in_udp = Encapsulation::EspInUdp { local_port: 7000, remote_port: 7000 };
+    assert_eq!((vpe.carried(false), vpe.keepalive, vpe.rules.windows()), (in_udp, None, 32));
+    let filled = of("encapsulation = \"vpe\"\ndummy_packets_per_second = 3\nrehash_seconds = 60").unwrap();
+    assert_eq!((filled.fill_packets_per_second, filled.rules.rehash_seconds), (3, 60));
+    let numbered = with("if_id = 42\nencapsulation = \"vpe\"\nip_protocol = 200");
+    let ends: Vec<_> = good(&numbered).outer_endpoints().iter().map(ToString::to_string).collect();
+    for end in ["VPE (IP protocol 200) at 0.0.0.0", "VPE (IP protocol 200) at ::", "UDP port 0.0.0.0:4501"] {
+        assert!(ends.iter().any(|e| e == end), "{ends:?}");
+    }
+    let of_udp = good(&with(&format!("if_id = 42\n{all}"))).outer_endpoints();
+    assert!(!of_udp.iter().any(|end| matches!(end.protocol, OuterProtocol::Vpe { .. })), "{of_udp:?}");
+    let without_ike = with("if_id = 42\nencapsulation = \"vpe\"").replace(ike, "");
+    assert_eq!(good(&without_ike).outer_endpoints().len(), 1, "nobody negotiates");
+    // In words.
+    let bad = |lines: &str, said: &[&str]| expect(&with(lines), said);
+    bad("encapsulation = \"vpe\"", &["interface[ipsec0].encapsulation", "only with `if_id`"]);
+    bad("if_id = 42\nslots = 9", &["only with VPE"]);
+    bad("if_id = 42\nencapsulation = \"vpe\"\nip_protocol = 50", &["another number than 50"]);
+    let of_port = |port: u16| with(&format!("if_id = 42\nencapsulation = \"vpe\"\nudp_port = {port}"));
+    let of_port = |port| of_port(port).replacen(ike, &format!("{ike}udp_port = 4700\n"), 1);
+    expect(&of_port(4500), &["another port than 4500"]);
+    expect(&of_port(4700), &["a UDP port on which nobody expects ESP"]);
+    bad("if_id = 42\nencapsulation = \"vpe\"\nwindows_max = 7", &["8 or more"]);
+    bad("if_id = 42\nencapsulation = \"ah\"", &["interface[ipsec0].encapsulation"]);
+}

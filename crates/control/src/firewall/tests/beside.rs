@@ -7,6 +7,7 @@ use testudo_ipsec::Action as Act;
 fn two_interfaces() -> Configuration {
     let mut configuration = minimal();
     configuration.interfaces = vec![crate::config::Interface {
+        vpe: None,
         name: "ipsec0".to_owned(),
         if_id: Some(42),
         addresses: Vec::new(),

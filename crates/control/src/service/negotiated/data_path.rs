@@ -14,6 +14,7 @@ use super::kept_numbers::Used;
 use super::routes::NegotiatedRoutes;
 use super::selector;
 use super::template::{TemplateKey, encapsulation_of, lifetime_of, unsupported};
+use super::vpe;
 use super::{NegotiatedTunnel, NegotiatedTunnels, Place};
 use crate::fingerprint::digest_of;
 use crate::{KeyDigests, Usage, numbers_of};
@@ -103,6 +104,9 @@ impl WorkerPath {
             let text =
                 format!("ESP in UDP arrives at port {own}, not at {local_port}: see `udp_port` in [ike]");
             return Err(unsupported(text));
+        }
+        if vpe::of(&self.shared.installed(), sa.if_id()).is_some() {
+            vpe::check_suite(suite)?;
         }
         let is_of_ah = suite.ah_name().is_some() && !suite.encrypts();
         if sa.key.protocol == protocol::AH && !is_of_ah {
@@ -211,10 +215,15 @@ impl Work<'_> {
             table.numbers += 1;
             table.numbers
         };
+        let tunnel = key.tunnel(number, interface, sa);
+        let tunnel = match vpe::of(&self.installed, key.if_id) {
+            Some(of_vpe) => vpe::tunnel_of(tunnel, of_vpe)?,
+            None => tunnel,
+        };
         let index = tunnels.indices.take().ok_or_else(|| failed("no tunnel more is possible"))?;
         let nothing = digest_of(&[]);
         let running = Running {
-            tunnel: key.tunnel(number, interface, sa),
+            tunnel,
             index,
             outbound_key: nothing,
             inbound_key: nothing,
@@ -292,6 +301,10 @@ impl Work<'_> {
     fn add_sa(&mut self, sa: &XfrmSa, key: KeyMaterial) -> Result<(), Refusal> {
         let template = TemplateKey::of_sa(sa)?;
         let window = window_of(sa)?;
+        let key = match vpe::of(&self.installed, sa.if_id()) {
+            Some(_) => vpe::key_of(&key, sa.key.spi)?,
+            None => key,
+        };
         let first = self.first_numbers(sa, &key)?;
         let tunnel = self.tunnel(template, Some(sa))?;
         let added = self.install(&tunnel, sa, key, window, first);
@@ -316,7 +329,7 @@ impl Work<'_> {
             return Err(Refusal::new(Errno::NOBUFS, text));
         }
         let before = self.tunnels().encapsulation(tunnel);
-        self.redirect(tunnel, encapsulation_of(sa))?;
+        self.redirect(tunnel, self.carried(sa))?;
         // charon adds an SA before the peer has its half, and names it in the policy once it has.
         let named = self.tunnels().table().policies.spis_of(tunnel.number);
         let is_named = |spi: &u32| running_sa(&tunnel.running, Direction::Seal, *spi).is_some();
@@ -328,7 +341,7 @@ impl Work<'_> {
             outbound,
             lifetime: lifetime_of(&sa.info.lifetime),
             key_state: KeyState::Ephemeral,
-            esn: sa.has_extended_numbers(),
+            esn: sa.has_extended_numbers() || tunnel.running.tunnel.protocol == IpsecProtocol::Vpe,
             replay_window,
             first: Some(first),
             is_used_at_once,
@@ -344,6 +357,12 @@ impl Work<'_> {
         let place = Place { tunnel: tunnel.number, direction, iv_mask: first.iv_mask, of_xfrm, daemon };
         self.tunnels().table().place(sa.key, place);
         Ok(())
+    }
+
+    /// How the packets of an SA are carried.
+    fn carried(&self, sa: &XfrmSa) -> Encapsulation {
+        let of_esp = encapsulation_of(sa);
+        vpe::of(&self.installed, sa.if_id()).map_or(of_esp, |vpe| vpe.carried(of_esp != Encapsulation::Esp))
     }
 
     /// Carries the packets of a tunnel so, as its daemon says. If it has said so before, the peer may have
@@ -364,8 +383,8 @@ impl Work<'_> {
     fn change_sa(&mut self, before: &XfrmSa, after: &XfrmSa) -> Result<(), Refusal> {
         let found = self.tunnels().table().place_of(&after.key);
         let (place, tunnel) = found.ok_or_else(|| Refusal::new(Errno::SRCH, "there is no such SA"))?;
-        if place.direction == Direction::Seal && encapsulation_of(before) != encapsulation_of(after) {
-            self.redirect(&tunnel, encapsulation_of(after))?;
+        if place.direction == Direction::Seal && self.carried(before) != self.carried(after) {
+            self.redirect(&tunnel, self.carried(after))?;
         }
         let is_used = before.used_before != after.used_before || before.added_s != after.added_s;
         if is_used || before.info.lifetime != after.info.lifetime {
@@ -464,8 +483,11 @@ impl DataPath for WorkerPath {
     }
 
     fn has_inbound(&self, protocol: u8, spi: u32) -> bool {
-        let protocol = if protocol == protocol::AH { IpsecProtocol::Ah } else { IpsecProtocol::Esp };
-        self.work().is_ok_and(|work| work.state.has_inbound(protocol, spi))
+        // What is negotiated as ESP may run as VPE.
+        let (ah, esp) = (&[IpsecProtocol::Ah][..], &[IpsecProtocol::Esp, IpsecProtocol::Vpe][..]);
+        let protocols = if protocol == protocol::AH { ah } else { esp };
+        let has = |work: Work<'_>| protocols.iter().any(|of| work.state.has_inbound(*of, spi));
+        self.work().is_ok_and(has)
     }
 
     fn add_sa(&mut self, sa: &XfrmSa, key: KeyMaterial) -> Result<(), Refusal> {

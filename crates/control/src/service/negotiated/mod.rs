@@ -22,6 +22,7 @@ mod selector;
 mod template;
 #[cfg(test)]
 mod tests;
+mod vpe;
 #[cfg(test)]
 mod worker_tests;
 

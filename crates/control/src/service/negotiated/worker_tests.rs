@@ -1,5 +1,7 @@
 //! SAs and policies of XFRM in a running worker.
 
+mod of_vpe;
+
 use super::super::installed::Numbers;
 use super::super::sa_control::tests::{Gateway, loaded_with, material};
 use super::super::xfrm::{Client, Now, Xfrm};
