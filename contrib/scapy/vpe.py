@@ -186,18 +186,23 @@ class Association:
             plaintext = self.aead.decrypt(whole[:12], whole[HEADER_BYTES:] + whole[16:HEADER_BYTES], None)
         except InvalidTag:
             raise Refused("icv") from None
-        self._judge_sender(packet.sender, source)
+        self._judge_sender(packet, source)
         self._window(key, packet.number).commit(packet.number)
         return inner(plaintext)
 
-    def _judge_sender(self, sender, source):
+    def _judge_sender(self, packet, source):
         """What is wrong with the sender of an authentic packet."""
+        sender = packet.sender
         if not self.multicast:
             if sender != 0:
                 raise Refused("foreign_sender")
             return
+        if sender == 0:
+            raise Refused("foreign_sender")
         if sender == self.sender:
-            self.duplicates.add(sender)
+            # What was sent comes back at times; what was not is another device's.
+            if packet.number >= self.next.get(packet.window, max(self.next.values(), default=1)):
+                self.duplicates.add(sender)
             raise Refused("own_sender")
         now = self.clock()
         last, when = self.origins.get(sender, (source, now))

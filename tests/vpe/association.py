@@ -81,6 +81,21 @@ class Rules(unittest.TestCase):
         with self.assertRaises(vpe.Refused):
             device.seal(PACKET)
 
+    def test_what_was_sent_and_comes_back_silences_nobody(self):
+        device = association(sender=4, multicast=True)
+        sent = [device.seal(PACKET, window) for window in (0, 0, 3)]
+        for packet in sent + [association(sender=4, multicast=True).seal(PACKET, 9)]:
+            self.refused("own_sender", device, packet)
+        device.seal(PACKET)
+        twin = association(sender=4, multicast=True)
+        self.refused("own_sender", device, twin.seal(PACKET, 3, number=2))
+        with self.assertRaises(vpe.Refused):
+            device.seal(PACKET)
+
+    def test_a_group_has_no_sender_zero(self):
+        nobody = association(sender=0, multicast=True).seal(PACKET)
+        self.refused("foreign_sender", association(sender=4, multicast=True), nobody)
+
     def test_one_id_from_two_addresses_within_a_second_is_noticed(self):
         for seconds, noticed in ((0.9, True), (1.0, False)):
             now = [0.0]

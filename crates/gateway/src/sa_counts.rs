@@ -4,7 +4,7 @@ use std::sync::Arc;
 use testudo_crypto::OffloadState;
 use testudo_ipsec::{
     AddedSa, LearnedMtu, Moment, ReleaseCost, ReleaseRing, Reordered, Reordering, SaCounters, SaRef, SaState,
-    WindowsSeen,
+    SenderCounts, WindowsSeen,
 };
 use testudo_packet::DropReason;
 
@@ -139,6 +139,12 @@ impl SaCounts {
     pub fn state(&self) -> SaState {
         let stopped = self.each().map(SaCounters::state).find(|state| *state != SaState::Installed);
         stopped.unwrap_or(SaState::Installed)
+    }
+
+    /// The senders of a group, of which one worker has all ([`SaCounters::senders`]).
+    #[must_use]
+    pub fn senders(&self) -> Option<&SenderCounts> {
+        self.each().find_map(SaCounters::senders)
     }
 
     /// Whether the packets of its tunnel go out through this SA, at any worker: they change one after

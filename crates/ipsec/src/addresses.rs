@@ -51,13 +51,13 @@ pub(crate) struct OuterAddresses {
 impl OuterAddresses {
     /// Adds a tunnel. Its peer may be unknown.
     pub(crate) fn add(&mut self, tunnel: &TunnelParameters) {
-        self.local.add(tunnel.endpoints.local);
+        self.local.add(tunnel.endpoints.destination());
         self.add_peer(tunnel);
     }
 
     /// Removes a tunnel, with the addresses that it has now.
     pub(crate) fn unref(&mut self, tunnel: &TunnelParameters) {
-        self.local.unref(&tunnel.endpoints.local);
+        self.local.unref(&tunnel.endpoints.destination());
         self.unref_peer(tunnel);
     }
 

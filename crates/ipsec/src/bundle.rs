@@ -26,7 +26,7 @@ use crate::spd::TunnelIndex;
 use crate::spi_table::SpiTable;
 use crate::tables::{inbound_sa, outbound_sa};
 use crate::tunnel::{Encapsulation, InboundParameters, OutboundParameters, TunnelParameters};
-use crate::vpe::{SaWindows, SharedWindows, TooManyWindows, Windows, WorkersWindows};
+use crate::vpe::{SaWindows, Senders, SharedWindows, TooManyWindows, VpeRules, Windows, WorkersWindows};
 use std::sync::Arc;
 
 /// A tunnel or an SA could not be installed.
@@ -302,10 +302,13 @@ impl Ipsec {
         let sa = self.inbound.insert(added).ok_or(InstallError::TableFull { tunnel: name })?;
         tunnel.inbound.push(Member { spi, sa, suite });
         if protocol == IpsecProtocol::Vpe {
-            let limit = tunnel.parameters.rules.of_vpe().windows_max;
+            let (p, size) = (&tunnel.parameters, parameters.replay_window);
+            let VpeRules { windows_max, sender, .. } = p.rules.of_vpe();
+            let senders = || Senders::new(sender, p.endpoints.local, Arc::clone(&counters));
             let windows = match of_vpe {
-                None => SaWindows::Owned(Windows::new(limit, parameters.replay_window)),
-                Some(all) => SaWindows::Shared(Box::new(WorkersWindows::new(Arc::clone(all), limit))),
+                Some(all) => SaWindows::Shared(Box::new(WorkersWindows::new(Arc::clone(all), windows_max))),
+                None if p.is_group() => SaWindows::Owned(Windows::of_group(windows_max, size, senders())),
+                None => SaWindows::Owned(Windows::new(windows_max, size)),
             };
             self.vpe_windows.insert(sa, windows);
         }

@@ -2,6 +2,7 @@
 
 use crate::lifetime::Moment;
 use crate::path_mtu::LearnedMtu;
+use crate::sender_counts::SenderCounts;
 use crate::vpe::WindowsSeen;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -19,6 +20,8 @@ pub enum SaState {
     Expired,
     /// It has used all its sequence numbers.
     Exhausted,
+    /// Somebody else sends with its Sender ID.
+    SenderTaken,
 }
 
 /// Counters of one SA. Only its worker writes them, so that a count is a load and a store, not an atomic
@@ -47,6 +50,8 @@ pub struct SaCounters {
     dummy_bytes: AtomicU64,
     /// Of VPE alone.
     windows: OnceLock<Box<Mutex<WindowsSeen>>>,
+    /// Of a group.
+    senders: OnceLock<Box<SenderCounts>>,
 }
 
 /// No second.
@@ -78,6 +83,7 @@ impl Default for SaCounters {
             dummies: AtomicU64::new(0),
             dummy_bytes: AtomicU64::new(0),
             windows: OnceLock::new(),
+            senders: OnceLock::new(),
         }
     }
 }
@@ -168,6 +174,17 @@ impl SaCounters {
         add(&drops[reason as usize], 1);
     }
 
+    /// Where the senders of a group are counted.
+    pub(crate) fn senders_to_count(&self) -> &SenderCounts {
+        self.senders.get_or_init(Box::default)
+    }
+
+    /// The senders of a group; `None` before the first, and where there is none.
+    #[must_use]
+    pub fn senders(&self) -> Option<&SenderCounts> {
+        self.senders.get().map(|senders| &**senders)
+    }
+
     /// The SA continues from this number.
     pub(crate) fn set_sequence(&self, sequence: u64) {
         self.sequence.store(sequence, Ordering::Relaxed);
@@ -214,7 +231,7 @@ impl SaCounters {
     #[must_use]
     pub fn state(&self) -> SaState {
         let state = self.state.load(Ordering::Relaxed);
-        [SaState::Expired, SaState::Exhausted]
+        [SaState::Expired, SaState::Exhausted, SaState::SenderTaken]
             .into_iter()
             .find(|s| *s as u8 == state)
             .unwrap_or(SaState::Installed)

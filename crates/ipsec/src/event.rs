@@ -71,6 +71,29 @@ pub enum EventKind {
         /// Its UDP port.
         port: u16,
     },
+    /// Of a group: authentic packets of one Sender ID came from two addresses within a second, so that two
+    /// devices have it, and may have used a nonce twice. At most once a minute for each. With our own ID:
+    /// such a packet came from another address than ours.
+    SenderTwice {
+        /// The SA from the peers.
+        spi: u32,
+        /// The Sender ID.
+        sender: u16,
+        /// Where its packet before came from; of our own ID, our address.
+        before: IpAddr,
+        /// Where this one came from.
+        address: IpAddr,
+    },
+    /// Of a group: an authentic packet has our own Sender ID, and a number that we have not used. Nothing is
+    /// sent under the ID any more, until the tunnel is installed anew.
+    SenderTaken {
+        /// The SA towards the peers, which has stopped.
+        spi: u32,
+        /// Our Sender ID.
+        sender: u16,
+        /// Where the packet came from.
+        address: IpAddr,
+    },
     /// Datagrams to the peer may have at most this many bytes from now on: at most once a second for a
     /// tunnel.
     PathMtu {

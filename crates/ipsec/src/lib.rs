@@ -39,6 +39,7 @@ mod encap;
 mod event;
 pub mod fragments;
 mod gradual_map;
+mod group;
 mod hearsay;
 mod held;
 mod in_order;
@@ -62,6 +63,7 @@ mod resync;
 mod roaming;
 mod runs;
 mod sa;
+mod sender_counts;
 mod shared_use;
 mod sharing;
 mod slots;
@@ -94,6 +96,7 @@ pub use outcome::{Bypassed, Cleared, Forward, Originated, Prepared, Protected, S
 pub use packet_rules::{Df, FlowLabel, MssClamp, PacketRules};
 pub use path_mtu::{LearnedFrom, LearnedMtu};
 pub use sa::MAX_TUNNEL_SAS;
+pub use sender_counts::{HeardSender, SHOWN_SENDERS, SenderCounts};
 pub use slots::SaRef;
 pub use spd::{
     Action, AddressRange, BadPrefix, BadRange, Direction, Directions, Flow, LookupCost, MAX_FLOW_PIECES,

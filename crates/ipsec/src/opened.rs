@@ -166,7 +166,9 @@ impl Ipsec {
             runs.push(CompletedRun { sa: sa_ref, jobs: run.len(), is_done: sa.is_none() });
             match sa {
                 Some(sa) if sa.encap == Encap::Vpe => {
-                    sa.commit_vpe_run(run, at, self.vpe_windows.get_mut(sa_ref), &mut refusals);
+                    let windows = self.vpe_windows.get_mut(sa_ref);
+                    sa.commit_vpe_run(run, at, windows, now, &mut refusals);
+                    self.hear_senders(sa_ref);
                 }
                 Some(sa) => sa.commit_run(run, at, &mut refusals),
                 None => self.judge_run(run, at, sa_ref, now, &mut refusals),
@@ -208,6 +210,7 @@ impl Ipsec {
                 Err(reason) => refusals.add(place, reason),
             }
         }
+        self.hear_senders(sa);
     }
 
     /// Prefetches the selectors and counters of the SAs.
@@ -255,7 +258,7 @@ impl Ipsec {
         };
         let is_newest = job.sequence > before;
         match sa.encap {
-            Encap::Vpe => sa.commit_vpe(job, self.vpe_windows.get_mut(sa_ref))?,
+            Encap::Vpe => sa.commit_vpe(job, self.vpe_windows.get_mut(sa_ref), now)?,
             _ => sa.commit(job)?,
         }
         if is_newest && sa.resync.is_searching() {

@@ -3,6 +3,8 @@
 
 use crate::ecn;
 use crate::encap::vpe::Vpe;
+use crate::group::source_address;
+use crate::lifetime::Moment;
 use crate::opened::{FragmentCheck, Inner, Refusals, in_sequence, verdict_of};
 use crate::sa::{InboundSa, low_32};
 use crate::spd::{Answer, Direction, OfInterface, Pair};
@@ -19,9 +21,11 @@ impl InboundSa {
         &mut self,
         job: &Job,
         windows: Option<&mut SaWindows>,
+        now: Moment,
     ) -> Result<(), DropReason> {
         let windows = windows.ok_or(DropReason::ShuttingDown)?;
         match windows {
+            SaWindows::Owned(windows) if windows.is_group() => commit_of_group(job, windows, now)?,
             SaWindows::Owned(windows) => commit(job, windows)?,
             SaWindows::Shared(windows) => {
                 verdict_of(job)?;
@@ -39,9 +43,13 @@ impl InboundSa {
         jobs: &[Job],
         at: usize,
         windows: Option<&mut SaWindows>,
+        now: Moment,
         refusals: &mut Refusals,
     ) {
         match windows {
+            Some(SaWindows::Owned(windows)) if windows.is_group() => {
+                self.commit_run_of_group(jobs, at, windows, now, refusals);
+            }
             Some(SaWindows::Owned(windows)) => {
                 self.commit_owned(jobs, at, windows, refusals);
                 self.follow(windows.top());
@@ -97,6 +105,23 @@ impl InboundSa {
             }
             at += run.len();
         }
+    }
+
+    #[inline(never)]
+    fn commit_run_of_group(
+        &mut self,
+        jobs: &[Job],
+        at: usize,
+        windows: &mut Windows,
+        now: Moment,
+        refusals: &mut Refusals,
+    ) {
+        for (place, job) in (at..).zip(jobs) {
+            if let Err(reason) = commit_of_group(job, windows, now) {
+                refusals.add(place, self.note_failure(job, reason));
+            }
+        }
+        self.follow(windows.top());
     }
 
     /// Notes the highest number of all windows.
@@ -167,4 +192,15 @@ fn header_of(job: &Job) -> Option<VpeHeader> {
 fn window_of(job: &Job) -> Option<(u16, u16)> {
     let [s0, s1, w0, w1] = *job.buffer.bytes().get(job.auth_start as usize..)?.first_chunk()?;
     Some((u16::from_le_bytes([s0, s1]), u16::from_le_bytes([w0, w1])))
+}
+
+/// [`commit`] where many send: a packet that is authentic and no replay also says where its sender is.
+fn commit_of_group(job: &Job, windows: &mut Windows, now: Moment) -> Result<(), DropReason> {
+    verdict_of(job)?;
+    let header = header_of(job).ok_or(DropReason::VpeMalformed)?;
+    let committed = windows.commit(&header);
+    if matches!(committed, Ok(()) | Err(DropReason::VpeSender)) {
+        windows.hear(&header, source_address(job.buffer.bytes()), now);
+    }
+    committed
 }

@@ -452,7 +452,8 @@ fn number_in_windows(
     if sa.lifetime.is_near(packets, bytes, now) || !sa.sequence.has_far(packets) {
         return None;
     }
-    let (numbers, mut numbered) = (sa.vpe.as_mut()?, ArrayVec::new());
+    let numbers = sa.vpe.as_mut().filter(|numbers| !numbers.is_taken())?;
+    let mut numbered = ArrayVec::new();
     for (meta, buffer) in metas.iter().zip(buffers) {
         let flow = flow_hash(buffer.bytes(), numbers.keys);
         let number = numbers.reserve(flow, meta.content.traffic_class, &mut sa.sequence).ok()?;

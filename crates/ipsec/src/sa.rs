@@ -328,6 +328,9 @@ impl OutboundSa {
         now: Moment,
         events: &mut Vec<Event>,
     ) -> Result<u64, DropReason> {
+        if self.vpe.as_ref().is_some_and(|numbers| numbers.is_taken()) {
+            return Err(DropReason::VpeSenderTaken);
+        }
         self.admit_with(bytes, now, events, |sa| match &mut sa.vpe {
             Some(numbers) => numbers.reserve(flow(numbers.keys), traffic_class, &mut sa.sequence),
             None => Err(SequenceError::Exhausted),

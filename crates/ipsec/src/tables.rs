@@ -280,8 +280,8 @@ pub(crate) fn inbound_sa(
         Encapsulation::Esp => None,
         Encapsulation::EspInUdp { local_port, .. } => Some(local_port),
     };
-    let endpoint =
-        LocalEndpoint::new(Version::of(p.endpoints.local), address_bits(p.endpoints.local), udp_port);
+    let destination = p.endpoints.destination();
+    let endpoint = LocalEndpoint::new(Version::of(destination), address_bits(destination), udp_port);
     let lifetime = match used {
         None => LifetimeUse::resumed(sa.lifetime, now, sa.spent),
         Some(used) => LifetimeUse::sharing(sa.lifetime, now, sa.spent, used),

@@ -50,6 +50,7 @@ drop_reasons! {
     LifetimeExpired, "lifetime_expired", "The SA has reached a hard limit of its lifetime (RFC 4301 4.4.2.1).";
     SequenceExhausted, "sequence_exhausted", "The SA has used all its sequence numbers (RFC 4303 3.3.3).";
     SequenceNotLeased, "sequence_not_leased", "No sequence number is leased from the durable store.";
+    VpeSenderTaken, "vpe_sender_taken", "Another device sends with our Sender ID, so that the tunnel to the group has stopped.";
     TooBig, "too_big", "The packet does not fit the tunnel and must not be fragmented; its sender was told, within the limits for such messages.";
     NoRoom, "no_room", "The buffer has no room for the headers or the trailer.";
     TransportFragment, "transport_fragment", "Transport mode and AH are for whole datagrams, not for fragments (RFC 4303 3.3.4, RFC 4302 3.3.4).";

@@ -55,11 +55,13 @@ enum Kind {
     PeerRestless,
     PathMtu,
     Acquire,
+    SenderTwice,
+    SenderTaken,
     Lost,
 }
 
 impl Kind {
-    const ALL: [Self; 11] = [
+    const ALL: [Self; 13] = [
         Self::SoftLifetime,
         Self::HardLifetime,
         Self::SequenceExhausted,
@@ -70,6 +72,8 @@ impl Kind {
         Self::PeerRestless,
         Self::PathMtu,
         Self::Acquire,
+        Self::SenderTwice,
+        Self::SenderTaken,
         Self::Lost,
     ];
 
@@ -83,6 +87,7 @@ impl Kind {
             Self::Resynchronised => "has found the peer's numbers again after 2^32 lost packets or more",
             Self::TookOver => "is in use: the peer has its new key",
             Self::PeerMoved | Self::PeerRestless | Self::PathMtu | Self::Acquire | Self::Lost => "",
+            Self::SenderTwice | Self::SenderTaken => "",
         }
     }
 
@@ -99,6 +104,8 @@ impl Kind {
             Self::PeerRestless => "peers keep changing their address",
             Self::PathMtu => "paths have another MTU",
             Self::Acquire => "flows want SAs, which `testudo sa wanted` lists",
+            Self::SenderTwice => "Sender IDs are those of two devices",
+            Self::SenderTaken => "tunnels have stopped sending, since another device has their Sender ID",
             Self::Lost => "times events came too fast to be told",
         }
     }
@@ -187,6 +194,23 @@ impl EventLog {
                 let text =
                     format!("a flow wants an SA of its own: {values} (`testudo sa wanted` lists them)");
                 return self.peer_line(Kind::Acquire, now, || Some((tunnel()?, text)));
+            }
+            EventKind::SenderTwice { sender, before, address, .. } => {
+                let text = format!(
+                    "authentic packets with Sender ID {sender} come from {before} and from {address}: two devices may have \
+                     it and repeat each other's nonces: give each its own `sender_id`, and the group a new key"
+                );
+                return self
+                    .tunnel_line(Kind::SenderTwice, tracing::Level::ERROR, now, || Some((tunnel()?, text)));
+            }
+            EventKind::SenderTaken { sender, address, .. } => {
+                let text = format!(
+                    "an authentic packet from {address} has our own Sender ID {sender}, and we have not sent it: another \
+                     device has this ID, or the state file was lost; sending has stopped until a restart, or a reload \
+                     with another `sender_id` or key: give each device its own `sender_id`, and the group a new key"
+                );
+                return self
+                    .tunnel_line(Kind::SenderTaken, tracing::Level::ERROR, now, || Some((tunnel()?, text)));
             }
             EventKind::SoftLifetime { .. } => Kind::SoftLifetime,
             EventKind::HardLifetime { .. } => Kind::HardLifetime,
@@ -328,11 +352,21 @@ impl EventLog {
         now: Instant,
         line: impl FnOnce() -> Option<(&'n Tunnel, String)>,
     ) -> Option<Line> {
+        let level = if kind == Kind::PeerRestless { tracing::Level::WARN } else { tracing::Level::INFO };
+        self.tunnel_line(kind, level, now, line)
+    }
+
+    fn tunnel_line<'n>(
+        &mut self,
+        kind: Kind,
+        level: tracing::Level,
+        now: Instant,
+        line: impl FnOnce() -> Option<(&'n Tunnel, String)>,
+    ) -> Option<Line> {
         if !self.limit(kind).admits(now) {
             return None;
         }
         let (tunnel, text) = line()?;
-        let level = if kind == Kind::PeerRestless { tracing::Level::WARN } else { tracing::Level::INFO };
         Some(Line::new(level, format!("tunnel {}: {text}", tunnel.name)))
     }
 }
@@ -348,7 +382,11 @@ fn sa(tunnel: &Tunnel, kind: EventKind) -> String {
         | EventKind::SequenceExhausted { spi }
         | EventKind::SequenceNotLeased { spi }
         | EventKind::TookOver { spi } => ("outbound", spi),
-        EventKind::PeerMoved { .. } | EventKind::PathMtu { .. } | EventKind::Acquire(_) => {
+        EventKind::PeerMoved { .. }
+        | EventKind::PathMtu { .. }
+        | EventKind::Acquire(_)
+        | EventKind::SenderTwice { .. }
+        | EventKind::SenderTaken { .. } => {
             return format!("tunnel {}", tunnel.name);
         }
     };
@@ -440,6 +478,24 @@ mod tests {
         assert_eq!(said.len(), 10);
         log.pass(STABLE);
         assert_eq!(log.said().len(), 1);
+    }
+
+    /// What has happened, what it means, and what is to be done.
+    #[test]
+    fn sender_ids_that_two_devices_have_are_logged_with_what_to_do() {
+        let mut log = Log::new();
+        let (before, address) = ([192, 0, 2, 7].into(), [192, 0, 2, 8].into());
+        log.note(1, EventKind::SenderTwice { spi: 7, sender: 3, before, address });
+        log.note(1, EventKind::SenderTaken { spi: 7, sender: 9, address });
+        let said = log.said();
+        let has = |line: usize, words: &[&str]| words.iter().all(|word| said[line].contains(word));
+        assert!(has(0, &["site-b", "Sender ID 3", "192.0.2.7", "192.0.2.8", "own `sender_id`"]), "{said:?}");
+        assert!(
+            has(1, &["site-b", "Sender ID 9", "192.0.2.8", "stopped until a restart", "reload"]),
+            "{said:?}"
+        );
+        (0..2000).for_each(|_| log.note(1, EventKind::SenderTwice { spi: 7, sender: 3, before, address }));
+        assert_eq!(log.said().len(), 9);
     }
 
     #[test]

@@ -334,6 +334,7 @@ fn state(counters: Option<&SaCounts>) -> &'static str {
         Some(SaState::Installed) => "installed",
         Some(SaState::Expired) => "expired",
         Some(SaState::Exhausted) => "exhausted",
+        Some(SaState::SenderTaken) => "sender_taken",
     }
 }
 

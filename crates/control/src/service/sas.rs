@@ -75,11 +75,12 @@ impl RunningSa {
         self.added.as_ref().is_some_and(|added| added.counters.is_of(counters))
     }
 
-    /// Whether it carries nothing any more: it is at its hard lifetime, or has used its last number.
+    /// Whether it carries nothing any more: it is at its hard lifetime, has used its last number, or somebody
+    /// else has its Sender ID.
     #[must_use]
     pub fn has_stopped(&self) -> bool {
         let state = self.added.as_ref().map(|added| added.counters.state());
-        matches!(state, Some(SaState::Expired | SaState::Exhausted))
+        matches!(state, Some(SaState::Expired | SaState::Exhausted | SaState::SenderTaken))
     }
 
     /// Whether its tunnel's packets go out through it.

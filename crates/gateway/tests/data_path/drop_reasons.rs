@@ -186,6 +186,7 @@ fn raise(reason: DropReason) -> Gateway {
         | DropReason::VpeSender
         | DropReason::VpeInner
         | DropReason::VpeFill => crate::vpe::raise(reason),
+        DropReason::VpeSenderTaken => crate::groups::raise_sender_taken(),
         DropReason::ShuttingDown => closed_with_packets_waiting(),
     }
 }
@@ -499,8 +500,10 @@ fn every_drop_reason_is_raised() {
 #[test]
 fn a_dropped_packet_has_one_reason() {
     for &reason in DropReason::ALL {
-        // Replies have other drops beside them, and nothing is tried before many ICVs were wrong.
-        let has_others = matches!(reason, DropReason::QueueFull | DropReason::ResyncFailed);
+        // Replies have other drops beside them, nothing is tried before many ICVs were wrong, and nothing stops
+        // before a packet has our own Sender ID.
+        let has_others =
+            matches!(reason, DropReason::QueueFull | DropReason::ResyncFailed | DropReason::VpeSenderTaken);
         if !has_others && !crate::link::has_others_beside(reason) {
             let gateway = raise(reason);
             let drops = gateway.worker.pool().drops();

@@ -25,6 +25,7 @@ mod failing_ports;
 mod formation;
 mod fragment_checking;
 mod fragmentation;
+mod groups;
 mod handmade;
 mod headers;
 mod held;

@@ -1,6 +1,7 @@
 //! Packets of VPE made by hand: valid under their key, whatever their header and content.
 
 use super::{Side, TunnelSpec};
+use std::net::IpAddr;
 use testudo_crypto::{Direction, Engine, Job, JobStatus, KeyMaterial, PortableEngine, Suite};
 use testudo_ipsec::IpsecProtocol;
 use testudo_packet::Buffer;
@@ -32,6 +33,11 @@ pub fn sealed(key: &KeyMaterial, header: VpeHeader, text: &[u8]) -> Vec<u8> {
 
 /// A datagram from A to B that carries this, by the protocol number or in UDP.
 pub fn datagram(spec: &TunnelSpec, number: u8, packet: &[u8]) -> Vec<u8> {
+    datagram_between(spec.address(Side::A), spec.address(Side::B), number, packet)
+}
+
+/// The same between any two addresses.
+pub fn datagram_between(source: IpAddr, destination: IpAddr, number: u8, packet: &[u8]) -> Vec<u8> {
     let payload = if number == protocol::UDP {
         let mut udp = vec![0; UDP_HEADER_BYTES];
         let total_bytes = UDP_HEADER_BYTES + packet.len();
@@ -40,14 +46,9 @@ pub fn datagram(spec: &TunnelSpec, number: u8, packet: &[u8]) -> Vec<u8> {
     } else {
         packet.to_vec()
     };
-    let header = OuterHeader {
-        source: spec.address(Side::A),
-        destination: spec.address(Side::B),
-        protocol: number,
-        traffic_class: 0,
-        hop_limit: 64,
-        dont_fragment: true,
-    };
+    let (traffic_class, hop_limit, dont_fragment) = (0, 64, true);
+    let header =
+        OuterHeader { source, destination, protocol: number, traffic_class, hop_limit, dont_fragment };
     let mut datagram = vec![0; header.bytes()];
     header.write(&mut datagram, header.bytes() + payload.len(), 0).expect("a header");
     [datagram, payload].concat()

@@ -241,6 +241,13 @@ impl Selector {
         Self { local: local.into(), remote: remote.into(), ..Self::ANY }
     }
 
+    /// The same with its ends exchanged: what it selects on the way out, this selects on the way in.
+    #[must_use]
+    pub fn mirrored(&self) -> Self {
+        let Self { local, remote, protocol, local_ports, remote_ports } = *self;
+        Self { local: remote, remote: local, protocol, local_ports: remote_ports, remote_ports: local_ports }
+    }
+
     /// Whether it selects every flow that `other` selects.
     #[must_use]
     pub fn covers(&self, other: &Selector) -> bool {

@@ -1,6 +1,7 @@
 //! The windows of all inbound SAs of VPE.
 
 use super::WindowsSeen;
+use super::senders::News;
 use super::shared_windows::WorkersWindows;
 use super::windows::Windows;
 use crate::slots::SaRef;
@@ -45,6 +46,23 @@ impl SaWindows {
         match self {
             Self::Owned(windows) => windows.show(seen),
             Self::Shared(windows) => windows.show(seen),
+        }
+    }
+
+    /// Whether something about a sender of a group was heard that others must learn.
+    pub(crate) fn has_news(&self) -> bool {
+        match self {
+            Self::Owned(windows) => windows.has_news(),
+            // Groups have one worker.
+            Self::Shared(_) => false,
+        }
+    }
+
+    /// What was heard since the last call.
+    pub(crate) fn take_news(&mut self) -> Vec<News> {
+        match self {
+            Self::Owned(windows) => windows.take_news(),
+            Self::Shared(_) => Vec::new(),
         }
     }
 

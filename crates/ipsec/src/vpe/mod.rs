@@ -12,7 +12,7 @@
 //! What is put around packets and taken off them is [`encap::vpe`](crate::encap::vpe). The SA's shared parts
 //! (lifetime, counters, events) are those of every SA. [`Places`] tells datagrams of VPE from others.
 //!
-//! Deliberately missing: groups of several senders.
+//! A group of senders has one SA, whose windows are those of all of them; [`senders`] knows who they are.
 
 mod flow;
 mod inbound_windows;
@@ -21,6 +21,7 @@ mod path_mtu;
 mod places;
 mod rules;
 mod seen;
+mod senders;
 mod shared_windows;
 #[cfg(all(test, not(loom)))]
 mod window_model;
@@ -31,6 +32,7 @@ pub(crate) use inbound_windows::{InboundWindows, SaWindows};
 pub(crate) use numbers::Numbers;
 pub(crate) use places::Places;
 pub use rules::{TooManyWindows, VpeClasses, VpeRules};
+pub(crate) use senders::{News, Senders};
 pub use seen::{MAX_WINDOWS_SEEN, WindowsSeen};
 pub use shared_windows::SharedWindows;
 pub(crate) use shared_windows::WorkersWindows;

@@ -36,6 +36,8 @@ pub(crate) struct Numbers {
     /// The number that was next in each window at each of two moments, the older one first: those from the
     /// older one on are recent.
     marks: [(Moment, Box<[u64]>); 2],
+    /// Somebody else sends with our Sender ID.
+    is_taken: bool,
 }
 
 impl Numbers {
@@ -44,7 +46,7 @@ impl Numbers {
         let next: Box<[u64]> = vec![began_at; rules.windows() as usize].into();
         let marks = [(now, next.clone()), (now, next.clone())];
         let keys = [mix(seed), mix(!seed)];
-        Box::new(Self { rules, next, began_at, chosen: 0, keys, hashed_since: now, marks })
+        Box::new(Self { rules, next, began_at, chosen: 0, keys, hashed_since: now, marks, is_taken: false })
     }
 
     /// The numbers of a window that were used in the last few seconds; `None` if it is not one of these.
@@ -98,6 +100,22 @@ impl Numbers {
     /// The window of the number that was [reserved](Self::reserve) last.
     pub(crate) fn chosen(&self) -> u16 {
         self.chosen
+    }
+
+    /// Whether the packet with this number in this window may be ours: it is no higher than what the window
+    /// has used. No window of ours has gone further than the gate, nor did one that we had before.
+    pub(crate) fn has_sent(&self, window: u16, number: u64, gate: &SequenceNumbers) -> bool {
+        let next = self.rules.place_of(window).and_then(|place| self.next.get(place));
+        number < next.copied().unwrap_or_else(|| gate.next())
+    }
+
+    /// Nothing is sent any more: somebody else has our Sender ID.
+    pub(crate) fn set_taken(&mut self) {
+        self.is_taken = true;
+    }
+
+    pub(crate) fn is_taken(&self) -> bool {
+        self.is_taken
     }
 
     /// The gate has left numbers out: none below it are used any more, nor recent.

@@ -36,7 +36,9 @@ fn place_of(tunnel: &TunnelParameters) -> Option<Place> {
     Some(match tunnel.endpoints.encapsulation {
         Encapsulation::EspInUdp { local_port, .. } => Place::Port(local_port),
         Encapsulation::Esp => match tunnel.rules.of_vpe() {
-            VpeRules { ip_protocol: protocol::ESP, .. } => Place::InsteadOfEsp(tunnel.endpoints.local),
+            VpeRules { ip_protocol: protocol::ESP, .. } => {
+                Place::InsteadOfEsp(tunnel.endpoints.destination())
+            }
             VpeRules { ip_protocol, .. } => Place::Protocol(ip_protocol),
         },
     })

@@ -241,7 +241,7 @@ impl SharedWindows {
             close(window, floor);
             let saved = window.snapshot();
             top = top.max(saved.top());
-            append_window(&mut windows, id, &saved);
+            append_window(&mut windows, (0, id), &saved);
         }
         let mut bytes = Vec::with_capacity(FRONT_BYTES + 8 + windows.len());
         [top, MANY, floor].into_iter().for_each(|number| bytes.extend(number.to_le_bytes()));
@@ -260,7 +260,7 @@ impl SharedWindows {
         }
         let floor = self.floor.fetch_max(saved.floor(), Ordering::AcqRel).max(saved.floor());
         self.each().for_each(|(_, window)| close(window, floor));
-        for (id, window) in saved.each() {
+        for ((_, id), window) in saved.each() {
             // One too many only if others have come since: then no packet of it is accepted either.
             let is_restored = self.get_or_make(id, limit).is_none_or(|own| own.restore(&window.save()));
             debug_assert!(is_restored, "it was saved by a window of VPE");

@@ -49,7 +49,7 @@ fn windows_of_any_number_of_workers_agree_with_a_slow_model_over_restarts_and_cr
             *next += random.u64(0..4);
             let number = next.saturating_sub(random.u64(0..100)).max(u64::from(random.u8(..) > 3));
             let got = workers.take(random.usize(..), &header(window, number));
-            assert_eq!(got, model.take(window, number), "seed {seed}, step {step}: {window}, {number}");
+            assert_eq!(got, model.take((0, window), number), "seed {seed}, step {step}: {window}, {number}");
             if random.u32(..300) == 0 {
                 let saved = workers.0[0].save();
                 workers = Workers::new(random.usize(1..4), limit);

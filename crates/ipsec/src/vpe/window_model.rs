@@ -14,13 +14,14 @@ pub(super) fn header(window: u16, number: u64) -> VpeHeader {
 /// All numbers ever received, window by window.
 #[derive(Default)]
 pub(super) struct Model {
-    pub(super) received: BTreeMap<u16, BTreeSet<u64>>,
+    /// By Sender ID and Window ID.
+    pub(super) received: BTreeMap<(u16, u16), BTreeSet<u64>>,
     pub(super) floor: u64,
     pub(super) limit: usize,
 }
 
 impl Model {
-    pub(super) fn take(&mut self, window: u16, number: u64) -> Result<(), DropReason> {
+    pub(super) fn take(&mut self, window: (u16, u16), number: u64) -> Result<(), DropReason> {
         let count = self.received.len();
         let is_new = !self.received.contains_key(&window);
         if is_new && number <= self.floor {

@@ -1,8 +1,11 @@
 //! The replay windows of an inbound SA of VPE: one for each (Sender ID, Window ID).
 
 use super::WindowsSeen;
+use super::senders::{News, Senders};
 use crate::inbound::reason_of_replay;
+use crate::lifetime::Moment;
 use crate::numbers::{ReplayError, ReplayWindow};
+use std::net::IpAddr;
 use testudo_packet::DropReason;
 use testudo_wire::vpe::VpeHeader;
 
@@ -17,10 +20,12 @@ const WINDOW_FRONT_BYTES: usize = 8;
 /// The windows of one SA. A window is made by its first authentic packet, and kept as long as the key is.
 #[derive(Debug)]
 pub(crate) struct Windows {
-    windows: Vec<(u16, ReplayWindow)>,
+    windows: Vec<(WindowName, ReplayWindow)>,
     /// One more than the place of each window there, by its Window ID; 0 for none. As long as the highest ID
-    /// of an authentic packet needs: no more than a quarter of a megabyte.
+    /// of an authentic packet needs: no more than a quarter of a megabyte. Not of a group.
     places: Vec<u32>,
+    /// Of a group: its senders, by which places are found there.
+    group: Option<Box<Senders>>,
     /// The most windows.
     limit: usize,
     /// Packets that each spans.
@@ -32,34 +37,57 @@ pub(crate) struct Windows {
     top: u64,
 }
 
+/// Sender ID and Window ID. On a unicast SA the former is 0.
+pub(super) type WindowName = (u16, u16);
+
 impl Windows {
     pub(crate) fn new(limit: u32, size: u32) -> Box<Self> {
         let limit = usize::try_from(limit).unwrap_or(usize::MAX).max(1);
-        Box::new(Self::empty(limit, size))
+        Box::new(Self::empty(limit, size, None))
     }
 
-    fn empty(limit: usize, size: u32) -> Self {
-        Self { windows: Vec::new(), places: Vec::new(), limit, size, floor: 0, top: 0 }
+    /// The same for all senders of a group together.
+    pub(crate) fn of_group(limit: u32, size: u32, group: Box<Senders>) -> Box<Self> {
+        Box::new(Self { group: Some(group), ..*Self::new(limit, size) })
     }
 
-    /// The place of a window, if it is there. Another Sender ID than 0 has none.
+    fn empty(limit: usize, size: u32, group: Option<Box<Senders>>) -> Self {
+        Self { windows: Vec::new(), places: Vec::new(), group, limit, size, floor: 0, top: 0 }
+    }
+
+    /// The place of a window, if it is there. On a unicast SA another Sender ID than 0 has none.
     #[inline]
     fn place(&self, header: &VpeHeader) -> Option<usize> {
-        let place = *self.places.get(usize::from(header.window))?;
-        if header.sender != 0 {
-            return None;
-        }
+        let place = match &self.group {
+            None if header.sender != 0 => return None,
+            None => *self.places.get(usize::from(header.window))?,
+            Some(group) => group.place(header.sender, header.window),
+        };
         (place as usize).checked_sub(1)
     }
 
-    fn insert(&mut self, id: u16, window: ReplayWindow) {
+    fn insert(&mut self, name: WindowName, window: ReplayWindow) {
+        self.windows.push((name, window));
+        // No more windows than the limit, which is one of 32 bits.
+        let place = u32::try_from(self.windows.len()).unwrap_or(0);
+        let (sender, id) = name;
+        if let Some(group) = &mut self.group {
+            return group.set_place(sender, id, place);
+        }
         let at = usize::from(id);
         if self.places.len() <= at {
             self.places.resize(at + 1, 0);
         }
-        self.windows.push((id, window));
-        // No more windows than Window IDs.
-        self.places[at] = u32::try_from(self.windows.len()).unwrap_or(0);
+        self.places[at] = place;
+    }
+
+    /// Whether no packet of this sender is accepted, however authentic it is.
+    #[inline]
+    fn is_refused(&self, sender: u16) -> bool {
+        match &self.group {
+            None => sender != 0,
+            Some(group) => group.is_refused(sender),
+        }
     }
 
     /// Whether a packet may be accepted. Changes nothing.
@@ -74,21 +102,26 @@ impl Windows {
         }
     }
 
+    /// In a group, a packet of a sender that is refused is asked first whether it is authentic: only then it
+    /// says something about that sender.
     #[cold]
     fn check_new(&self, header: &VpeHeader) -> Result<(), DropReason> {
+        if self.is_group() && self.is_refused(header.sender) {
+            return Ok(());
+        }
         if header.number <= self.floor {
             return Err(reason_of_replay(ReplayError::TooOld));
         }
         if self.windows.len() >= self.limit { Err(DropReason::VpeWindows) } else { Ok(()) }
     }
 
-    /// Notes an authentic packet of a unicast SA, and makes its window if it is the first one.
+    /// Notes an authentic packet, and makes its window if it is the first one.
     ///
     /// # Errors
     /// Why it may not be accepted (any more); then nothing changes.
     #[inline]
     pub(crate) fn commit(&mut self, header: &VpeHeader) -> Result<(), DropReason> {
-        if header.sender != 0 {
+        if self.is_refused(header.sender) {
             return Err(DropReason::VpeSender);
         }
         match self.place(header).and_then(|place| self.windows.get_mut(place)) {
@@ -108,7 +141,7 @@ impl Windows {
             debug_assert!(closed, "no number is too high for a window of VPE");
         }
         window.commit(header.number).map_err(reason_of_replay)?;
-        self.insert(header.window, window);
+        self.insert((header.sender, header.window), window);
         Ok(())
     }
 
@@ -126,12 +159,36 @@ impl Windows {
         is_ahead
     }
 
+    /// Whether it is of a group: then each authentic packet is to be [heard](Self::hear), too.
+    #[inline]
+    pub(crate) fn is_group(&self) -> bool {
+        self.group.is_some()
+    }
+
+    /// Of a group: notes where an authentic packet came from that was [committed](Self::commit) or refused
+    /// for its sender.
+    pub(crate) fn hear(&mut self, header: &VpeHeader, address: Option<IpAddr>, now: Moment) {
+        if let Some(group) = &mut self.group {
+            group.hear(header, address, now);
+        }
+    }
+
+    /// Whether something about a sender was heard that others must learn.
+    pub(crate) fn has_news(&self) -> bool {
+        self.group.as_ref().is_some_and(|group| group.has_news())
+    }
+
+    /// What was heard since the last call.
+    pub(crate) fn take_news(&mut self) -> Vec<News> {
+        self.group.as_mut().map(|group| group.take_news()).unwrap_or_default()
+    }
+
     /// The highest number of any window, before the first packet that up to which all are closed.
     pub(crate) fn top(&self) -> u64 {
         self.top
     }
 
-    /// Shows other threads the windows that there are.
+    /// Shows other threads the windows that there are; of a group, how many.
     pub(super) fn show(&self, seen: &mut WindowsSeen) {
         let places = (0_u16..=u16::MAX).zip(&self.places).filter(|(_, place)| **place > 0);
         let windows = places.filter_map(|(id, place)| Some((id, self.windows.get(*place as usize - 1)?)));
@@ -144,15 +201,15 @@ impl Windows {
         self.floor
     }
 
-    /// Each window, by its ID.
-    pub(crate) fn each(&self) -> impl Iterator<Item = (u16, &ReplayWindow)> {
-        self.windows.iter().map(|(id, window)| (*id, window))
+    /// Each window, by its name.
+    pub(crate) fn each(&self) -> impl Iterator<Item = (WindowName, &ReplayWindow)> {
+        self.windows.iter().map(|(name, window)| (*name, window))
     }
 
     /// All windows as bytes, to be saved over a restart.
     pub(crate) fn save(&self) -> Vec<u8> {
         let mut bytes = [self.top.to_le_bytes(), MANY.to_le_bytes(), self.floor.to_le_bytes()].concat();
-        self.each().for_each(|(id, window)| append_window(&mut bytes, id, window));
+        self.each().for_each(|(name, window)| append_window(&mut bytes, name, window));
         bytes
     }
 
@@ -161,7 +218,8 @@ impl Windows {
     /// knows which there were. `false`, with nothing changed, if the bytes are neither.
     #[must_use]
     pub(crate) fn restore(&mut self, bytes: &[u8]) -> bool {
-        let empty = || Self::empty(self.limit, self.size);
+        let group = || self.group.as_ref().map(|group| group.afresh());
+        let empty = || Self::empty(self.limit, self.size, group());
         let restored = if ReplayWindow::is_closed(bytes) {
             ReplayWindow::top_of(bytes).map(|top| Self { floor: top, top, ..empty() })
         } else {
@@ -190,22 +248,25 @@ impl Windows {
             let length = usize::try_from(u32::from_le_bytes([n0, n1, n2, n3])).ok()?;
             let (saved, after) = after.split_at_checked(length)?;
             let mut window = ReplayWindow::new(empty.size, true);
-            let header = VpeHeader { sender: 0, window: u16::from_le_bytes([w0, w1]), number: 0, spi: 0 };
-            let is_new = [s0, s1] == [0; 2] && empty.place(&header).is_none();
+            let [sender, id] = [[s0, s1], [w0, w1]].map(u16::from_le_bytes);
+            let header = VpeHeader { sender, window: id, number: 0, spi: 0 };
+            // Of two devices that know each other all have 0, and of a group none.
+            let is_of_its_kind = (sender == 0) != empty.is_group();
+            let is_new = is_of_its_kind && empty.place(&header).is_none();
             if !is_new || !window.restore(saved) || window.top() > empty.top {
                 return None;
             }
-            empty.insert(header.window, window);
+            empty.insert((sender, id), window);
             rest = after;
         }
         (rest.is_empty() && empty.windows.len() <= empty.limit).then_some(empty)
     }
 }
 
-/// Appends a window of a unicast SA in its saved form.
-pub(super) fn append_window(bytes: &mut Vec<u8>, id: u16, window: &ReplayWindow) {
+/// Appends a window in its saved form.
+pub(super) fn append_window(bytes: &mut Vec<u8>, (sender, id): WindowName, window: &ReplayWindow) {
     let saved = window.save();
-    bytes.extend([[0; 2], id.to_le_bytes()].concat());
+    bytes.extend([sender.to_le_bytes(), id.to_le_bytes()].concat());
     bytes.extend(u32::try_from(saved.len()).unwrap_or(0).to_le_bytes());
     bytes.extend(saved);
 }

@@ -2,7 +2,9 @@
 
 use super::super::window_model::{Model, SIZE, header};
 use super::*;
+use crate::counters::SaCounters;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// Takes an authentic packet, as the gateway does: checked, and committed later.
 fn take(windows: &mut Windows, header: &VpeHeader) -> Result<(), DropReason> {
@@ -10,34 +12,77 @@ fn take(windows: &mut Windows, header: &VpeHeader) -> Result<(), DropReason> {
     windows.commit(header)
 }
 
+const OWN: u16 = 3;
+
+fn of_group(limit: u32) -> Box<Windows> {
+    let counters = Arc::new(SaCounters::default());
+    Windows::of_group(limit, SIZE, Senders::new(OWN, [192, 0, 2, 3].into(), counters))
+}
+
 #[test]
 fn windows_agree_with_a_slow_model_over_restarts_and_crashes() {
-    for seed in 1..=200 {
-        let mut random = fastrand::Rng::with_seed(seed);
-        let limit = random.u32(1..6);
-        let mut windows = Windows::new(limit, SIZE);
-        let mut model = Model { limit: limit as usize, ..Model::default() };
-        let mut base = [1_u64; 8];
-        for step in 0..2000 {
-            let window = random.u16(0..8);
-            let next = &mut base[usize::from(window)];
-            *next += random.u64(0..4);
-            let number = next.saturating_sub(random.u64(0..100)).max(u64::from(random.u8(..) > 3));
-            let got = take(&mut windows, &header(window, number));
-            assert_eq!(got, model.take(window, number), "seed {seed}, step {step}: {window}, {number}");
-            if random.u32(..500) == 0 {
-                let saved = windows.save();
-                windows = Windows::new(limit, SIZE);
-                assert!(windows.restore(&saved), "seed {seed}");
-            }
-            if random.u32(..900) == 0 {
-                let ceiling = windows.top() + random.u64(0..20);
-                windows = Windows::new(limit, SIZE);
-                assert!(windows.restore(&ReplayWindow::closed_up_to(ceiling)));
-                model = Model { limit: limit as usize, floor: ceiling, ..Model::default() };
+    for is_group in [false, true] {
+        let made = |limit| if is_group { of_group(limit) } else { Windows::new(limit, SIZE) };
+        for seed in 1..=200 {
+            let mut random = fastrand::Rng::with_seed(seed);
+            let limit = random.u32(1..6);
+            let mut windows = made(limit);
+            let mut model = Model { limit: limit as usize, ..Model::default() };
+            let mut base = [1_u64; 8];
+            for step in 0..2000 {
+                let place = random.u16(0..8);
+                let next = &mut base[usize::from(place)];
+                *next += random.u64(0..4);
+                let number = next.saturating_sub(random.u64(0..100)).max(u64::from(random.u8(..) > 3));
+                // In a group, two senders with four windows each.
+                let (sender, window) = if is_group { (1 + place % 2, place / 2) } else { (0, place) };
+                let got = take(&mut windows, &VpeHeader { sender, ..header(window, number) });
+                let expected = model.take((sender, window), number);
+                assert_eq!(got, expected, "seed {seed}, step {step}: {sender}, {window}, {number}");
+                if random.u32(..500) == 0 {
+                    let saved = windows.save();
+                    windows = made(limit);
+                    assert!(windows.restore(&saved), "seed {seed}");
+                }
+                if random.u32(..900) == 0 {
+                    let ceiling = windows.top() + random.u64(0..20);
+                    windows = made(limit);
+                    assert!(windows.restore(&ReplayWindow::closed_up_to(ceiling)));
+                    model = Model { limit: limit as usize, floor: ceiling, ..Model::default() };
+                }
             }
         }
     }
+}
+
+/// What is saved names senders: a group's windows are none of two that know each other, nor the reverse.
+#[test]
+fn saved_windows_carry_their_senders() {
+    let mut group = of_group(8);
+    for (sender, window, number) in [(1, 4, 10), (0xABCD, 4, 20), (1, 5, 30)] {
+        assert_eq!(take(&mut group, &VpeHeader { sender, ..header(window, number) }), Ok(()));
+    }
+    let mut restored = of_group(8);
+    assert!(restored.restore(&group.save()));
+    let tops: BTreeMap<_, _> = restored.each().map(|(name, window)| (name, window.top())).collect();
+    assert_eq!(tops, BTreeMap::from([((1, 4), 10), ((0xABCD, 4), 20), ((1, 5), 30)]));
+    assert!(!Windows::new(8, SIZE).restore(&group.save()));
+    let mut unicast = Windows::new(8, SIZE);
+    assert_eq!(take(&mut unicast, &header(4, 10)), Ok(()));
+    assert!(!of_group(8).restore(&unicast.save()));
+    assert!(!of_group(2).restore(&group.save()), "more than there may be");
+}
+
+/// However many windows there are, a sender that is refused is asked whether it is authentic, and makes none.
+#[test]
+fn our_own_sender_and_nobody_make_no_window() {
+    let mut windows = of_group(1);
+    assert_eq!(take(&mut windows, &VpeHeader { sender: 1, ..header(0, 1) }), Ok(()));
+    for sender in [0, OWN] {
+        let header = VpeHeader { sender, ..header(7, 1) };
+        assert_eq!((windows.check(&header), windows.commit(&header)), (Ok(()), Err(DropReason::VpeSender)));
+    }
+    assert_eq!(windows.each().count(), 1);
 }
 
 /// `docs/VPE.md`: the first number of a window may be any; the number 0 is refused.

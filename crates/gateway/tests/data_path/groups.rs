@@ -1,0 +1,378 @@
+//! Groups (`docs/VPE.md`, "Windows"): many senders under one key, each with its own windows; what a device
+//! does that meets its own Sender ID; joining late, and restarts.
+
+use crate::support::gateway::{PoolSize, portable};
+use crate::support::vpe::{datagram_between, sealed, vpe};
+use crate::support::{Gateway, Inner, LeaseTwin, Side, TunnelSpec};
+use std::net::IpAddr;
+use std::time::Duration;
+use testudo_crypto::Suite;
+use testudo_gateway::{Installed, TunnelInstall};
+use testudo_ipsec::{
+    Action, Directions, Encapsulation, Endpoints, Event, EventKind, Mode, PacketRules, Policy, Prefix,
+    SaSelectors, SaState, Selector, VpeClasses, VpeRules,
+};
+use testudo_packet::DropReason;
+use testudo_wire::vpe::{VPE_PROTOCOL, VpeHeader};
+
+const GROUP: [u8; 4] = [239, 1, 2, 3];
+const NOTHING: [[u8; 0]; 0] = [];
+
+fn spec() -> TunnelSpec {
+    vpe(Suite::ALL_FOR_VPE[0])
+}
+
+/// The outer address of the sender with this ID.
+fn address(sender: u16) -> IpAddr {
+    [192, 0, 2, sender as u8].into()
+}
+
+/// What the group carries, as seen by who sends it and by who receives it.
+fn selectors() -> (Selector, Selector) {
+    let prefix = |first, bits| Prefix::new([first, 0, 0, 0].into(), bits).expect("a prefix");
+    let (sources, groups) = (prefix(10, 8), prefix(239, 8));
+    (Selector::between(sources, groups), Selector::between(groups, sources))
+}
+
+/// A packet from the network of a sender to a group inside.
+fn inner(sender: u16, seed: u64) -> Vec<u8> {
+    Inner { seed, ..Inner::udp(&format!("10.{sender}.0.1"), "239.9.9.9", 80) }.bytes()
+}
+
+struct Member {
+    gateway: Gateway,
+    installed: Installed,
+    store: LeaseTwin,
+    rules: VpeRules,
+}
+
+impl Member {
+    fn new(sender: u16) -> Self {
+        Self::with(VpeRules::default().with_sender(sender))
+    }
+
+    fn with(rules: VpeRules) -> Self {
+        Self::started(rules, LeaseTwin::new(1 << 20), None)
+    }
+
+    /// A gateway with what its store has kept.
+    fn started(rules: VpeRules, mut store: LeaseTwin, window: Option<Vec<u8>>) -> Self {
+        let (out, inb) = selectors();
+        let action = Action::Protect(spec().index());
+        let policy = |selector, directions| Policy { directions, ..Policy::new(selector, action) };
+        let policies = vec![policy(out, Directions::Outbound), policy(inb, Directions::Inbound)];
+        let mut gateway = Gateway::new(policies, PoolSize(512, 2048), portable());
+        let installed = gateway.install_seen(install(rules, &mut store, window));
+        Self { gateway, installed, store, rules }
+    }
+
+    /// The same after a clean stop, with other rules.
+    fn restarted(mut self, rules: VpeRules) -> Self {
+        let window = self.windows();
+        let used = self.installed.outbound.counters.sequence();
+        // A clean stop gives back what it has not used.
+        self.store.begin_at(spec().spi_from(Side::A), used + 1);
+        Self::started(rules, self.store, Some(window))
+    }
+
+    fn windows(&self) -> Vec<u8> {
+        self.gateway.worker.save_window(self.installed.inbound.sa).expect("its windows")
+    }
+
+    /// Sends a packet of its own; what leaves.
+    fn send(&mut self, seed: u64) -> Vec<Vec<u8>> {
+        self.gateway.seal(inner(self.rules.sender, seed))
+    }
+
+    fn events(&mut self) -> Vec<EventKind> {
+        self.gateway.worker.take_events().into_iter().map(|Event { kind, .. }| kind).collect()
+    }
+
+    fn drops(&self, reason: DropReason) -> u64 {
+        self.gateway.drops(reason)
+    }
+
+    fn assert_receives(&mut self, datagram: &[u8], packet: &[u8]) {
+        assert_eq!(self.gateway.open(datagram), [packet]);
+    }
+
+    fn assert_refuses(&mut self, datagram: &[u8], reason: DropReason) {
+        let before = self.drops(reason);
+        assert_eq!(self.gateway.open(datagram), NOTHING, "{reason:?}");
+        assert_eq!(self.drops(reason), before + 1, "{reason:?}");
+        self.gateway.assert_settled();
+    }
+}
+
+fn install(rules: VpeRules, store: &mut LeaseTwin, window: Option<Vec<u8>>) -> TunnelInstall {
+    let mut install = spec().install(Side::A, store, window);
+    let endpoints = Endpoints {
+        local: address(rules.sender),
+        remote: Some(GROUP.into()),
+        encapsulation: Encapsulation::Esp,
+    };
+    let rules = PacketRules { vpe: Some(Box::new(rules)), ..PacketRules::default() };
+    let selectors = SaSelectors::new([selectors().1], Mode::Tunnel, &endpoints);
+    let parameters = testudo_ipsec::TunnelParameters { endpoints, rules, selectors, ..install.parameters };
+    install.parameters = parameters;
+    // One SA for all of them.
+    install.inbound.parameters.sa = install.outbound.parameters.sa.clone();
+    install.inbound.key = spec().key_from(Side::A).into();
+    install
+}
+
+/// A packet of a member of the group, made by hand.
+fn by_hand(from: IpAddr, sender: u16, window: u16, number: u64) -> Vec<u8> {
+    let header = VpeHeader { sender, window, number, spi: spec().spi_from(Side::A) };
+    let packet = sealed(&spec().key_from(Side::A), header, &inner(sender & 0xFF, number));
+    datagram_between(from, GROUP.into(), VPE_PROTOCOL, &packet)
+}
+
+fn sent_by(sender: u16, window: u16, number: u64) -> Vec<u8> {
+    by_hand(address(sender), sender, window, number)
+}
+
+#[test]
+fn what_one_sends_all_others_receive_under_the_senders_own_windows() {
+    let mut members: Vec<_> = (1..=3).map(Member::new).collect();
+    for seed in 1..200 {
+        for from in 0..3 {
+            let sender = members[from].rules.sender;
+            let sent = members[from].send(seed).remove(0);
+            assert_eq!(sent[16..20], GROUP);
+            let header = VpeHeader::parse(&sent[20..]).expect("a header");
+            assert_eq!((header.sender, header.spi), (sender, spec().spi_from(Side::A)));
+            for to in (0..3).filter(|to| *to != from) {
+                members[to].assert_receives(&sent, &inner(sender, seed));
+                members[to].assert_refuses(&sent, DropReason::ReplayDuplicate);
+            }
+        }
+    }
+    for mut member in members {
+        let senders =
+            member.installed.inbound.counters.each().next().and_then(|c| c.senders()).expect("some");
+        let shown: Vec<_> = senders.shown().map(|s| (s.sender, s.address, s.packets)).collect();
+        let others = (1..=3).filter(|sender| *sender != member.rules.sender);
+        assert_eq!(shown, others.map(|sender| (sender, address(sender), 199)).collect::<Vec<_>>());
+        assert_eq!((senders.count(), senders.doubles()), (2, 0));
+        assert_eq!(member.events(), []);
+        member.gateway.assert_settled();
+    }
+}
+
+/// `docs/VPE.md`: one window for each (Sender ID, Window ID), whose numbers know nothing of one another.
+#[test]
+fn replays_are_refused_sender_by_sender() {
+    let mut member = Member::new(9);
+    for number in [1, 2, 50] {
+        for (sender, window) in [(1, 0), (2, 0), (1, 7), (0xFFFF, 0)] {
+            let sent = sent_by(sender, window, number);
+            member.assert_receives(&sent, &inner(sender & 0xFF, number));
+            member.assert_refuses(&sent, DropReason::ReplayDuplicate);
+        }
+    }
+    member.assert_refuses(&sent_by(1, 0, 0), DropReason::ReplayTooOld);
+}
+
+/// `docs/VPE.md`: who joins late accepts the first authentic number of each window, whatever it is; what was
+/// before is judged by that window.
+#[test]
+fn who_joins_late_accepts_the_first_number_of_each_window() {
+    let (mut a, mut b) = (Member::new(1), Member::new(2));
+    let early: Vec<_> = (1..6000).map(|seed| a.send(seed).remove(0)).collect();
+    for (seed, sent) in (1..).zip(&early) {
+        b.assert_receives(sent, &inner(1, seed));
+    }
+    let mut late = Member::new(3);
+    let sent = a.send(6000).remove(0);
+    late.assert_receives(&sent, &inner(1, 6000));
+    late.assert_refuses(&early[0], DropReason::ReplayTooOld);
+    late.assert_refuses(&sent, DropReason::ReplayDuplicate);
+    // A window that is silent since: what was recorded of it passes once.
+    late.assert_receives(&sent_by(2, 1, 4), &inner(2, 4));
+    late.assert_refuses(&sent_by(2, 1, 4), DropReason::ReplayDuplicate);
+}
+
+/// Hostile: Sender IDs that nobody sealed are not authentic and make nothing; more windows and senders than
+/// the SA may have are refused by name, and all others go on.
+#[test]
+fn a_flood_of_senders_is_bounded_and_harms_nobody() {
+    let mut member = Member::with(VpeRules::default().with_sender(9).with_windows_max(16));
+    for sender in 10..2010_u16 {
+        let mut forged = sent_by(1, 0, 1);
+        forged[20..22].copy_from_slice(&sender.to_le_bytes());
+        member.assert_refuses(&forged, DropReason::AuthenticationFailed);
+    }
+    for sender in 100..116 {
+        member.assert_receives(&sent_by(sender, 3, 1), &inner(sender, 1));
+    }
+    for sender in 1000..1300 {
+        member.assert_refuses(&sent_by(sender, 3, 1), DropReason::VpeWindows);
+        member.assert_refuses(&sent_by(100 + sender % 16, sender, 1), DropReason::VpeWindows);
+    }
+    for sender in 100..116 {
+        member.assert_receives(&sent_by(sender, 3, 2), &inner(sender, 2));
+        member.assert_refuses(&sent_by(sender, 3, 1), DropReason::ReplayDuplicate);
+    }
+    let counters = member.installed.inbound.counters.each().next().and_then(|c| c.senders());
+    assert_eq!(counters.expect("some").count(), 16);
+    assert_eq!(member.events(), []);
+}
+
+/// `docs/VPE.md`: of a group no packet has the Sender ID 0, nor the receiver's own.
+#[test]
+fn packets_of_nobody_and_of_oneself_are_refused() {
+    let mut member = Member::with(VpeRules::default().with_sender(9).with_windows_max(1));
+    let sent = member.send(1).remove(0);
+    let own = VpeHeader::parse(&sent[20..]).expect("a header");
+    member.assert_receives(&sent_by(1, 0, 1), &inner(1, 1));
+    member.assert_refuses(&sent_by(0, 0, 1), DropReason::VpeSender);
+    member.assert_refuses(&sent_by(9, own.window, own.number), DropReason::VpeSender);
+    let mut forged = sent_by(9, 5, 1 << 60);
+    forged[60] ^= 1;
+    member.assert_refuses(&forged, DropReason::AuthenticationFailed);
+    assert_eq!(member.send(2).len(), 1, "nobody has shown that somebody else has its ID");
+}
+
+/// `docs/VPE.md`: two devices with one Sender ID are noticed by their two addresses within a second.
+#[test]
+fn two_devices_with_one_sender_id_are_noticed_by_the_others() {
+    let mut member = Member::new(9);
+    member.assert_receives(&sent_by(1, 0, 1), &inner(1, 1));
+    member.gateway.clock.advance(Duration::from_millis(1001));
+    member.assert_receives(&by_hand(address(77), 1, 0, 2), &inner(1, 2));
+    assert_eq!(member.events(), [], "it has moved");
+    member.gateway.clock.advance(Duration::from_millis(900));
+    for number in 3..40 {
+        let from = address(if number % 2 == 0 { 77 } else { 1 });
+        member.assert_receives(&by_hand(from, 1, 0, number), &inner(1, number));
+    }
+    let spi = spec().spi_from(Side::A);
+    let twice = EventKind::SenderTwice { spi, sender: 1, before: address(77), address: address(1) };
+    assert_eq!(member.events(), [twice], "once");
+    let counters = member.installed.inbound.counters.each().next().and_then(|c| c.senders());
+    assert_eq!(counters.expect("some").doubles(), 37);
+    // What is not authentic, or was there before, comes from nobody.
+    member.gateway.clock.advance(Duration::from_secs(61));
+    member.assert_receives(&sent_by(1, 0, 50), &inner(1, 50));
+    member.assert_refuses(&by_hand(address(5), 1, 0, 50), DropReason::ReplayDuplicate);
+    let mut forged = by_hand(address(5), 1, 0, 51);
+    forged[60] ^= 1;
+    member.assert_refuses(&forged, DropReason::AuthenticationFailed);
+    assert_eq!(member.events(), []);
+}
+
+/// A member that met its own ID on a packet that it has not sent.
+fn taken() -> Member {
+    let mut member = Member::new(9);
+    let number = member.send(1).remove(0);
+    let header = VpeHeader::parse(&number[20..]).expect("a header");
+    member.assert_refuses(&by_hand(address(1), 9, header.window, header.number + 1), DropReason::VpeSender);
+    member
+}
+
+pub(crate) fn raise_sender_taken() -> Gateway {
+    let mut member = taken();
+    assert_eq!(member.send(2), NOTHING);
+    member.gateway
+}
+
+/// `docs/VPE.md`: a device that sees its own Sender ID on a packet that it has not sent stops sending.
+#[test]
+fn a_device_that_meets_its_own_sender_id_stops_and_says_so() {
+    for path in ["number", "window"] {
+        let mut member = Member::with(
+            VpeRules::default().with_sender(9).with_slots(VpeClasses::default(), 0, 8).expect("8 windows"),
+        );
+        let sent = member.send(1).remove(0);
+        let header = VpeHeader::parse(&sent[20..]).expect("a header");
+        let (window, number) = if path == "number" { (header.window, 2) } else { (4000, 2) };
+        let spi = spec().spi_from(Side::A);
+        member.assert_refuses(&by_hand(address(5), 9, window, number), DropReason::VpeSender);
+        let twice = EventKind::SenderTwice { spi, sender: 9, before: address(9), address: address(5) };
+        let stopped = EventKind::SenderTaken { spi, sender: 9, address: address(5) };
+        assert_eq!(member.events(), [stopped, twice], "{path}");
+        assert_eq!(member.installed.outbound.counters.state(), SaState::SenderTaken);
+        for seed in 2..5 {
+            assert_eq!(member.send(seed), NOTHING);
+        }
+        assert_eq!(member.drops(DropReason::VpeSenderTaken), 3);
+        // Bursts, too; and what others send is received as before.
+        (0..64).for_each(|seed| member.gateway.protected.push(inner(9, seed)));
+        member.gateway.settle();
+        assert_eq!(member.gateway.unprotected.take(), NOTHING);
+        member.assert_receives(&sent_by(1, 0, 1), &inner(1, 1));
+        member.assert_refuses(&by_hand(address(5), 9, window, number), DropReason::VpeSender);
+        assert_eq!(member.events(), [], "once");
+    }
+}
+
+/// Hostile: a device that is sent back what it has sent, by the network or by anybody with any address, is
+/// not silenced by that.
+#[test]
+fn what_a_device_has_sent_and_sees_again_does_not_silence_it() {
+    let mut member = Member::new(9);
+    let mut sent: Vec<_> = (1..100).map(|seed| member.send(seed).remove(0)).collect();
+    for datagram in &sent {
+        member.assert_refuses(datagram, DropReason::VpeSender);
+    }
+    assert_eq!(member.events(), []);
+    for datagram in &mut sent {
+        let vpe = datagram[20..].to_vec();
+        *datagram = datagram_between(address(66), GROUP.into(), VPE_PROTOCOL, &vpe);
+        member.assert_refuses(datagram, DropReason::VpeSender);
+    }
+    let events = member.events();
+    assert!(matches!(events[..], [EventKind::SenderTwice { sender: 9, .. }]), "told once: {events:?}");
+    assert_eq!(member.send(100).len(), 1);
+    // After a restart its old packets are its own, too, in whatever windows it had.
+    let rules = member.rules.with_slots(VpeClasses::default(), 0, 1).expect("one window");
+    let mut member = member.restarted(rules);
+    for datagram in &sent {
+        member.assert_refuses(datagram, DropReason::VpeSender);
+    }
+    assert_eq!(member.send(101).len(), 1);
+    // With a store that was lost, they are numbers that it is about to use again.
+    let mut member = Member::started(rules, LeaseTwin::new(100), None);
+    member.assert_refuses(&sent[98], DropReason::VpeSender);
+    assert_eq!(member.send(102), NOTHING);
+}
+
+/// Windows go on over a restart, sender by sender; what is no set of windows of a group is refused.
+#[test]
+fn windows_of_all_senders_go_on_after_a_restart() {
+    let mut member = Member::new(9);
+    for (sender, window, number) in [(1, 0, 700), (2, 0, 3), (2, 5, 1)] {
+        member.assert_receives(&sent_by(sender, window, number), &inner(sender, number));
+    }
+    let rules = member.rules;
+    let mut member = member.restarted(rules);
+    for (sender, window, number) in [(1, 0, 700), (2, 0, 3), (2, 5, 1)] {
+        member.assert_refuses(&sent_by(sender, window, number), DropReason::ReplayDuplicate);
+        member.assert_receives(&sent_by(sender, window, number + 1), &inner(sender, number + 1));
+    }
+    member.assert_receives(&sent_by(3, 0, 1), &inner(3, 1));
+}
+
+/// Only what was sent to the group is the group's: the SA is not there for packets to our own address.
+#[test]
+fn packets_to_our_own_address_are_not_the_groups() {
+    let mut member = Member::new(9);
+    let vpe = sent_by(1, 0, 1)[20..].to_vec();
+    let unicast = datagram_between(address(1), address(9), VPE_PROTOCOL, &vpe);
+    member.assert_refuses(&unicast, DropReason::WrongEncapsulation);
+    member.assert_receives(&sent_by(1, 0, 1), &inner(1, 1));
+}
+
+/// RFC 1122 3.2.2: nobody is told that a packet to a group was too long.
+#[test]
+fn packets_to_a_group_that_do_not_fit_are_dropped_in_silence() {
+    let mut member = Member::new(9);
+    let long = Inner { dont_fragment: true, ..Inner::udp("10.9.0.1", "239.9.9.9", 1600) }.bytes();
+    member.gateway.protected.push(long);
+    member.gateway.settle();
+    assert_eq!((member.gateway.unprotected.take(), member.gateway.protected.take()), (vec![], vec![]));
+    assert_eq!(member.drops(DropReason::TooBig), 1);
+    let whole = Inner::udp("10.9.0.1", "239.9.9.9", 1600).bytes();
+    assert_eq!(member.gateway.seal(whole).len(), 2, "in fragments");
+}

@@ -1,0 +1,102 @@
+//! Groups of senders under one SA of VPE (`docs/VPE.md`): what their packets give away about Sender IDs.
+
+use crate::Ipsec;
+use crate::counters::SaState;
+use crate::event::{Event, EventKind};
+use crate::slots::SaRef;
+use crate::spd::TunnelIndex;
+use crate::tunnel::{Endpoints, TunnelParameters};
+use crate::vpe::News;
+use std::net::IpAddr;
+
+impl Endpoints {
+    /// The multicast group that it sends to and receives from, if it is one of a group.
+    #[must_use]
+    pub fn group(&self) -> Option<IpAddr> {
+        self.remote.filter(IpAddr::is_multicast)
+    }
+
+    /// The address that its packets arrive at.
+    pub(crate) fn destination(&self) -> IpAddr {
+        self.group().unwrap_or(self.local)
+    }
+}
+
+impl TunnelParameters {
+    /// Whether it is one of a group: its SA from the peers is the same as that towards them.
+    #[must_use]
+    pub fn is_group(&self) -> bool {
+        self.endpoints.group().is_some()
+    }
+}
+
+/// The outer source of a datagram.
+pub(crate) fn source_address(datagram: &[u8]) -> Option<IpAddr> {
+    let first = datagram.first()?;
+    if first >> 4 == 4 {
+        return Some(IpAddr::from(*datagram.get(12..)?.first_chunk::<4>()?));
+    }
+    Some(IpAddr::from(*datagram.get(8..)?.first_chunk::<16>()?))
+}
+
+impl Ipsec {
+    /// Follows what the packets of an SA have given away about senders.
+    pub(crate) fn hear_senders(&mut self, sa_ref: SaRef) {
+        let Some(windows) = self.vpe_windows.get_mut(sa_ref).filter(|windows| windows.has_news()) else {
+            return;
+        };
+        let news = windows.take_news();
+        let Some((spi, tunnel)) = self.inbound.get(sa_ref).map(|sa| (sa.spi, sa.tunnel)) else { return };
+        for news in news {
+            match news {
+                News::Own { window, number, address } => {
+                    self.hear_own_sender(tunnel, spi, (window, number), address);
+                }
+                News::Twice { sender, before, address } => {
+                    let kind = EventKind::SenderTwice { spi, sender, before, address };
+                    self.events.push(Event { tunnel, kind });
+                }
+            }
+        }
+    }
+
+    /// An authentic packet with our own Sender ID. One that we have sent was sent back to us, by the network
+    /// or by anybody who has seen it: that must not silence us. Of any other, somebody else has our ID, or we
+    /// have had it before with a store that is lost: numbers have been used twice, or will be.
+    #[cold]
+    fn hear_own_sender(
+        &mut self,
+        tunnel: TunnelIndex,
+        spi: u32,
+        (window, number): (u16, u64),
+        address: IpAddr,
+    ) {
+        let sa = self.outbound_sa(tunnel, spi).and_then(|sa| self.outbound.get_mut(sa));
+        let Some(sa) = sa else { return };
+        let Some(numbers) = &mut sa.vpe else { return };
+        if numbers.is_taken() || numbers.has_sent(window, number, &sa.sequence) {
+            return;
+        }
+        numbers.set_taken();
+        sa.counters.set_state(SaState::SenderTaken);
+        let kind = EventKind::SenderTaken { spi, sender: numbers.rules().sender, address };
+        self.events.push(Event { tunnel, kind });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_outer_source_is_read_of_either_version() {
+        let v4 = [&[0x45; 12][..], &[192, 0, 2, 1, 9, 9, 9, 9]].concat();
+        assert_eq!(source_address(&v4), Some([192, 0, 2, 1].into()));
+        let v6 = [&[0x60; 8][..], &[7; 16], &[9; 16]].concat();
+        assert_eq!(source_address(&v6), Some([7_u8; 16].into()));
+        assert_eq!(
+            (source_address(&[]), source_address(&v4[..14]), source_address(&v6[..20])),
+            (None, None, None)
+        );
+    }
+}
