@@ -55,15 +55,22 @@ impl Windows {
         Self { windows: Vec::new(), places: Vec::new(), group, limit, size, floor: 0, top: 0 }
     }
 
-    /// The place of a window, if it is there. On a unicast SA another Sender ID than 0 has none.
+    /// The place of a window, if it is there.
     #[inline]
     fn place(&self, header: &VpeHeader) -> Option<usize> {
-        let place = match &self.group {
-            None if header.sender != 0 => return None,
-            None => *self.places.get(usize::from(header.window))?,
-            Some(group) => group.place(header.sender, header.window),
-        };
-        (place as usize).checked_sub(1)
+        match self.places.get(usize::from(header.window)) {
+            Some(place) if header.sender == 0 => (*place as usize).checked_sub(1),
+            // Of a group there are none.
+            _ => self.place_in_group(header),
+        }
+    }
+
+    /// On a unicast SA another Sender ID than 0 has none. A sender that is refused may have had some before it
+    /// was our own ID.
+    #[inline(never)]
+    fn place_in_group(&self, header: &VpeHeader) -> Option<usize> {
+        let group = self.group.as_ref().filter(|group| !group.is_refused(header.sender))?;
+        (group.place(header.sender, header.window) as usize).checked_sub(1)
     }
 
     fn insert(&mut self, name: WindowName, window: ReplayWindow) {
@@ -82,7 +89,6 @@ impl Windows {
     }
 
     /// Whether no packet of this sender is accepted, however authentic it is.
-    #[inline]
     fn is_refused(&self, sender: u16) -> bool {
         match &self.group {
             None => sender != 0,
@@ -121,9 +127,6 @@ impl Windows {
     /// Why it may not be accepted (any more); then nothing changes.
     #[inline]
     pub(crate) fn commit(&mut self, header: &VpeHeader) -> Result<(), DropReason> {
-        if self.is_refused(header.sender) {
-            return Err(DropReason::VpeSender);
-        }
         match self.place(header).and_then(|place| self.windows.get_mut(place)) {
             Some((_, window)) => window.commit(header.number).map_err(reason_of_replay)?,
             None => self.commit_new(header)?,
@@ -134,6 +137,9 @@ impl Windows {
 
     #[cold]
     fn commit_new(&mut self, header: &VpeHeader) -> Result<(), DropReason> {
+        if self.is_refused(header.sender) {
+            return Err(DropReason::VpeSender);
+        }
         self.check_new(header)?;
         let mut window = ReplayWindow::new(self.size, true);
         if self.floor > 0 {

@@ -83,6 +83,13 @@ fn our_own_sender_and_nobody_make_no_window() {
         assert_eq!((windows.check(&header), windows.commit(&header)), (Ok(()), Err(DropReason::VpeSender)));
     }
     assert_eq!(windows.each().count(), 1);
+    // Nor does one that had windows while the ID was another device's.
+    let counters = Arc::new(SaCounters::default());
+    let mut other = Windows::of_group(4, SIZE, Senders::new(9, [192, 0, 2, 9].into(), counters));
+    assert_eq!(take(&mut other, &VpeHeader { sender: OWN, ..header(7, 1) }), Ok(()));
+    let mut windows = of_group(4);
+    assert!(windows.restore(&other.save()));
+    assert_eq!(take(&mut windows, &VpeHeader { sender: OWN, ..header(7, 2) }), Err(DropReason::VpeSender));
 }
 
 /// `docs/VPE.md`: the first number of a window may be any; the number 0 is refused.
@@ -97,7 +104,7 @@ fn a_window_is_made_by_its_first_packet_whatever_its_number() {
     assert_eq!(take(&mut windows, &header(1, 5000)), Err(DropReason::ReplayDuplicate));
     assert_eq!(take(&mut windows, &header(2, 1)), Ok(()), "windows know nothing of one another");
     let tops = windows.each().map(|(id, window)| (id, window.top()));
-    assert_eq!(tops.collect::<BTreeMap<_, _>>(), BTreeMap::from([(1, 5000), (2, 1)]));
+    assert_eq!(tops.collect::<BTreeMap<_, _>>(), BTreeMap::from([((0, 1), 5000), ((0, 2), 1)]));
 }
 
 /// A flood of Window IDs: what is not authentic makes none, and one too many does no harm to the others.
