@@ -64,6 +64,7 @@ mod datagram;
 mod error;
 mod extension_headers;
 mod filter;
+mod groups;
 mod header;
 mod icmp_errors;
 mod kernel;
@@ -77,6 +78,7 @@ mod udp_receive;
 
 pub use control::{About, ControlArea};
 pub use error::OpenError;
+pub use groups::Membership;
 pub use icmp_errors::IcmpErrors;
 pub use kernel::{Incoming, MessageSocket, Outgoing};
 pub use open::{Encapsulation, Endpoint, SocketConfig};

@@ -2,6 +2,7 @@
 
 use crate::error::OpenError;
 use crate::filter::{self, Content, Raw, WHOLE};
+use crate::groups::{self, Membership};
 use crate::sys::Socket;
 use rustix::net::{AddressFamily, Protocol, RawProtocol, SocketFlags, SocketType, ipproto};
 use std::fmt;
@@ -71,7 +72,8 @@ impl Encapsulation {
 /// An address at which protected datagrams arrive and from which they are sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Endpoint {
-    /// The local address; the unspecified one (`0.0.0.0`, `::`) means any address of the host.
+    /// The local address; the unspecified one (`0.0.0.0`, `::`) means any address of the host, and a
+    /// multicast one the group of a [membership](SocketConfig::groups).
     pub local: IpAddr,
     /// How they cross the network.
     pub encapsulation: Encapsulation,
@@ -98,6 +100,8 @@ pub struct SocketConfig {
     pub endpoints: Vec<Endpoint>,
     /// More endpoints, which are left out where the host has no IP of their version.
     pub optional: Vec<Endpoint>,
+    /// The groups that endpoints with such a local address receive from.
+    pub groups: Vec<Membership>,
     /// The interface to use, regardless of the routes.
     pub interface: Option<String>,
     /// Whether packets that belong to no endpoint are sent in clear by `interface`; needs CAP_NET_RAW to
@@ -128,6 +132,7 @@ impl SocketConfig {
         Self {
             endpoints,
             optional: Vec::new(),
+            groups: Vec::new(),
             interface: None,
             bypass: false,
             hop_limits: false,
@@ -230,7 +235,8 @@ fn open_udp(
         let shared = socket.set_option(libc::SOL_SOCKET, libc::SO_REUSEPORT, 1);
         shared.map_err(io_error(action("share the port")))?;
     }
-    let address = SocketAddr::new(local, port);
+    groups::set_up(&socket, local, config).map_err(io_error(action("join the group")))?;
+    let address = groups::bind_address(local, port, config).map_err(io_error(action("find the link")))?;
     rustix::net::bind(&socket, &address).map_err(|e| bind_error(address, e.into()))?;
     let bound =
         rustix::net::getsockname(&socket).map_err(|e| io_error(action("read the address"))(e.into()))?;
@@ -306,7 +312,8 @@ fn open_raw(
         socket.set_option(level, option, 1).map_err(io_error(action("set the header options")))?;
     }
     set_dont_fragment(&socket, local, true).map_err(io_error(action("set the path MTU discovery")))?;
-    let address = SocketAddr::new(local, 0);
+    groups::set_up(&socket, local, config).map_err(io_error(action("join the group")))?;
+    let address = groups::bind_address(local, 0, config).map_err(io_error(action("find the link")))?;
     rustix::net::bind(&socket, &address).map_err(|e| bind_error(address, e.into()))?;
     if role == Role::Further {
         socket.discard_received();
