@@ -1,7 +1,7 @@
 """Testudo and the Scapy layer of VPE, both ways, by `testudo replay`: gateway.py PROGRAM FOLDER.
 
 What Testudo seals the layer opens, in every suite, over IPv4, IPv6 and UDP; what the layer seals, among attacks, Testudo opens,
-and it counts every attack by its name.
+and it counts every attack by its name. The same in a group of many senders under one key.
 """
 
 import json
@@ -93,6 +93,52 @@ class Case:
             udp = layer[UDP]
             return bytes(udp.payload) if self.udp and (udp.sport, udp.dport) == (PORT, PORT) else None
         return bytes(layer.payload) if not self.udp and number == PROTOCOL else None
+
+
+GROUP_TUNNEL = """
+[[tunnel]]
+name = "g{index}"
+local = "{local}"
+remote = "{remote}"
+encapsulation = "{encapsulation}"
+suite = "{suite}"
+allow_manual_counter_nonce = true
+sender_id = {sender}
+windows_max = 40
+selectors = [
+    {{ local = "10.{index}.0.0/16", remote = "239.{index}.0.0/16" }},
+    {{ local = "fd00:{index}::/32", remote = "ff35:{index}::/32" }},
+]
+sa = {{ spi = {spi:#x}, key_file = "t{index}-out.key" }}
+known_answer = {{ next_sequence_number = 1, iv_seed = 0 }}
+"""
+
+
+class Group(Case):
+    """One tunnel of the gateway to a group, and other members of it in Scapy."""
+
+    def __init__(self, index, suite, version, udp):
+        super().__init__(index, suite, version, udp)
+        self.remote, self.sender = [(f"239.255.2.{index + 1}", 0x1234), (f"ff05::{index + 1}", 0xFFFF)][version == 6]
+
+    def table(self):
+        return GROUP_TUNNEL.format(**vars(self), encapsulation="vpe-in-udp" if self.udp else "vpe")
+
+    def member(self, sender):
+        return Association(self.spi, self.suite, self.keys["out"], sender=sender, multicast=True, windows_max=40)
+
+    def outer(self, payload, source=None):
+        source = source or self.local[:-1] + "9"
+        layer = IP(src=source, dst=self.remote) if self.version == 4 else IPv6(src=source, dst=self.remote)
+        if self.udp:
+            return bytes(layer / UDP(sport=PORT, dport=PORT, chksum=0 if self.version == 4 else None) / Raw(bytes(payload)))
+        layer.fields["proto" if self.version == 4 else "nh"] = PROTOCOL
+        return bytes(layer / Raw(bytes(payload)))
+
+    def inner(self, nbytes, version, member=1):
+        source, group = {4: (f"10.{self.index}.{member}.1", f"239.{self.index}.7.7"), 6: (f"fd00:{self.index}::{member}", f"ff35:{self.index}::7")}[version]
+        header = IP(src=source, dst=group) if version == 4 else IPv6(src=source, dst=group)
+        return bytes(header / UDP(sport=4000 + nbytes % 7, dport=9) / Raw(bytes(at & 255 for at in range(nbytes))))
 
 
 def replay(program, folder, side, packets, configuration="gateway.toml"):
@@ -222,10 +268,73 @@ def testudo_opens(program, folder, cases, seed):
     print(f"Testudo opened {len(across)} packets, and dropped {sum(drops.values())} by name")
 
 
-def main():
-    program, folder = sys.argv[1], pathlib.Path(sys.argv[2])
+def group_sends(program, folder, groups):
+    sent = [(group, group.inner(nbytes, version)) for group in groups for version in (4, 6) for nbytes in range(0, 60)]
+    across, counters = replay(program, folder, "protected", [packet for _, packet in sent])
+    check("drops of what is sealed for groups", drops_of(counters), {})
+    check("packets sealed for groups", len(across), len(sent))
+    receivers = {group: group.member(7) for group in groups}
+    for (group, packet), datagram in zip(sent, across):
+        layer = (IP if datagram[0] >> 4 == 4 else IPv6)(datagram)
+        check("the TTL", layer.ttl if group.version == 4 else layer.hlim, 64)
+        header = VPE(group.payload(datagram))
+        check("the Sender ID", header.sender, group.sender)
+        check(f"group {group.index}", bytes(receivers[group].open(header, layer.src)), packet)
+    print(f"Scapy opened {len(across)} packets of groups")
+
+
+def group_receives(program, folder, groups, seed):
+    rng = random.Random(seed)
+    sent, expected, drops = [], [], {}
+
+    def attack(reason, packet):
+        drops[reason] = drops.get(reason, 0) + 1
+        sent.append(packet)
+
+    for group in groups:
+        members = [group.member(sender) for sender in (1, 2, 0x0102, 0xFFFE)]
+        for turn in range(60):
+            member, window = rng.choice(members), rng.randrange(8)
+            packet = group.inner(rng.randrange(1200), rng.choice((4, 6)), 1 + members.index(member))
+            # Who joins late accepts the first number of a window, whatever it is.
+            number = None if window in member.next else rng.randrange(1, 2**40)
+            sealed = bytes(member.seal(packet, window=window, number=number))
+            member.next[window] = VPE(sealed).number + 1
+            sent.append(group.outer(sealed))
+            expected.append(packet)
+            attack("replay_duplicate", group.outer(sealed))
+            fresh = bytes(member.seal(packet, window=window))
+            # The Sender ID is a part of the nonce.
+            attack("authentication_failed", group.outer(bytes([fresh[0] ^ 0x80]) + fresh[1:]))
+            attack("authentication_failed", group.outer(fresh[:31] + bytes([fresh[31] ^ 1]) + fresh[32:]))
+        for sender in (0, group.sender):
+            attack("vpe_sender", group.outer(bytes(group.member(sender).seal(packet, window=3, number=1))))
+        attack("wrong_encapsulation", bytes(unicast(group, bytes(members[0].seal(packet, window=0)))))
+        used = sum(len(member.next) for member in members)
+        for sender in range(1000, 1000 + 40 - used):
+            sent.append(group.outer(bytes(group.member(sender).seal(packet))))
+            expected.append(packet)
+        attack("vpe_windows", group.outer(bytes(group.member(5000).seal(packet))))
+    across, counters = replay(program, folder, "unprotected", sent)
+    check("drops of what groups send", drops_of(counters), drops)
+    check("packets of groups opened", len(across), len(expected))
+    for number, (found, packet) in enumerate(zip(across, expected)):
+        check(f"packet {number}", found, packet)
+    print(f"Testudo opened {len(across)} packets of groups, and dropped {sum(drops.values())} by name")
+
+
+def unicast(group, payload):
+    """What is for the group, to the address of the gateway."""
+    layer = IP(src=group.local[:-1] + "9", dst=group.local) if group.version == 4 else IPv6(src=group.local[:-1] + "9", dst=group.local)
+    if group.udp:
+        return layer / UDP(sport=PORT, dport=PORT, chksum=0 if group.version == 4 else None) / Raw(payload)
+    layer.fields["proto" if group.version == 4 else "nh"] = PROTOCOL
+    return layer / Raw(payload)
+
+
+def prepare(folder, cases):
+    """A configuration with these tunnels, and their keys."""
     folder.mkdir(parents=True, exist_ok=True)
-    cases = [Case(index, *case) for index, case in enumerate(CASES)]
     for case in cases:
         for way, key in case.keys.items():
             file = folder / f"t{case.index}-{way}.key"
@@ -235,9 +344,19 @@ def main():
     tables = "".join(case.table() for case in cases)
     (folder / "gateway.toml").write_text(HEAD + tables)
     (folder / "jumbo.toml").write_text(HEAD.replace("mtu = 1500", "mtu = 9100") + tables)
+
+
+def main():
+    program, folder = sys.argv[1], pathlib.Path(sys.argv[2])
+    cases = [Case(index, *case) for index, case in enumerate(CASES)]
+    prepare(folder, cases)
     scapy_opens(program, folder, cases)
     scapy_opens_long_ones(program, folder, cases)
     testudo_opens(program, folder, cases, 4501)
+    groups = [Group(index, *case) for index, case in enumerate(CASES)]
+    prepare(folder / "groups", groups)
+    group_sends(program, folder / "groups", groups)
+    group_receives(program, folder / "groups", groups, 239)
 
 
 main()

@@ -6,6 +6,8 @@ use testudo_crypto::{AesKey, Cipher, KeyMaterial, Suite};
 
 /// Separates this use of SHA-256 from every other, and its versions from each other.
 const DOMAIN: &[u8] = b"testudo key fingerprint v1";
+/// The same for a sender's part of a group's key.
+const SENDER_DOMAIN: &[u8] = b"testudo sender fingerprint v1";
 
 /// Identifies one SA's keying material: SHA-256 over a domain string, the suite's name, keys and salt.
 ///
@@ -28,6 +30,14 @@ impl Fingerprint {
     #[must_use]
     pub const fn as_bytes(&self) -> &[u8; Self::BYTES] {
         &self.0
+    }
+}
+
+impl Fingerprint {
+    /// What one sender of a group has of the key: numbers that no other sender's meet.
+    #[must_use]
+    pub fn of_sender(&self, sender: u16) -> Self {
+        digest_of(&[SENDER_DOMAIN, &[0], &self.0, &sender.to_le_bytes()])
     }
 }
 
@@ -221,6 +231,15 @@ mod tests {
             assert!(families[..at].iter().all(|other| numbers(other[0]) != numbers(family[0])));
         }
         assert_eq!(numbers("aes128gcm8").to_string(), "01a6604e7c09feaa", "as in stores that exist");
+    }
+
+    /// Computed with Python's hashlib over the same bytes. Numbers are stored under it.
+    #[test]
+    fn each_sender_of_a_group_has_a_part_of_the_key_of_its_own() {
+        let key = numbers_of(&material(Suite::AES128GCM16, 0x11));
+        let parts = [0, 1, 0x0100, 0xFFFF].map(|sender| key.of_sender(sender));
+        assert!((0..4).all(|at| !parts[..at].contains(&parts[at]) && parts[at] != key));
+        assert_eq!(parts[1].to_string(), "2b3de1cc776d4f25");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use crate::out::outln;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 use testudo_control::config::{ConfigErrors, Configuration, KnownAnswers, Loaded};
-use testudo_control::{LeaseStore, Store, fingerprint};
+use testudo_control::{LeaseStore, Store};
 
 /// Reads a configuration without its keys.
 pub fn parse(path: &Path) -> Result<Configuration, Failure> {
@@ -57,7 +57,7 @@ fn create(state: &Path) -> Result<(), Failure> {
 /// fingerprint.
 fn show_keys(loaded: &Loaded) {
     for (tunnel, keys) in loaded.configuration.tunnels.iter().zip(&loaded.keys) {
-        let (outbound, inbound) = (fingerprint(&keys.outbound), fingerprint(&keys.inbound));
+        let (outbound, inbound) = keys.fingerprints(tunnel);
         outln!(
             "tunnel {}: fingerprint of the outbound key {outbound}, of the inbound key {inbound}",
             tunnel.name

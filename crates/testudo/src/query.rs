@@ -163,6 +163,7 @@ fn show_status(status: &Value) {
         print(&interfaces);
     }
     show_path_mtus(status);
+    show_groups(status);
     show_populated(&status["populated"]);
     if let Some(line) = ike_line(&status["ike"]) {
         outln!();
@@ -346,6 +347,38 @@ fn show_path_mtus(status: &Value) {
     let omitted = status["path_mtus_omitted"].as_u64().unwrap_or(0);
     if omitted > 0 {
         outln!("and {} more: `testudo sa list --json` has all", grouped(omitted));
+    }
+}
+
+/// The members of groups that were heard.
+fn show_groups(status: &Value) {
+    for group in rows(&status["groups"]) {
+        let senders = &group["senders"];
+        let own = match (group["sender_id"].as_u64(), group["sends"].as_bool()) {
+            (None, _) => "we only receive".to_owned(),
+            (Some(own), Some(true)) => format!("we send as {own}"),
+            (Some(own), _) => format!("we do NOT send as {own} any more"),
+        };
+        let twice = match senders["twice"].as_u64().unwrap_or(0) {
+            0 => "",
+            _ => ", a Sender ID is that of TWO DEVICES (see the log)",
+        };
+        let [tunnel, address, count] = [&group["tunnel"], &group["group"], &senders["count"]].map(cell);
+        outln!();
+        outln!("group {address} (tunnel {tunnel}): {own}, {count} senders heard{twice}");
+        let mut table = Table::new(&["sender", "address", "packets", "last heard"]);
+        for sender in rows(&senders["heard"]) {
+            let [id, from, packets, ago] =
+                ["sender_id", "address", "packets", "last_heard_seconds"].map(|key| cell(&sender[key]));
+            table.row(vec![id, from, packets, format!("{ago} s ago")]);
+        }
+        if !rows(&senders["heard"]).is_empty() {
+            print(&table);
+        }
+    }
+    let shown = rows(&status["groups"]).len() as u64;
+    if status["groups_count"].as_u64().is_some_and(|count| count > shown) {
+        outln!("and more groups: `testudo sa list --json` has all");
     }
 }
 

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::path::Path;
 use testudo_control::config::{Configuration, KnownAnswers, Loaded};
-use testudo_control::{Fingerprint, Known, LeaseStore, Store, fingerprint, numbers_of};
+use testudo_control::{Fingerprint, Known, LeaseStore, Store};
 use testudo_lab::table::Table;
 
 /// Does what the verb says.
@@ -36,11 +36,10 @@ fn load(config: &Path) -> Result<Loaded, Failure> {
 fn uses(loaded: &Loaded) -> HashMap<Fingerprint, String> {
     let mut uses = HashMap::new();
     for (tunnel, keys) in loaded.configuration.tunnels.iter().zip(&loaded.keys) {
-        for (key, direction) in [
-            (fingerprint(&keys.inbound), "inbound"),
-            (fingerprint(&keys.outbound), "outbound"),
-            (numbers_of(&keys.outbound), "outbound"),
-        ] {
+        let (outbound, inbound) = keys.fingerprints(tunnel);
+        for (key, direction) in
+            [(inbound, "inbound"), (outbound, "outbound"), (keys.numbers(tunnel), "outbound")]
+        {
             uses.insert(key, format!("{} {direction}", tunnel.name));
         }
     }

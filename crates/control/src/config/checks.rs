@@ -68,6 +68,8 @@ pub(super) struct KeyRequest {
     pub(super) source: Located<KeySource>,
     /// `None` if the tunnel's suite is wrong.
     pub(super) suite: Option<Suite>,
+    /// Whether it is that of the request before: the members of a group have one key, in both directions.
+    pub(super) is_same: bool,
 }
 
 impl Facts {
@@ -92,7 +94,8 @@ impl Facts {
         unique(walker, self.outbound_spis.iter(), || {
             Problem::expected("an outbound SPI that no other tunnel to this peer has")
         });
-        unique(walker, self.keys.iter().map(|key| &key.source), || {
+        let keys = self.keys.iter().filter(|key| !key.is_same);
+        unique(walker, keys.map(|key| &key.source), || {
             Problem::expected("a key of its own for each SA")
                 .help("two SAs under one key would repeat nonces")
         });
@@ -151,6 +154,12 @@ impl Facts {
     /// own selectors.
     pub(super) fn check_named(&self, walker: &mut Walker<'_>, tunnels: &[Tunnel]) {
         for named in self.named.iter().filter(|_| tunnels.len() >= self.names.len()) {
+            if tunnels.get(named.value).is_some_and(|tunnel| tunnel.group().is_some()) {
+                let problem = Problem::expected("a tunnel whose `remote` is one host");
+                let help = "what goes to a group, and what comes from its members, is said by the `selectors` of its \
+                            tunnel: give them to it";
+                walker.report(&named.span, named.key.clone(), problem.help(help));
+            }
             if tunnels.get(named.value).is_some_and(|tunnel| tunnel.interface != Interface::MAIN) {
                 let problem = Problem::expected("a tunnel without `interface`");
                 let help = "policies are about packets of the main interface: give the tunnel `selectors`";

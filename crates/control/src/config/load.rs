@@ -3,7 +3,7 @@
 use super::checks::{Facts, KeyRequest};
 use super::error::ConfigErrors;
 use super::mask::may_be_key;
-use super::model::Configuration;
+use super::model::{Configuration, Tunnel};
 use super::walk::{Problem, Walker};
 use super::{Draft, MAX_FILE_BYTES, too_large};
 use crate::fingerprint::{Fingerprint, digest_of, fingerprint, numbers_of};
@@ -40,27 +40,51 @@ impl Loaded {
     /// All fingerprints under which the store remembers something of these keys.
     #[must_use]
     pub fn fingerprints(&self) -> HashSet<Fingerprint> {
-        let of = |keys: &TunnelKeys| {
-            [numbers_of(&keys.outbound), fingerprint(&keys.outbound), fingerprint(&keys.inbound)]
+        let of = |(tunnel, keys): (&Tunnel, &TunnelKeys)| {
+            let (outbound, inbound) = keys.fingerprints(tunnel);
+            [keys.numbers(tunnel), outbound, inbound]
         };
-        self.keys.iter().flat_map(of).collect()
+        self.configuration.tunnels.iter().zip(&self.keys).flat_map(of).collect()
     }
 
     /// The fingerprints under which sequence numbers are stored, of keys whose nonces are sequence numbers.
     #[must_use]
     pub fn counter_keys(&self) -> Vec<Fingerprint> {
-        let outbound = self.keys.iter().map(|keys| &keys.outbound);
-        outbound.filter(|key| key.suite().nonce_rule() == NonceRule::Counter).map(numbers_of).collect()
+        let tunnels = self.configuration.tunnels.iter().zip(&self.keys);
+        let is_counter =
+            |(_, keys): &(&Tunnel, &TunnelKeys)| keys.outbound.suite().nonce_rule() == NonceRule::Counter;
+        tunnels.filter(is_counter).map(|(tunnel, keys)| keys.numbers(tunnel)).collect()
     }
 }
 
-/// The keys of a tunnel; all keys in a configuration differ.
+/// The keys of a tunnel; all keys in a configuration differ, but for those of a group, which are one.
 #[derive(Debug, Clone)]
 pub struct TunnelKeys {
     /// For the SA to the peer.
     pub outbound: KeyMaterial,
     /// For the SA from the peer.
     pub inbound: KeyMaterial,
+}
+
+impl TunnelKeys {
+    /// What the store knows the keys of its SAs by, outbound and inbound. Of a group's one key each sender
+    /// uses its part alone: another Sender ID goes on with nothing.
+    #[must_use]
+    pub fn fingerprints(&self, tunnel: &Tunnel) -> (Fingerprint, Fingerprint) {
+        (part_of(fingerprint(&self.outbound), tunnel), fingerprint(&self.inbound))
+    }
+
+    /// What the sequence numbers of its outbound SA belong to.
+    #[must_use]
+    pub fn numbers(&self, tunnel: &Tunnel) -> Fingerprint {
+        part_of(numbers_of(&self.outbound), tunnel)
+    }
+}
+
+/// The part of the key that is ours.
+fn part_of(key: Fingerprint, tunnel: &Tunnel) -> Fingerprint {
+    let sender = || tunnel.sender().unwrap_or(0);
+    if tunnel.group().is_some() { key.of_sender(sender()) } else { key }
 }
 
 impl Configuration {

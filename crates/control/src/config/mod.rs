@@ -20,6 +20,7 @@ mod dpdk;
 mod engine;
 mod error;
 mod gateway;
+mod group;
 mod ike;
 mod interface;
 mod known_answer;
@@ -234,6 +235,7 @@ fn read_document(
     facts.ends.check(walker, ike.as_ref().map(|ike| ike.udp_port));
     protected.check_sides(walker, &unprotected.value);
     check_dpdk(walker, &unprotected, &tunnels, ike.is_some());
+    group::check_port(walker, &unprotected, &tunnels, facts);
     facts.check_modes(walker, &tunnels, protected.has_tun());
     if let Some(Gateway { workers, .. }) = gateway {
         let side = (protected.name(), protected.has_tun());

@@ -464,6 +464,40 @@ fn nonce_warning(rule: NonceRule) -> Option<&'static str> {
 }
 
 impl Tunnel {
+    /// The multicast group that it sends to and receives from, if it is one of a group.
+    #[must_use]
+    pub fn group(&self) -> Option<IpAddr> {
+        match self.remote {
+            Remote::Address(address) => Some(address).filter(IpAddr::is_multicast),
+            Remote::Any => None,
+        }
+    }
+
+    /// Our Sender ID in its group; `None` without a group, and where we only receive.
+    #[must_use]
+    pub fn sender(&self) -> Option<u16> {
+        let sender = self.rules.vpe.as_deref().map(|rules| rules.sender);
+        sender.filter(|sender| *sender != 0 && self.group().is_some())
+    }
+
+    /// The entries of the SPD that its own selectors are, in order; in a group, what we send and what others
+    /// send are two.
+    pub fn entries(&self) -> impl Iterator<Item = (Selectors, Directions)> + '_ {
+        self.selectors.iter().flat_map(|selectors| {
+            let (one, of_group) = match self.group() {
+                None => (Some((Arc::clone(selectors), Directions::Both)), None),
+                Some(_) => (None, Some(super::group::entries(selectors, self.sender().is_some()))),
+            };
+            one.into_iter().chain(of_group.into_iter().flatten())
+        })
+    }
+
+    /// How many of these each of its selectors is.
+    #[must_use]
+    pub fn entries_per_selector(&self) -> usize {
+        if self.sender().is_some() { 2 } else { 1 }
+    }
+
     /// What is left of a path's `mtu` for its datagrams, in bytes, if those of AH go around them.
     #[must_use]
     pub fn path_mtu(&self, mtu: u16, covering: Option<&Tunnel>) -> u16 {

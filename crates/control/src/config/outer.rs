@@ -34,7 +34,7 @@ pub enum OuterProtocol {
 /// Where outer datagrams arrive, and are sent from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct OuterEndpoint {
-    /// Our address.
+    /// Our address, or a multicast group that we are in.
     pub local: IpAddr,
     /// What they are.
     pub protocol: OuterProtocol,
@@ -78,6 +78,11 @@ impl Tunnel {
     pub fn outer_endpoint(&self) -> OuterEndpoint {
         OuterEndpoint { local: self.local, protocol: self.outer_protocol() }
     }
+
+    /// The end at which datagrams to its group arrive.
+    fn group_endpoint(&self) -> Option<OuterEndpoint> {
+        self.group().map(|local| OuterEndpoint { local, protocol: self.outer_protocol() })
+    }
 }
 
 impl Ike {
@@ -95,12 +100,18 @@ impl Configuration {
     /// addresses covers.
     #[must_use]
     pub fn outer_endpoints(&self) -> Vec<OuterEndpoint> {
-        let configured = self.tunnels.iter().map(Tunnel::outer_endpoint);
+        let ends = |tunnel: &Tunnel| [Some(tunnel.outer_endpoint()), tunnel.group_endpoint()];
+        let configured = self.tunnels.iter().flat_map(ends).flatten();
         let of_vpe =
             self.interfaces.iter().filter_map(|interface| interface.vpe.filter(|_| self.ike.is_some()));
         let of_vpe = of_vpe.flat_map(|vpe| vpe.outer_endpoints());
         let negotiated = self.ike.iter().flat_map(Ike::outer_endpoints).chain(of_vpe);
         covered_by_wildcards(configured.chain(negotiated).collect())
+    }
+
+    /// The groups that datagrams are received from, each with our address on its link.
+    pub fn groups(&self) -> impl Iterator<Item = (IpAddr, IpAddr)> + '_ {
+        self.tunnels.iter().filter_map(|tunnel| Some((tunnel.group()?, tunnel.local)))
     }
 
     /// Whether the gateway does without this end on a host without IPv6: it is there for peers yet to come,

@@ -2,6 +2,7 @@
 
 mod engines;
 mod fast_ports;
+mod groups;
 mod interfaces;
 mod populate;
 mod selectors;

@@ -9,7 +9,7 @@ use super::selector::{SelectorDraft, read_selector};
 use super::value::{self, Parsed};
 use super::vpe::{self, Carried};
 use super::walk::{Located, Problem, Section, Walker};
-use super::{interface, mtu_probe, packet_rules};
+use super::{group, interface, mtu_probe, packet_rules};
 use crate::keys::KeySource;
 use std::net::IpAddr;
 use std::path::Path;
@@ -44,7 +44,7 @@ pub(super) fn read_tunnel(
     let (protocols, mode) = read_protocols(&mut section, walker);
     let Carrying { carried, suite, port, encapsulation, keepalive } =
         read_carrying(&mut section, walker, protocols, mode);
-    let (local, remote) = read_addresses(&mut section, walker, encapsulation, facts);
+    let (local, remote) = read_addresses(&mut section, walker, (carried, encapsulation), facts);
     refuse_in_transport(&mut section, walker, mode, remote);
     let Windows { esn, replay_window, peer_window } = read_windows(&mut section, walker);
     let dscp = section.or_default(walker, "dscp", Dscp::Copy, dscp);
@@ -52,24 +52,26 @@ pub(super) fn read_tunnel(
     let non_first_fragments = section.or_default(walker, "non_first_fragments", false, value::boolean);
     let protocol = protocol_of(protocols, carried);
     let rules = packet_rules::read(&mut section, walker, mode, protocol, local);
+    let sender = group::read_sender(&mut section, walker, remote);
     let vpe = carried.map(|carried| vpe::read_rules(&mut section, walker, carried, (local, port), facts));
-    let rules = PacketRules { vpe: vpe.map(Box::new), ..rules };
+    let rules = PacketRules { vpe: vpe.map(|vpe| Box::new(vpe.with_sender(sender))), ..rules };
     facts.ends.note(protocol, local, encapsulation);
-    let selectors = read_selectors(&mut section, walker, interface, facts);
+    let is_group = group::is_group(remote);
+    let selectors = read_selectors(&mut section, walker, interface, is_group.then_some(sender != 0), facts);
     let rules = mtu_probe::read(&mut section, walker, rules, &selectors);
     let is_pair = protocols == Protocols::AhAndEsp;
-    let (outbound, outbound_ah) = read_sa(&mut section, walker, "outbound", base, is_pair);
-    let (inbound, inbound_ah) = read_sa(&mut section, walker, "inbound", base, is_pair);
+    let sas = read_sas(&mut section, walker, base, is_pair, is_group);
     let ah_suite = read_ah_suite(&mut section, walker, is_pair);
     read_counter_nonce(&mut section, walker, suite.map(Suite::nonce_rule));
     read_legacy(&mut section, walker, &[suite, ah_suite].into_iter().flatten().collect::<Vec<_>>());
     let lifetime = read_lifetime(&mut section, walker);
     let known_answer = read_known_answer(&mut section, walker, esn, replay_window, facts);
     section.finish(walker);
-    facts.note_sas((&outbound, &inbound), remote, protocol, suite);
+    facts.note_sas((&sas.outbound, &sas.inbound), remote, protocol, suite);
     if is_pair {
-        facts.note_sas_of_ah((&outbound_ah, &inbound_ah), remote, ah_suite);
+        facts.note_sas_of_ah((&sas.outbound_ah, &sas.inbound_ah), remote, ah_suite);
     }
+    let keepalive = keepalive.filter(|_| !is_group);
     let tunnel = Tunnel {
         name: name?.value,
         local: local?,
@@ -90,15 +92,15 @@ pub(super) fn read_tunnel(
         fragmentation,
         non_first_fragments,
         selectors,
-        outbound: outbound.complete()?,
-        inbound: inbound.complete()?,
+        outbound: sas.outbound.complete()?,
+        inbound: sas.inbound.complete()?,
         lifetime,
         known_answer: known_answer.map(Box::new),
     };
     if !is_pair {
         return Some((tunnel, None));
     }
-    let ah = covering(&tunnel, ah_suite?, outbound_ah.complete()?, inbound_ah.complete()?);
+    let ah = covering(&tunnel, ah_suite?, sas.outbound_ah.complete()?, sas.inbound_ah.complete()?);
     Some((tunnel, Some(ah)))
 }
 
@@ -333,13 +335,13 @@ fn read_carried(
 fn read_addresses(
     section: &mut Section<'_>,
     walker: &mut Walker<'_>,
-    encapsulation: Option<Encapsulation>,
+    (carried, encapsulation): (Option<Carried>, Option<Encapsulation>),
     facts: &mut Facts,
 ) -> (Option<IpAddr>, Option<Remote>) {
     let local = section.required(walker, "local", "\"192.0.2.1\"", value::host_address);
     let remote = section.required(walker, "remote", "\"192.0.2.2\"", |value| match value.as_str() {
         Some("any") => Ok(Remote::Any),
-        _ => value::host_address(value).map(Remote::Address),
+        _ => group::host_or_group(value, carried).map(Remote::Address),
     });
     if let Some(remote) = &remote {
         let local = local.as_ref().map(|local| local.value);
@@ -366,11 +368,13 @@ fn read_addresses(
     (local.map(|local| local.value), remote.map(|remote| remote.value))
 }
 
-/// The selectors; at an interface of its own, where routes choose, all packets if there are none.
+/// The selectors; at an interface of its own, where routes choose, all packets if there are none. `of_group`
+/// says of a tunnel to a group whether we send to it.
 fn read_selectors(
     section: &mut Section<'_>,
     walker: &mut Walker<'_>,
     at: Option<Interface>,
+    of_group: Option<bool>,
     facts: &mut Facts,
 ) -> Vec<Selectors> {
     // One that is wrong was reported, and is not the main one.
@@ -383,14 +387,24 @@ fn read_selectors(
         if at == Interface::MAIN {
             facts.routed.extend(remotes);
         }
-        facts.tunnel_rules.push(entry.clone().map(|selectors| Traffic::both_ways(at, selectors)));
+        match of_group {
+            None => facts.tunnel_rules.push(entry.clone().map(|value| Traffic::both_ways(at, value))),
+            Some(sends) => {
+                group::check_selectors(walker, &entry);
+                facts.tunnel_rules.extend(group::entries(&entry.value, sends).map(
+                    |(selectors, directions)| {
+                        entry.clone().map(|_| Traffic { interface: at, selectors, directions })
+                    },
+                ));
+            }
+        }
         selectors.push(entry.value);
     }
     // A list that is wrong was reported already; an empty one counts as none.
     let none = !given
         || section.value("selectors").is_some_and(|v| v.get_ref().as_array().is_some_and(|a| a.is_empty()));
     let place = Located { value: (), span: section.span().clone(), key: section.path_of("selectors") };
-    if !given && at != Interface::MAIN {
+    if !given && at != Interface::MAIN && of_group.is_none() {
         let all: Selectors = [Selector::ANY].into();
         facts.tunnel_rules.push(place.clone().map(|()| Traffic::both_ways(at, all.clone())));
         facts.without_selectors.push(None);
@@ -439,6 +453,7 @@ fn read_replay_window(section: &mut Section<'_>, walker: &mut Walker<'_>, esn: b
 }
 
 /// What could be read of an SA's section.
+#[derive(Clone)]
 pub(super) struct SaDraft {
     pub(super) spi: Option<Located<u32>>,
     pub(super) key: Option<Located<KeySource>>,
@@ -448,6 +463,32 @@ impl SaDraft {
     fn complete(self) -> Option<SaSettings> {
         Some(SaSettings { spi: self.spi?.value, key: self.key?.value })
     }
+}
+
+/// The SAs of a tunnel.
+struct Sas {
+    outbound: SaDraft,
+    outbound_ah: SaDraft,
+    inbound: SaDraft,
+    inbound_ah: SaDraft,
+}
+
+fn read_sas(
+    section: &mut Section<'_>,
+    walker: &mut Walker<'_>,
+    base: &Path,
+    is_pair: bool,
+    is_group: bool,
+) -> Sas {
+    if is_group {
+        let (own, of_ah) = read_sa(section, walker, "sa", base, false);
+        let (outbound, inbound) = group::both_ways(own);
+        let (outbound_ah, inbound_ah) = group::both_ways(of_ah);
+        return Sas { outbound, outbound_ah, inbound, inbound_ah };
+    }
+    let (outbound, outbound_ah) = read_sa(section, walker, "outbound", base, is_pair);
+    let (inbound, inbound_ah) = read_sa(section, walker, "inbound", base, is_pair);
+    Sas { outbound, outbound_ah, inbound, inbound_ah }
 }
 
 /// The SA of a direction and, if `is_pair`, that of AH beside it.
@@ -460,7 +501,7 @@ fn read_sa(
 ) -> (SaDraft, SaDraft) {
     let nothing = || SaDraft { spi: None, key: None };
     if section.value(key).is_none() {
-        let example = if key == "outbound" { "0x1001" } else { "0x1002" };
+        let example = if key == "inbound" { "0x1002" } else { "0x1001" };
         section.missing(walker, key, &format!("{{ spi = {example}, key_file = \"site-b.key\" }}"));
     }
     // Known answers are packets as they are: those of RFCs have SPIs that no gateway may choose.
@@ -616,8 +657,9 @@ impl Facts {
             let (span, key) = at(spi);
             self.outbound_spis.push(Located { value: (spi.value, protocol, remote), span, key });
         }
-        for sa in [outbound, inbound] {
-            self.keys.extend(sa.key.clone().map(|source| KeyRequest { source, suite }));
+        let is_group = group::is_group(remote);
+        for (sa, is_same) in [(outbound, false), (inbound, is_group)] {
+            self.keys.extend(sa.key.clone().map(|source| KeyRequest { source, suite, is_same }));
         }
     }
 

@@ -225,6 +225,10 @@ pub(super) fn check(
         let problem = Problem::expected("no tunnel of AH over ESP with several workers");
         walker.report(&name.span, format!("tunnel[{}].protocol", name.value), problem.help(help));
     }
+    if let Some(name) = named(|tunnel| tunnel.group().is_some()) {
+        let problem = Problem::expected("no tunnel to a multicast group with several workers");
+        walker.report(&name.span, format!("tunnel[{}].remote", name.value), problem.help(help));
+    }
     let of_vpe = tunnels.iter().zip(&facts.names).filter(|(tunnel, _)| tunnel.protocol == IpsecProtocol::Vpe);
     for (tunnel, name) in of_vpe.filter_map(|(tunnel, name)| Some((tunnel, name.as_ref()?))) {
         vpe::check_workers(walker, workers.count(MAX_WORKERS), name, &tunnel.rules.of_vpe());

@@ -29,15 +29,17 @@ pub(super) fn entries(configuration: &Configuration) -> Vec<Entry> {
         .flat_map(|policy| named_entries(policy, name_of(configuration, policy).into()));
     let tunnels = configuration.tunnels.iter().filter(|tunnel| tunnel.interface == Interface::MAIN);
     let own = tunnels.flat_map(|tunnel| {
-        tunnel.selectors.iter().zip(1..).flat_map(move |(selectors, number)| {
+        tunnel.entries().enumerate().flat_map(move |(place, (selectors, directions))| {
+            let number = 1 + place / tunnel.entries_per_selector();
             let name: Arc<str> = format!("tunnel {}, selector {number}", tunnel.name).into();
-            selectors.iter().map(move |selector| Entry {
-                selector: *selector,
-                directions: Directions::Both,
+            let entry = move |selector| Entry {
+                selector,
+                directions,
                 bypass: false,
                 protect: true,
                 name: Arc::clone(&name),
-            })
+            };
+            selectors.to_vec().into_iter().map(entry)
         })
     });
     policies.chain(own).collect()

@@ -58,7 +58,10 @@ pub(super) fn rules(
     for tunnel in own.filter(concerned) {
         let ends = Ends::of(tunnel, ours);
         rules.push(ends.outer_protocol(tunnel.outer_protocol()));
-        if let Remote::Address(peer) = tunnel.remote {
+        // No errors come from a group, nor about it (RFC 1122 3.2.2).
+        if let Remote::Address(peer) = tunnel.remote
+            && tunnel.group().is_none()
+        {
             rules.extend(ends.icmp(remotes.contains(Network::host(peer))));
         }
     }
@@ -121,7 +124,12 @@ impl<'a> Ends<'a> {
             Remote::Address(peer) => Some(host(ours.other(), peer)),
             Remote::Any => None,
         };
-        Self { tunnel, ours, matches: [host(ours, tunnel.local)].into_iter().chain(peer).collect() }
+        let matches = match tunnel.group().filter(|_| ours == End::Destination) {
+            // From any of its members.
+            Some(group) => vec![host(End::Destination, group)],
+            None => [host(ours, tunnel.local)].into_iter().chain(peer).collect(),
+        };
+        Self { tunnel, ours, matches }
     }
 
     fn accept(&self, more: Vec<Match>, what: &str) -> Rule {

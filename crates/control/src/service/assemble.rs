@@ -8,8 +8,8 @@ use crate::config::{self, Configuration};
 use std::collections::HashMap;
 use std::sync::Arc;
 use testudo_ipsec::{
-    Action, Direction, Directions, Endpoints, InboundParameters, NumberSource, OutboundParameters, Policy,
-    PolicyId, PopulateFlags, SaParameters, SaSelectors, Selector, Spd, Spent, TunnelIndex, TunnelParameters,
+    Action, Direction, Endpoints, InboundParameters, NumberSource, OutboundParameters, Policy, PolicyId,
+    PopulateFlags, SaParameters, SaSelectors, Selector, Spd, Spent, TunnelIndex, TunnelParameters,
 };
 use testudo_packet::Interface;
 
@@ -20,12 +20,14 @@ pub fn policies(configuration: &Configuration, indices: &[TunnelIndex]) -> Spd {
     let explicit = configuration.policies.iter().map(|p| policy(p, indices));
     let own = configuration.tunnels.iter().enumerate().flat_map(|(tunnel, t)| {
         let action = Action::Protect(index(indices, tunnel));
-        let (directions, populate) = (Directions::Both, PopulateFlags::default());
-        let policy = move |s: &Arc<_>| {
-            let (selectors, interface) = (Arc::clone(s), t.interface);
-            Policy { selectors, interface, directions, action, populate }
-        };
-        t.selectors.iter().map(policy)
+        let (interface, populate) = (t.interface, PopulateFlags::default());
+        t.entries().map(move |(selectors, directions)| Policy {
+            selectors,
+            interface,
+            directions,
+            action,
+            populate,
+        })
     });
     let spd = Spd::new(explicit.chain(own));
     spd.unwrap_or_else(|error| unreachable!("the configuration was checked: {error}"))
@@ -118,8 +120,11 @@ pub fn tunnel_selectors(configuration: &Configuration, tunnel: usize) -> Arc<[Se
         let is_own = p.action == config::Action::Protect { tunnel } && p.populate.is_empty();
         is_own && p.directions.include(Direction::Inbound)
     });
-    let own = configuration.tunnels.get(tunnel).into_iter().flat_map(|t| &t.selectors);
-    named.map(|p| &p.selectors).chain(own).flat_map(|selectors| selectors.iter().copied()).collect()
+    let own = configuration.tunnels.get(tunnel).into_iter().flat_map(|t| t.entries());
+    let own = own.filter(|(_, directions)| directions.include(Direction::Inbound));
+    let named = named.map(|policy| Arc::clone(&policy.selectors));
+    let all = named.chain(own.map(|(selectors, _)| selectors));
+    all.flat_map(|selectors| selectors.to_vec()).collect()
 }
 
 /// What all SAs of a tunnel have in common.

@@ -1,6 +1,7 @@
 //! Which policy and which SA a packet meets, and why: for `testudo explain`.
 
 use super::any_tunnel::AnyTunnel;
+use super::groups;
 use super::installed::{InstalledTunnels, Running};
 use super::negotiated::NegotiatedPolicy;
 use super::offload;
@@ -288,7 +289,8 @@ fn verdict(side: Side, action: Option<Action>, tunnel: Option<&Running>) -> Stri
     let name = tunnel.map_or("?", |t| t.tunnel.name.as_str());
     let down = tunnel.is_none_or(|t| !t.is_installed);
     let sa = tunnel.and_then(|t| sa_for(side, t));
-    let place = sa.as_ref().map_or(String::new(), offload::in_words);
+    let place = tunnel.zip(sa.as_ref());
+    let place = place.map_or(String::new(), |(t, sa)| groups::in_words(t, sa) + &offload::in_words(sa));
     let (has_sa, spi) = (sa.is_some(), sa.map_or(0, |sa| sa.spi));
     match (side, action) {
         (_, None) => "discarded: no policy matches (RFC 4301 4.4.1)".to_owned(),

@@ -10,7 +10,7 @@ use super::tunnel_indices::TunnelIndices;
 use super::usages::spent;
 use super::windows::{TRANSACTION_WINDOWS, first_ceiling, saved};
 use crate::config::{Configuration, Loaded, Policy, Tunnel, TunnelKeys};
-use crate::{Fingerprint, KeyDigests, LeaseStore, StoreError, Usage, fingerprint, numbers_of};
+use crate::{Fingerprint, KeyDigests, LeaseStore, StoreError, Usage, numbers_of};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use testudo_crypto::{Direction, KeyMaterial};
@@ -145,7 +145,7 @@ impl InstalledTunnels {
         let mut fresh = Vec::new();
         let tunnels = configuration.tunnels.iter().zip(&loaded.keys);
         for (position, ((tunnel, keys), running)) in tunnels.zip(self.continuing(loaded)).enumerate() {
-            let (outbound_key, inbound_key) = (fingerprint(&keys.outbound), fingerprint(&keys.inbound));
+            let (outbound_key, inbound_key) = keys.fingerprints(tunnel);
             match running {
                 Some(running) => {
                     old.remove(tunnel.name.as_str());
@@ -222,7 +222,7 @@ impl InstalledTunnels {
         let same_path = self.configuration.unprotected.mtu == loaded.configuration.unprotected.mtu;
         let tunnels = loaded.configuration.tunnels.iter().zip(&loaded.keys);
         let running = tunnels.map(|(tunnel, keys)| {
-            let keys = (fingerprint(&keys.outbound), fingerprint(&keys.inbound));
+            let keys = keys.fingerprints(tunnel);
             let same = |r: &&Running| {
                 r.is_installed && same_path && (r.is_configured_as(tunnel, keys) || r.runs_as(tunnel, keys))
             };
@@ -406,10 +406,10 @@ fn planned_sas(
     numbers: &Numbers<'_>,
     keeps_keys: bool,
 ) -> Result<TunnelSas, StoreError> {
-    let sa = |direction, spi, key: &KeyMaterial| {
-        let kept_key = keeps_keys.then(|| Arc::new(key.clone()));
-        let key_digests = KeyDigests::of(key);
-        let (key, numbers_of) = (fingerprint(key), numbers_of(key));
+    let (outbound_key, inbound_key) = keys.fingerprints(tunnel);
+    let sa = |direction, spi, material: &KeyMaterial, key, numbers_of| {
+        let kept_key = keeps_keys.then(|| Arc::new(material.clone()));
+        let key_digests = KeyDigests::of(material);
         Ok(RunningSa {
             direction,
             spi,
@@ -427,8 +427,8 @@ fn planned_sas(
         })
     };
     Ok(TunnelSas::new(vec![
-        sa(Direction::Seal, tunnel.outbound.spi, &keys.outbound)?,
-        sa(Direction::Open, tunnel.inbound.spi, &keys.inbound)?,
+        sa(Direction::Seal, tunnel.outbound.spi, &keys.outbound, outbound_key, keys.numbers(tunnel))?,
+        sa(Direction::Open, tunnel.inbound.spi, &keys.inbound, inbound_key, numbers_of(&keys.inbound))?,
     ]))
 }
 
@@ -451,7 +451,7 @@ fn begin(
     fresh: &[(usize, &TunnelKeys)],
     numbers: &Numbers<'_>,
 ) -> Result<Vec<TunnelInstall>, StoreError> {
-    let keys: Vec<_> = fresh.iter().map(|(_, keys)| numbers_of(&keys.outbound)).collect();
+    let keys: Vec<_> = fresh.iter().map(|(p, keys)| keys.numbers(&tunnels[*p].tunnel)).collect();
     let rules: Vec<_> = fresh.iter().map(|(_, keys)| keys.outbound.suite().nonce_rule()).collect();
     // Before anything is saved: a ceiling makes the next start refuse what the peer sent below it.
     if let Numbers::Leased { store, .. } = numbers {
@@ -566,11 +566,12 @@ fn known_answer(tunnel: &Tunnel) -> Start {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::MemoryStore;
     use crate::config::tests::MINIMAL;
     use crate::service::populated::tests::populated;
+    use crate::{MemoryStore, config, fingerprint};
     use std::time::Duration;
     use testudo_crypto::Suite;
+    use testudo_ipsec::{FIRST_BLOCK, NumberSource, VpeRules};
     use zeroize::Zeroizing;
 
     fn loaded() -> Loaded {
@@ -658,6 +659,34 @@ mod tests {
             let left = protecting(&update.policies.unwrap());
             assert!(!left.contains(&Some(1)) && !left.contains(&Some(2)), "{left:?}");
         }
+    }
+
+    /// Numbers of a group's key belong to the sender that uses them: another one does not go on with them, and
+    /// one that has its ID again begins behind all of its own.
+    #[test]
+    fn each_sender_of_a_group_has_numbers_of_its_own() {
+        let store = MemoryStore::new();
+        let first = |sender: u16| {
+            let mut loaded = loaded();
+            let tunnel = &mut loaded.configuration.tunnels[0];
+            tunnel.remote = config::Remote::Address([239, 1, 2, 3].into());
+            tunnel.rules.vpe = Some(Box::new(VpeRules::default().with_sender(sender)));
+            loaded.keys[0].outbound = loaded.keys[0].inbound.clone();
+            let leases = Leases::default();
+            let empty = InstalledTunnels::empty(loaded.configuration.clone());
+            let preparers = &KeyPreparers::default();
+            let numbers = Numbers::Leased { store: &store, leases: &leases, unix_s: 0, preparers };
+            let (update, next, _) = empty.plan(&loaded, &numbers).unwrap();
+            let sas = next.tunnels[0].sas.lock();
+            assert!(sas[0].key != sas[1].key && sas[0].numbers != sas[1].numbers);
+            match &update.install[0].outbound.parameters.numbers {
+                NumberSource::Leased { first, .. } => *first,
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!([1, 2, 0xFFFF].map(first), [1; 3]);
+        // Nothing was given back.
+        assert_eq!([1, 2, 3].map(first), [1 + FIRST_BLOCK, 1 + FIRST_BLOCK, 1]);
     }
 
     #[test]

@@ -5,6 +5,7 @@
 
 use super::api::Shared;
 use super::clients::{self, Admission, Limits};
+use super::groups;
 use super::http::{self, Refusal};
 use super::installed::{InstalledTunnels, Running};
 use super::port_details::PortDetail;
@@ -500,6 +501,7 @@ fn encode_associations(encoder: &mut DescriptorEncoder<'_>, tunnels: &[Running])
         let costs = sas.iter().filter_map(|(labels, c)| Some((labels.clone(), get(c.release_cost()?))));
         family(encoder, name, help, costs)?;
     }
+    encode_groups(encoder, &sas)?;
     let drops = sas.into_iter().flat_map(|(labels, counters)| {
         let hit = DropReason::ALL.iter().filter(|&&reason| counters.drops(reason) > 0);
         let hit = hit.map(|&reason| {
@@ -510,6 +512,20 @@ fn encode_associations(encoder: &mut DescriptorEncoder<'_>, tunnels: &[Running])
         hit.collect::<Vec<_>>()
     });
     family(encoder, "sa_dropped", "Packets of an SA that were dropped, by reason", drops)
+}
+
+/// The senders of groups, where there are some.
+fn encode_groups(encoder: &mut DescriptorEncoder<'_>, sas: &[(Labels, SaCounts)]) -> fmt::Result {
+    let heard = || sas.iter().filter(|(_, counters)| counters.senders().is_some());
+    if heard().next().is_none() {
+        return Ok(());
+    }
+    let values = heard().map(|(labels, counters)| (labels.clone(), groups::count(counters)));
+    family(encoder, "sa_senders", "Senders that the inbound SA of a group has heard", values)?;
+    let help = "Packets of a group that came from another address than the one before with their Sender ID, within a \
+                second: two devices have it";
+    let values = heard().map(|(labels, counters)| (labels.clone(), groups::doubles(counters)));
+    family(encoder, "sa_senders_twice", help, values)
 }
 
 /// How many installed SAs are under a legacy algorithm (RFC 8221 5, 6).

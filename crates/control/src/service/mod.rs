@@ -23,6 +23,7 @@ mod ephemeral_keys;
 mod event_log;
 pub mod explanation;
 mod fault;
+mod groups;
 mod http;
 pub mod installed;
 mod instance;

@@ -1,5 +1,6 @@
 //! What a running gateway reports about itself, as JSON: the source of every table, and of `--json`.
 
+use super::groups::{groups, senders};
 use super::installed::{InstalledTunnels, Running};
 use super::instance::instance;
 use super::interfaces::interfaces;
@@ -190,6 +191,7 @@ pub fn status(facts: &Facts, installed: &InstalledTunnels) -> Value {
     let withdrawn: Vec<_> = facts.counters.withdrawn_engines().collect();
     let engines = facts.engines.iter().map(|e| engine(e, withdrawn.contains(&&*e.name)));
     let (paths, omitted) = path_mtus(installed, facts.clock.now());
+    let (groups, groups_count) = groups(installed, facts.clock.now());
     json!({
         "version": facts.version,
         "uptime_seconds": facts.started.elapsed().as_secs(),
@@ -211,6 +213,8 @@ pub fn status(facts: &Facts, installed: &InstalledTunnels) -> Value {
         "tunnels_down": installed.tunnels.iter().filter(|t| !t.is_installed).count(),
         "path_mtus": paths,
         "path_mtus_omitted": omitted,
+        "groups": groups,
+        "groups_count": groups_count,
         "populated": populated(installed),
         "ike": installed.configuration.ike.as_ref().map(|ike| json!({
             "socket": ike.socket,
@@ -305,6 +309,8 @@ fn rows_of(
         row["engine"] = if offload::is_in_nic(of) { Some("nic") } else { of_software }.into();
         row["offload"] = offload::of_sa(of);
         row["for"] = populated.as_ref().map_or(Value::Null, |populated| named(&populated.values));
+        row["sender_id"] = json!(running.tunnel.sender().filter(|_| of.is_outbound()));
+        row["senders"] = senders(running, of, now);
         row["path_mtu"] = if of.is_outbound() { path_mtu(installed, running, of, now) } else { Value::Null };
         row
     };
@@ -419,8 +425,9 @@ pub fn origin(configuration: &config::Configuration, index: usize) -> String {
         }
         Some(mut own) => {
             for tunnel in &configuration.tunnels {
-                match own.checked_sub(tunnel.selectors.len()) {
-                    None => return format!("tunnel {}, selector {}", tunnel.name, own + 1),
+                let each = tunnel.entries_per_selector();
+                match own.checked_sub(tunnel.selectors.len() * each) {
+                    None => return format!("tunnel {}, selector {}", tunnel.name, own / each + 1),
                     Some(rest) => own = rest,
                 }
             }
@@ -470,7 +477,10 @@ pub fn policies(installed: &InstalledTunnels) -> Value {
     let configuration = &installed.configuration;
     let names: HashMap<_, _> = installed.tunnels.iter().map(|t| (t.index, &t.tunnel.name)).collect();
     let own = configuration.tunnels.iter().flat_map(|tunnel| {
-        (1..=tunnel.selectors.len()).map(|number| format!("tunnel {}, selector {number}", tunnel.name))
+        let each = tunnel.entries_per_selector();
+        let number = move |place| 1 + place / each;
+        (0..tunnel.selectors.len() * each)
+            .map(move |place| format!("tunnel {}, selector {}", tunnel.name, number(place)))
     });
     let named = configuration.policies.iter().map(|policy| format!("policy {}", policy.label()));
     let rows = installed.spd.policies().zip(named.chain(own)).enumerate();

@@ -19,10 +19,10 @@ use super::api::Shared;
 use super::checked_sas::{Checked, FirstNumbers};
 use super::ending::Stopped;
 use super::ephemeral_keys::EphemeralKeys;
+use super::groups;
 use super::installed::{InstalledTunnels, Running};
 use super::last_states::LastState;
 use super::leases::{Leases, check_known};
-use super::negotiated;
 use super::overlaps::{Leaving, Overlap, Overlaps};
 use super::populated::PopulatedTunnel;
 use super::sa_index::SaIndex;
@@ -163,9 +163,7 @@ impl SaControl {
         let mut state = self.lock();
         let installed = shared.installed();
         let running = &find(&installed, request.tunnel())?;
-        if installed.negotiated.at(running.index).is_some() {
-            return Err(negotiated::not_ours(&format!("tunnel {}", running.tunnel.name), &installed));
-        }
+        groups::refuse_change(&installed, running, &request)?;
         match request {
             SaRequest::Add { sas, flow: Some(flow), .. } => {
                 self.add_for(&mut state, &installed, running, &flow, sas)

@@ -8,7 +8,9 @@ use testudo_control::config::{Action, OuterEndpoint, OuterProtocol, SpreadInboun
 use testudo_gateway::Role;
 use testudo_ipsec::Mode;
 use testudo_packet::Port;
-use testudo_port_socket::{Encapsulation, Endpoint, OpenError, SocketConfig, SocketPort, SocketQueues};
+use testudo_port_socket::{
+    Encapsulation, Endpoint, Membership, OpenError, SocketConfig, SocketPort, SocketQueues,
+};
 use testudo_port_tun::{TunConfig, TunPort, TunQueues};
 use testudo_wire::steering::Steering;
 
@@ -131,6 +133,7 @@ pub fn open_sockets(
         configuration.outer_endpoints().into_iter().partition(|end| configuration.is_optional(end));
     let mut config = SocketConfig::new(needed.into_iter().map(endpoint).collect());
     config.optional = optional.into_iter().map(endpoint).collect();
+    config.groups = configuration.groups().map(|(group, local)| Membership { group, local }).collect();
     config.interface.clone_from(&configuration.unprotected.interface);
     config.mtu = configuration.unprotected.mtu.into();
     // In transport mode a packet keeps the header that it came in.

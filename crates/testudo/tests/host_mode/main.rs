@@ -7,6 +7,7 @@ mod support;
 mod clients;
 mod disk;
 mod fragments;
+mod groups;
 mod headers;
 mod inspection;
 mod keys;
@@ -31,6 +32,7 @@ fn main() -> ExitCode {
     let suite = memory::tests(disk::tests(life::tests(service::tests(suite))));
     let suite = policies::tests(headers::tests(suite));
     let suite = fragments::tests(packets::tests(reload::tests(suite)));
+    let suite = groups::tests(suite);
     let suite = populate::tests(run_time_sas::tests(rekey::tests(suite)));
     clients::tests(keys::tests(inspection::tests(suite))).run(Link::build)
 }

@@ -1,0 +1,146 @@
+//! A group of gateways on one switch (`docs/VPE.md`): the kernel joins it, each sender is heard by all others,
+//! also by one that joins late, and a second device with somebody's Sender ID is noticed.
+
+use crate::support::config::{CONFIGURATION, write_private};
+use crate::support::gateway::{Gateway, PROGRAM};
+use crate::support::link::Link;
+use crate::support::{Outcome, ensure, folder, wait};
+use std::fs;
+use std::net::{Ipv4Addr, UdpSocket};
+use std::process::Command;
+use std::time::Duration;
+use testudo_judge::harness::{Suite, TestResult};
+use testudo_lab::namespaces::{Namespace, enter, veth};
+
+pub fn tests<'a>(suite: Suite<'a, Link>) -> Suite<'a, Link> {
+    suite.test("members_of_a_group_hear_each_other_and_notice_a_second_device_with_a_sender_id", |_| group())
+}
+
+const GROUP: &str = "239.1.2.3";
+const KEY: &str = "000102030405060708090a0b0c0d0e0f";
+/// The group inside, and its port.
+const INNER: (Ipv4Addr, u16) = (Ipv4Addr::new(239, 9, 9, 9), 5000);
+
+/// A host with a gateway of the group, and an application in the group inside.
+struct Member {
+    number: u8,
+    host: Namespace,
+    gateway: Gateway,
+    application: UdpSocket,
+}
+
+fn configuration(number: u8, sender: u8) -> String {
+    format!(
+        "[gateway]\nstate = \"state.redb\"\ncontrol = \"control.sock\"\n[port.protected]\nkind = \"tun\"\n\
+         name = \"testudo0\"\naddresses = [\"10.{number}.0.1/24\"]\n[port.unprotected]\nkind = \"socket\"\n\
+         [[tunnel]]\nname = \"plant\"\nlocal = \"192.0.2.{number}\"\nremote = \"{GROUP}\"\n\
+         encapsulation = \"vpe-in-udp\"\nsuite = \"aes128gcm16\"\nallow_manual_counter_nonce = true\n\
+         sender_id = {sender}\nsa = {{ spi = 0x1001, key_file = \"plant.key\" }}\n\
+         selectors = [ {{ local = \"10.0.0.0/8\", remote = \"239.9.0.0/16\" }} ]\n"
+    )
+}
+
+impl Member {
+    fn start(hub: &Namespace, number: u8, sender: u8) -> Outcome<Self> {
+        let host = Namespace::new(enter()?, &format!("member-{number}"))?;
+        for interface in ["all", "default"] {
+            // No route leads back to the other members' networks.
+            host.sysctl(&format!("net.ipv4.conf.{interface}.rp_filter"), "0")?;
+        }
+        let port = format!("port{number}");
+        veth((&host, "wan"), (hub, &port))?;
+        hub.run(&["ip", "link", "set", &port, "master", "switch"])?;
+        host.address("wan", &format!("192.0.2.{number}/24"))?;
+        let folder = folder(&format!("group-{number}"))?;
+        fs::write(folder.join(CONFIGURATION), configuration(number, sender))?;
+        write_private(&folder.join("plant.key"), KEY)?;
+        // Nonces are numbers: that the key is new to this store is said by who has made it.
+        let mut init = Command::new(PROGRAM);
+        let said = wait::output(init.args(["init", "--fresh-keys"]).arg(folder.join(CONFIGURATION)))?;
+        ensure(said.status.success(), || format!("init: {said:?}"))?;
+        let gateway = Gateway::start(&host, &folder)?;
+        let application = host.within(|| -> std::io::Result<UdpSocket> {
+            let socket = UdpSocket::bind((INNER.0, INNER.1))?;
+            socket.join_multicast_v4(&INNER.0, &Ipv4Addr::new(10, number, 0, 1))?;
+            socket.set_read_timeout(Some(Duration::from_secs(10)))?;
+            Ok(socket)
+        })??;
+        Ok(Self { number, host, gateway, application })
+    }
+
+    /// Sends a packet to the group, of another flow each time.
+    fn send(&self, text: &str) -> Outcome<()> {
+        let own = Ipv4Addr::new(10, self.number, 0, 1);
+        self.host.within(|| -> std::io::Result<usize> {
+            let socket = UdpSocket::bind((own, 0))?;
+            socket.set_multicast_loop_v4(false)?;
+            socket.send_to(text.as_bytes(), (INNER.0, INNER.1))
+        })??;
+        Ok(())
+    }
+
+    fn hears(&self, expected: &str) -> Outcome<()> {
+        let mut text = [0; 100];
+        let (bytes, _) = self.application.recv_from(&mut text)?;
+        ensure(&text[..bytes] == expected.as_bytes(), || {
+            format!("member {} heard something else", self.number)
+        })
+    }
+}
+
+fn group() -> TestResult {
+    let hub = Namespace::new(enter()?, "switch")?;
+    hub.bridge("switch", &[])?;
+    hub.run(&["ip", "link", "set", "switch", "type", "bridge", "mcast_snooping", "1"])?;
+    let members = [Member::start(&hub, 1, 1)?, Member::start(&hub, 2, 2)?];
+    wait::until("for the switch to see IGMP reports", || {
+        let groups = hub.run(&["bridge", "mdb", "show"])?;
+        let has = |port: &str| groups.lines().any(|line| line.contains(port) && line.contains(GROUP));
+        Ok((has("port1") && has("port2")).then_some(()))
+    })?;
+    let joined = members[0].host.run(&["ip", "maddr", "show", "dev", "wan"])?;
+    ensure(joined.contains(GROUP), || joined)?;
+    let [a, b] = members;
+    for turn in 0..20 {
+        a.send(&format!("from a {turn}"))?;
+        b.hears(&format!("from a {turn}"))?;
+        b.send(&format!("from b {turn}"))?;
+        a.hears(&format!("from b {turn}"))?;
+    }
+    let late = Member::start(&hub, 3, 3)?;
+    a.send("to both")?;
+    b.hears("to both")?;
+    late.hears("to both")?;
+    late.send("from the late one")?;
+    a.hears("from the late one")?;
+    b.hears("from the late one")?;
+    let senders = &b.gateway.sa("plant", "inbound")?["senders"];
+    ensure(senders["count"] == 2 && senders["twice"] == 0, || format!("{senders}"))?;
+    ensure(a.gateway.dropped("vpe_sender")? == 0, || "a heard itself".to_owned())?;
+    notices_a_second_device(&hub, [a, b, late])
+}
+
+/// Another device has a's Sender ID: a stops, and the others say so.
+fn notices_a_second_device(hub: &Namespace, [a, b, late]: [Member; 3]) -> TestResult {
+    let twin = Member::start(hub, 4, 1)?;
+    // It hears nobody, or it would be the one that stops.
+    twin.host.sysctl("net.ipv4.conf.wan.rp_filter", "1")?;
+    twin.host.run(&["ip", "route", "del", "192.0.2.0/24", "dev", "wan"])?;
+    a.send("before")?;
+    // Flows share windows by chance: some of these have numbers that a has not used.
+    for turn in 0..60 {
+        twin.send(&format!("from the twin {turn}"))?;
+    }
+    a.gateway.logs("our own Sender ID 1")?;
+    b.gateway.logs("Sender ID 1 come from 192.0.2.1 and from 192.0.2.4")?;
+    let state = &a.gateway.sa("plant", "outbound")?["state"];
+    ensure(state == "sender_taken", || format!("{state}"))?;
+    a.send("nobody hears this")?;
+    a.gateway.counts("vpe_sender_taken", 1)?;
+    let said = b.gateway.ask(&["status"])?;
+    ensure(said.stdout.contains("TWO DEVICES"), || said.stdout.clone())?;
+    for member in [a, b, late, twin] {
+        member.gateway.stop()?;
+    }
+    Ok(())
+}
