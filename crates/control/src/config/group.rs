@@ -3,7 +3,7 @@
 //!
 //! All members of a group have one SA, with one SPI and one key, in both directions: what tells their packets
 //! apart is the Sender ID. So the selectors of such a tunnel have another meaning, too: `local` is where
-//! packets come from and `remote` where they go to, whoever of the members sends them.
+//! packets come from and `remote` where they go to, whichever member sends them.
 
 use super::checks::Facts;
 use super::model::{Remote, Selectors, Tunnel, UnprotectedPort};

@@ -1,4 +1,5 @@
-//! Tunnels to groups as the gateway reports them: who sends, and from where. Their SAs are the configuration's.
+//! Tunnels to groups as the gateway reports them: who sends, and from where. Their SAs are those of the
+//! configuration.
 
 use super::installed::{InstalledTunnels, Running};
 use super::negotiated;

@@ -661,8 +661,8 @@ mod tests {
         }
     }
 
-    /// Numbers of a group's key belong to the sender that uses them: another one does not go on with them, and
-    /// one that has its ID again begins behind all of its own.
+    /// Numbers of a group's key belong to the sender that uses them: another one does not go on with them,
+    /// and one that has its ID again begins behind all of its own.
     #[test]
     fn each_sender_of_a_group_has_numbers_of_its_own() {
         let store = MemoryStore::new();

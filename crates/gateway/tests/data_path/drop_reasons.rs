@@ -500,8 +500,8 @@ fn every_drop_reason_is_raised() {
 #[test]
 fn a_dropped_packet_has_one_reason() {
     for &reason in DropReason::ALL {
-        // Replies have other drops beside them, nothing is tried before many ICVs were wrong, and nothing stops
-        // before a packet has our own Sender ID.
+        // Replies have other drops beside them, nothing is tried before many ICVs were wrong, and nothing
+        // stops before a packet has our own Sender ID.
         let has_others =
             matches!(reason, DropReason::QueueFull | DropReason::ResyncFailed | DropReason::VpeSenderTaken);
         if !has_others && !crate::link::has_others_beside(reason) {

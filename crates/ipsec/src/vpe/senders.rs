@@ -165,7 +165,8 @@ mod tests {
         senders.take_news()
     }
 
-    /// `docs/VPE.md`: one Sender ID from two outer addresses within a second is two devices; who moves is one.
+    /// `docs/VPE.md`: one Sender ID from two outer addresses within a second is two devices; who moves is
+    /// one.
     #[test]
     fn one_sender_at_two_addresses_within_a_second_is_told_once_a_minute() {
         let (mut senders, counters) = senders();

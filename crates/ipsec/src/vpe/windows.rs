@@ -65,8 +65,8 @@ impl Windows {
         }
     }
 
-    /// On a unicast SA another Sender ID than 0 has none. A sender that is refused may have had some before it
-    /// was our own ID.
+    /// On a unicast SA another Sender ID than 0 has none. A sender that is refused may have had some before
+    /// it was our own ID.
     #[inline(never)]
     fn place_in_group(&self, header: &VpeHeader) -> Option<usize> {
         let group = self.group.as_ref().filter(|group| !group.is_refused(header.sender))?;

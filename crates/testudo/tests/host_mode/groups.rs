@@ -1,5 +1,5 @@
-//! A group of gateways on one switch (`docs/VPE.md`): the kernel joins it, each sender is heard by all others,
-//! also by one that joins late, and a second device with somebody's Sender ID is noticed.
+//! A group of gateways on one switch (`docs/VPE.md`): the kernel joins it, each sender is heard by all
+//! others, also by one that joins late, and a second device with somebody's Sender ID is noticed.
 
 use crate::support::config::{CONFIGURATION, write_private};
 use crate::support::gateway::{Gateway, PROGRAM};
