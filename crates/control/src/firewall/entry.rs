@@ -39,7 +39,7 @@ pub(super) fn entries(configuration: &Configuration) -> Vec<Entry> {
                 protect: true,
                 name: Arc::clone(&name),
             };
-            selectors.to_vec().into_iter().map(entry)
+            selectors.iter().copied().map(entry).collect::<Vec<_>>()
         })
     });
     policies.chain(own).collect()
