@@ -49,7 +49,13 @@ pub struct SaCounters {
     dummies: AtomicU64,
     dummy_bytes: AtomicU64,
     /// Of VPE alone.
-    windows: OnceLock<Box<Mutex<WindowsSeen>>>,
+    of_vpe: OnceLock<Box<OfVpe>>,
+}
+
+/// What an SA of VPE has besides: behind one pointer, since most SAs are none.
+#[derive(Debug, Default)]
+struct OfVpe {
+    windows: OnceLock<Mutex<WindowsSeen>>,
     /// Of a group.
     senders: OnceLock<Box<SenderCounts>>,
 }
@@ -82,8 +88,7 @@ impl Default for SaCounters {
             refused_bytes: AtomicU64::new(0),
             dummies: AtomicU64::new(0),
             dummy_bytes: AtomicU64::new(0),
-            windows: OnceLock::new(),
-            senders: OnceLock::new(),
+            of_vpe: OnceLock::new(),
         }
     }
 }
@@ -129,7 +134,9 @@ impl SaCounters {
     /// Notes the windows of an SA of VPE. To be called about once a second.
     pub(crate) fn see_windows(&self, see: impl FnOnce(&mut WindowsSeen)) {
         // The worker does not wait for whoever copies it: the next second will do.
-        if let Ok(mut seen) = self.windows.get_or_init(Box::default).try_lock() {
+        if let Ok(mut seen) =
+            self.of_vpe.get_or_init(Box::default).windows.get_or_init(Mutex::default).try_lock()
+        {
             see(&mut seen);
         }
     }
@@ -137,7 +144,7 @@ impl SaCounters {
     /// The windows of an SA of VPE, up to a second late; `None` of other SAs, and in the first second.
     #[must_use]
     pub fn windows(&self) -> Option<WindowsSeen> {
-        let seen = self.windows.get()?.lock().unwrap_or_else(PoisonError::into_inner);
+        let seen = self.of_vpe.get()?.windows.get()?.lock().unwrap_or_else(PoisonError::into_inner);
         Some(seen.clone())
     }
 
@@ -176,13 +183,13 @@ impl SaCounters {
 
     /// Where the senders of a group are counted.
     pub(crate) fn senders_to_count(&self) -> &SenderCounts {
-        self.senders.get_or_init(Box::default)
+        self.of_vpe.get_or_init(Box::default).senders.get_or_init(Box::default)
     }
 
     /// The senders of a group; `None` before the first, and where there is none.
     #[must_use]
     pub fn senders(&self) -> Option<&SenderCounts> {
-        self.senders.get().map(|senders| &**senders)
+        self.of_vpe.get()?.senders.get().map(|senders| &**senders)
     }
 
     /// The SA continues from this number.

@@ -59,6 +59,6 @@ mod traffic_flow;
 mod transport;
 mod two_passes;
 mod vpe;
-mod vpe_workers;
 mod vpe_jumbo;
+mod vpe_workers;
 mod workers;

@@ -180,7 +180,10 @@ mod tests {
     fn packets_in_order_are_not_reordered_whatever_is_lost() {
         let window = SharedWindow::new(256, true);
         commit(&window, &[(1..=64).collect(), (65..=90).collect(), vec![95, 200], vec![100_000]]);
-        assert_eq!(window.reordering().unwrap().reordered(), Reordered { arrived: 93, ..Reordered::default() });
+        assert_eq!(
+            window.reordering().unwrap().reordered(),
+            Reordered { arrived: 93, ..Reordered::default() }
+        );
     }
 
     /// The example of the picture, and a copy, which counts as nothing.

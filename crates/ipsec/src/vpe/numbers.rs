@@ -215,7 +215,7 @@ mod tests {
                         "it has one owner"
                     );
                     let own = rules().of_worker(worker).unwrap();
-                    let numbers = Numbers::new(own, &gate, random_seed(seed, worker));
+                    let numbers = Numbers::new(own, &gate, random_seed(seed, worker), Moment::default());
                     let _ = gate.has_far(1);
                     (gate, numbers)
                 };
