@@ -200,6 +200,14 @@ fn release_cell(cost: &Value) -> String {
     }
 }
 
+/// How many there are, of how many there may be.
+fn windows_cell(windows: &Value) -> String {
+    if windows.is_null() {
+        return String::new();
+    }
+    format!("{} of {}", cell(&windows["count"]), cell(&windows["most"]))
+}
+
 /// A column that is there where an SA has something to show in it.
 type Column = (&'static str, fn(&Value) -> String);
 
@@ -225,6 +233,8 @@ fn further_columns(list: &Value) -> Vec<Column> {
         some(|sa| sa["reordering"].is_object(), ("reordered", |sa| reordered_cell(&sa["reordering"]))),
         // Where they release its packets in order: what that costs.
         some(|sa| sa["release"].is_object(), ("waited", |sa| release_cell(&sa["release"]))),
+        // Of VPE, how many windows there are.
+        some(|sa| sa["windows"].is_object(), ("windows", |sa| windows_cell(&sa["windows"]))),
         // Of tunnels of single flows, the values that theirs are for.
         some(|sa| !sa["for"].is_null(), ("for", |sa| values_of(&sa["for"]))),
     ];
@@ -324,6 +334,17 @@ mod tests {
         let released = lines(&json!([{ "tunnel": "a", "release": cost }]));
         assert!(released[0].ends_with("waited"), "{released:?}");
         assert!(released[1].ends_with("9,000, 1,034 µs at most, 2 passed over"), "{released:?}");
+    }
+
+    #[test]
+    fn windows_are_counted_where_an_sa_has_some() {
+        let without = lines(&json!([{ "tunnel": "a", "windows": null }, { "tunnel": "b" }]));
+        assert!(!without.concat().contains("windows"), "{without:?}");
+        let windows =
+            json!({ "count": 12, "most": 1024, "tops": [{ "window": 3, "sequence": 9 }], "omitted": 11 });
+        let some = lines(&json!([{ "tunnel": "a", "windows": windows }, { "tunnel": "b", "windows": null }]));
+        assert!(some[0].ends_with("windows"), "{some:?}");
+        assert_eq!(some.iter().filter(|line| line.ends_with("12 of 1,024")).count(), 1, "{some:?}");
     }
 
     #[test]

@@ -99,6 +99,37 @@ fn the_demo_passes_with_two_workers_that_share_each_sa() {
     }
 }
 
+/// VPE, too: each worker has eight slots of its own, and what comes from the peer is in as many windows at most.
+#[test]
+fn the_demo_passes_with_vpe_at_two_workers_and_shows_its_windows() {
+    for encapsulation in ["vpe", "vpe-in-udp"] {
+        // Once packets have come and gone for a second.
+        let list = |shown: &str| {
+            let [list, status] = ["sa list", "status"]
+                .map(|verb| shown.replacen(" top ", &format!(" {verb} "), 1) + " --json");
+            let both = "[ $(echo \"$all\" | grep -o '\"tops\":\\[{' | wc -l) = 2 ]";
+            format!("all=$({list}) && {both} && echo \"{{\\\"sas\\\": $all, \\\"status\\\": $({status})}}\"")
+        };
+        let said = watched(&["--workers", "2", "--encapsulation", encapsulation], list).unwrap();
+        let sas = &said["sas"];
+        let sums = &said["status"]["windows"];
+        for (direction, most) in [("outbound", 16), ("inbound", 1024)] {
+            let sum = &sums[direction];
+            assert!(sum["most"] == most && (1..=16).contains(&sum["count"].as_u64().unwrap()), "{sums:#}");
+        }
+        assert_eq!(sas.as_array().map(Vec::len), Some(2), "{sas:#}");
+        for sa in sas.as_array().into_iter().flatten() {
+            let (windows, is_outbound) = (&sa["windows"], sa["direction"] == "outbound");
+            assert_eq!(windows["most"], if is_outbound { 16 } else { 1024 }, "{sas:#}");
+            let tops = windows["tops"].as_array().map_or(&[][..], Vec::as_slice);
+            assert!((1..=16).contains(&tops.len()) && windows["count"] == tops.len(), "{sas:#}");
+            let is_one =
+                |top: &Value| top["window"].as_u64() < Some(16) && top["sequence"].as_u64() > Some(0);
+            assert!(tops.iter().all(is_one), "{sas:#}");
+        }
+    }
+}
+
 #[test]
 fn without_a_tun_device_the_demo_runs_in_memory_and_says_so_first() {
     let hide = "mount -t tmpfs none /dev/net && exec";

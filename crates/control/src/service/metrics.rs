@@ -25,7 +25,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 use testudo_crypto::OffloadReport;
 use testudo_gateway::{AllCounters, InterfaceSnapshot, PortSnapshot, SaCounts, WorkerCounters};
-use testudo_ipsec::{ReleaseCost, Reordered};
+use testudo_ipsec::{ReleaseCost, Reordered, WindowsSeen};
 use testudo_packet::{DropReason, MEASURED_OF, PortCounters, Stage, StageTimes, ticks};
 
 /// Clients that are served, and that are refused, at the same time at most.
@@ -501,6 +501,7 @@ fn encode_associations(encoder: &mut DescriptorEncoder<'_>, tunnels: &[Running])
         let costs = sas.iter().filter_map(|(labels, c)| Some((labels.clone(), get(c.release_cost()?))));
         family(encoder, name, help, costs)?;
     }
+    encode_windows(encoder, &sas)?;
     encode_groups(encoder, &sas)?;
     let drops = sas.into_iter().flat_map(|(labels, counters)| {
         let hit = DropReason::ALL.iter().filter(|&&reason| counters.drops(reason) > 0);
@@ -526,6 +527,31 @@ fn encode_groups(encoder: &mut DescriptorEncoder<'_>, sas: &[(Labels, SaCounts)]
                 second: two devices have it";
     let values = heard().map(|(labels, counters)| (labels.clone(), groups::doubles(counters)));
     family(encoder, "sa_senders_twice", help, values)
+}
+
+/// The windows of SAs of VPE; nothing where there are none.
+fn encode_windows(encoder: &mut DescriptorEncoder<'_>, sas: &[(Labels, SaCounts)]) -> fmt::Result {
+    let is_outbound = |labels: &Labels| labels.contains(&("direction", "outbound".to_owned()));
+    let of_sa = |(labels, c): &(Labels, SaCounts)| Some((labels.clone(), c.windows(is_outbound(labels))?));
+    let seen: Vec<_> = sas.iter().filter_map(of_sa).collect();
+    if seen.is_empty() {
+        return Ok(());
+    }
+    let metrics: [(&str, &str, fn(&WindowsSeen) -> u64); 2] = [
+        ("sa_windows", "Outbound: windows that an SA of VPE sends in; inbound: those of the peer", |w| {
+            w.count
+        }),
+        ("sa_windows_max", "Windows that an SA of VPE may have", |w| w.most),
+    ];
+    for (name, help, get) in metrics {
+        let kind = ConstGauge::new(0u64).metric_type();
+        let mut family = encoder.encode_descriptor(name, help, None, kind)?;
+        for (labels, windows) in &seen {
+            let gauge = ConstGauge::new(get(windows));
+            gauge.encode(family.encode_family(labels)?)?;
+        }
+    }
+    Ok(())
 }
 
 /// How many installed SAs are under a legacy algorithm (RFC 8221 5, 6).

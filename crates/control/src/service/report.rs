@@ -25,7 +25,7 @@ use testudo_gateway::{
     AllCounters, Clock, EngineReport, PortSnapshot, SaCounts, SystemClock, WorkerCounters,
 };
 use testudo_ipsec::{
-    Action, Encapsulation, IpsecProtocol, Mode, Moment, Protocol, SaState, Selector, TunnelIndex,
+    Action, Encapsulation, IpsecProtocol, Mode, Moment, Protocol, SaState, Selector, TunnelIndex, WindowsSeen,
 };
 use testudo_packet::{DropCounters, DropReason, MEASURED_OF, Stage, StageTimes, ticks};
 
@@ -209,6 +209,7 @@ pub fn status(facts: &Facts, installed: &InstalledTunnels) -> Value {
         "created": facts.counters.created(),
         "merged": facts.counters.merged(),
         "free_buffers": facts.counters.free_buffers(),
+        "windows": windows_of_all(installed),
         "tunnels": installed.tunnels.len(),
         "tunnels_down": installed.tunnels.iter().filter(|t| !t.is_installed).count(),
         "path_mtus": paths,
@@ -405,8 +406,38 @@ pub(super) fn sa(running: &Running, sa: &RunningSa, peers: &Peers) -> Value {
             "longest_wait_us": cost.longest_wait_us,
             "passed_over": cost.passed_over,
         })),
+        "windows": counters.and_then(|counters| counters.windows(outbound)).map(windows),
         "drops": drops,
     })
+}
+
+/// The windows of an SA of VPE.
+fn windows(seen: WindowsSeen) -> Value {
+    let tops = seen.tops.iter().map(|(window, sequence)| json!({ "window": window, "sequence": sequence }));
+    json!({
+        "count": seen.count,
+        "most": seen.most,
+        "tops": tops.collect::<Vec<_>>(),
+        "omitted": seen.count.saturating_sub(seen.tops.len() as u64),
+    })
+}
+
+/// How many windows the SAs of VPE have, in each direction; `None` where no tunnel is of VPE.
+fn windows_of_all(installed: &InstalledTunnels) -> Option<Value> {
+    let mut sums = [(0, 0); 2];
+    let mut is_any = false;
+    for running in installed.all().filter(|running| running.tunnel.protocol == IpsecProtocol::Vpe) {
+        is_any = true;
+        for sa in running.sas.lock().iter() {
+            let outbound = sa.is_outbound();
+            let seen = sa.added.as_ref().and_then(|added| added.counters.windows(outbound));
+            let (count, most) = seen.map_or((0, 0), |seen| (seen.count, seen.most));
+            let sum = &mut sums[usize::from(outbound)];
+            *sum = (sum.0 + count, sum.1 + most);
+        }
+    }
+    let [inbound, outbound] = sums.map(|(count, most)| json!({ "count": count, "most": most }));
+    is_any.then(|| json!({ "inbound": inbound, "outbound": outbound }))
 }
 
 /// The name of an SA's suite, as the configuration has it.
@@ -556,10 +587,50 @@ pub fn firewall(installed: &InstalledTunnels) -> Result<Value, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::service::metrics;
+    use crate::service::sa_control::tests::of_vpe;
 
     fn gpu(in_use: bool) -> EngineReport {
         let suites = vec![Suite::AES128GCM16, Suite::NULL_SHA384];
         EngineReport { name: "gpu".into(), in_use, detail: "a device".into(), suites }
+    }
+
+    /// `docs/VPE.md`: how many windows there are, of how many there may be, and how far each is.
+    #[test]
+    fn windows_of_vpe_are_counted_in_status_lists_and_metrics() {
+        let gateway = of_vpe();
+        gateway.seal();
+        let page = || metrics::tests::page(&gateway.shared);
+        let sample = |name: &str, direction: &str, spi: &str, value: u64| {
+            format!("testudo_{name}{{tunnel=\"a\",direction=\"{direction}\",spi=\"{spi}\"}} {value}")
+        };
+        // The worker shows them in its next second.
+        let used = sample("sa_windows", "outbound", "0x1001", 1);
+        while !page().lines().any(|line| line == used) {
+            gateway.commander.save_windows(Vec::new()).unwrap();
+        }
+        for line in [
+            sample("sa_windows_max", "outbound", "0x1001", 8),
+            sample("sa_windows", "inbound", "0x1002", 0),
+            sample("sa_windows_max", "inbound", "0x1002", 1024),
+        ] {
+            assert!(page().lines().any(|other| other == line), "{line}: {}", page());
+        }
+        let installed = gateway.shared.installed();
+        let sums = json!({ "inbound": { "count": 0, "most": 2048 }, "outbound": { "count": 1, "most": 16 } });
+        assert_eq!(status(&gateway.shared.facts, &installed)["windows"], sums);
+        let (running, engines) = (installed.find("a").unwrap(), EnginesInService::new(&[], &[]));
+        let rows = tunnel_sas(running, &installed, &Peers::default(), &engines, Moment::default());
+        let windows = |direction: &str| {
+            let row = rows.as_array().unwrap().iter().find(|row| row["direction"] == direction).unwrap();
+            row["windows"].clone()
+        };
+        assert_eq!(windows("inbound"), json!({ "count": 0, "most": 1024, "tops": [], "omitted": 0 }));
+        let outbound = windows("outbound");
+        let window = outbound["tops"][0]["window"].as_u64().unwrap();
+        assert!(window < 8, "{outbound}");
+        let tops = json!([{ "window": window, "sequence": 1 }]);
+        assert_eq!(outbound, json!({ "count": 1, "most": 8, "tops": tops, "omitted": 0 }));
     }
 
     #[test]
