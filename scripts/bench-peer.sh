@@ -10,6 +10,7 @@
 # usage: bench-peer.sh TESTUDO [SUITE:FRAME...]
 #   SUITE is gcm or cbc-sha1; FRAME is imix or the bytes of an Ethernet frame, FCS included
 # environment: TURNS=3  SECONDS_PER_CASE=5  CPU=(default: the last one)
+#   JSON=FILE also writes what the peer did, for `testudo bench vpe --peer-json FILE`
 set -euo pipefail
 export LC_ALL=C
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -151,6 +152,25 @@ print_table() {
   echo "  medians of $turns turns on CPU $cpu; ratios within a turn, spread from lowest to highest; DPDK $(pkg-config --modversion libdpdk), ipsec-secgw with librte_ipsec"
 }
 
+# The peer's medians, from the same lines: an array of suite, bytes of the inner packet, and rate; no imix.
+write_json() { # FILE
+  awk '{ print $1, $3 }' "$work/results" | python3 -c '
+import json, statistics, sys
+rates = {}
+for line in sys.stdin:
+    case, rate = line.split()
+    rates.setdefault(case, []).append(int(rate))
+names = {"gcm": "aes128gcm16", "cbc-sha1": "aes128-sha1"}
+rows = []
+for case, found in rates.items():
+    suite, frame = case.split(":")
+    # `testudo bench vpe` knows packets of one length.
+    if frame != "imix":
+        rows.append({"suite": names[suite], "inner_bytes": int(frame) - 18, "packets_per_second": statistics.median(found)})
+json.dump(rows, sys.stdout, indent=2)
+print()' >"$1"
+}
+
 main() {
   testudo=${1:?usage: bench-peer.sh TESTUDO [SUITE:FRAME...]}
   shift
@@ -183,6 +203,7 @@ main() {
     done
   done
   print_table
+  [[ -z ${JSON:-} ]] || write_json "$JSON"
 }
 
 main "$@"
