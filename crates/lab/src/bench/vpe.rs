@@ -10,15 +10,27 @@
 //! measurements, for each of which all gateways are built anew. Authenticity comes first, as in
 //! `testudo bench`: what a gateway sealed is opened by a peer with another engine, if there is one.
 //!
-//! `side_by_side` measures, `experiments` says what, `qos` counts losses, `gateways` makes workers, `report`
-//! has rows, `placed` is a port that puts packets where it is told to.
+//! One worker: `side_by_side` measures; `single`, `experiments` and `qos` say what; `placed` is a port that
+//! puts packets where it is told to, `chain` two gateways with goodput after a round trip. Several: `scaling`
+//! says what; `fleet` has workers and what they share, `threads` runs them, `rings` is the paper's own
+//! parallel ESP, `shared_lines` a model of more cores than there are. `gateways` makes workers, `report` has
+//! rows.
 
+mod chain;
 mod experiments;
+mod fleet;
 mod gateways;
+mod mean;
+mod peer;
 mod placed;
 mod qos;
 mod report;
+mod rings;
+mod scaling;
+mod shared_lines;
 mod side_by_side;
+mod single;
+mod threads;
 
 use std::fs;
 use std::io::IsTerminal;
@@ -28,6 +40,7 @@ use std::time::Duration;
 use serde_json::Value;
 use testudo_crypto::Suite;
 use testudo_gateway::Candidate;
+use testudo_ipsec::DEFAULT_PEER_WINDOW;
 
 use super::case::{Carrier, Case, Order, Size, Suites, Way};
 use super::engines::Engines;
@@ -39,6 +52,9 @@ use side_by_side::{Effort, side_by_side};
 /// Packets of a measurement of sizes and headroom, and how often it is repeated: short, and as in the paper.
 const SHORT: (u64, u32) = (4_096, 5);
 const FULL: (u64, u32) = (10_000_000, 25);
+/// Runs of the chain, and how long each is: short (of the duration that is set), and as in the paper.
+const SHORT_CHAIN: u32 = 10;
+const FULL_CHAIN: (u32, Duration) = (60, Duration::from_secs(1));
 
 /// What `testudo bench vpe` measures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, clap::ValueEnum)]
@@ -52,13 +68,16 @@ pub enum Experiment {
     /// Time to seal over where packets begin in their buffers (5.5)
     #[value(name = "headroom")]
     Headroom,
+    /// Throughput over the number of workers (5.4)
+    #[value(name = "scaling")]
+    Scaling,
     /// Packets lost to replay windows where urgent ones overtake others (3.3)
     #[value(name = "qos")]
     Qos,
 }
 
 impl Experiment {
-    const ALL: [Self; 4] = [Self::SingleThread, Self::SizeSweep, Self::Headroom, Self::Qos];
+    const ALL: [Self; 5] = [Self::SingleThread, Self::SizeSweep, Self::Headroom, Self::Scaling, Self::Qos];
 
     /// Name on the command line and in JSON.
     #[must_use]
@@ -67,6 +86,7 @@ impl Experiment {
             Self::SingleThread => "single_thread",
             Self::SizeSweep => "size_sweep",
             Self::Headroom => "headroom",
+            Self::Scaling => "scaling",
             Self::Qos => "qos",
         }
     }
@@ -83,7 +103,7 @@ pub struct BenchVpeOptions {
     #[arg(long, value_name = "NAME")]
     pub engine: Option<String>,
 
-    /// Milliseconds of each measurement with a duration (single_thread), for each gateway
+    /// Milliseconds of each measurement with a duration (single_thread, scaling), for each gateway
     #[arg(long, value_name = "MS", default_value_t = 200, value_parser = clap::value_parser!(u64).range(1..=60_000))]
     pub duration: u64,
 
@@ -95,13 +115,30 @@ pub struct BenchVpeOptions {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub repeat: Option<u32>,
 
-    /// Measure as much as the paper does: 25 times 10 million packets. Takes most of a day
+    /// Measure as much as the paper does: 25 times 10 million packets, 60 runs of the chain of 1 s. It takes
+    /// most of a day
     #[arg(long)]
     pub full: bool,
 
     /// Measure one size in so many (size_sweep)
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=300))]
     pub size_step: u32,
+
+    /// Numbers of workers (scaling); one is always among them
+    #[arg(long, value_delimiter = ',', value_name = "N,…", default_value = "1,2", value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub workers: Vec<u16>,
+
+    /// The window that the peer has of an SA of ESP that workers share, in packets (scaling)
+    #[arg(long, value_name = "N", default_value_t = DEFAULT_PEER_WINDOW, value_parser = clap::value_parser!(u32).range(32..=65_536))]
+    pub peer_window: u32,
+
+    /// Runs of the chain of two gateways (single_thread), each as long as --duration [default: 10]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub chain_runs: Option<u32>,
+
+    /// Figures of ipsec-secgw to be shown beside (single_thread): what JSON=FILE make bench-peer wrote
+    #[arg(long, value_name = "FILE")]
+    pub peer_json: Option<PathBuf>,
 
     /// Print a JSON array instead of the tables
     #[arg(long)]
@@ -132,6 +169,14 @@ impl BenchVpeOptions {
 
     fn duration(&self) -> Duration {
         Duration::from_millis(self.duration)
+    }
+
+    fn chain_runs(&self) -> u32 {
+        self.chain_runs.unwrap_or(if self.full { FULL_CHAIN.0 } else { SHORT_CHAIN })
+    }
+
+    fn chain_run(&self) -> Duration {
+        if self.full { FULL_CHAIN.1 } else { self.duration() }
     }
 
     /// How a measurement of so many packets is called: what is shorter than the paper's says so.
@@ -203,9 +248,10 @@ fn outcomes(options: &BenchVpeOptions, candidates: Vec<Candidate>) -> Result<Vec
     let mut outcomes = Vec::new();
     for experiment in experiments {
         let outcome = match experiment {
-            Experiment::SingleThread => experiments::single_thread(&mut setup),
+            Experiment::SingleThread => single::single_thread(&mut setup),
             Experiment::SizeSweep => experiments::size_sweep(&mut setup),
             Experiment::Headroom => experiments::headroom(&mut setup),
+            Experiment::Scaling => scaling::scaling(&mut setup),
             Experiment::Qos => qos::qos(&mut setup),
         }?;
         if let (Some(folder), Some(picture)) = (&options.svg, &outcome.picture) {

@@ -1,23 +1,19 @@
-//! The experiments with one worker: throughput, sizes, headroom.
+//! The experiments with one worker that seals: sizes and headroom; and how cells are measured.
 
 use std::time::Duration;
 
 use serde_json::json;
 
-use super::report::{Outcome, Row, is_in_udp, is_vpe, line, millions, range_millions, words};
+use super::report::{Outcome, Row, line, words};
 use super::side_by_side::{Effort, Take, side_by_side};
-use super::{BenchVpeOptions, Experiment, Setup};
+use super::{BenchVpeOptions, Experiment, Setup, scaling, single};
 use crate::bench::case::{Carrier, Case, Way};
 use crate::bench::chart::{self, Extent, Panel};
 use crate::bench::error::BenchError;
 use crate::statistics::Spread;
 use crate::table::{Table, grouped};
 
-/// Lengths of inner packets of `single_thread`, in bytes.
-const SIZES: [usize; 2] = [64, 1420];
-/// What takes turns there. ESP first, and what is in UDP after what is not.
-const CARRIERS: [Carrier; 4] = [Carrier::Esp, Carrier::Vpe, Carrier::EspInUdp, Carrier::VpeInUdp];
-/// What takes turns elsewhere: the last is compared with the first.
+/// What takes turns: the last is compared with the first.
 const PAIR: [Carrier; 2] = [Carrier::Esp, Carrier::Vpe];
 /// Lengths of inner packets of `size_sweep` (figure 7), in bytes.
 const SWEPT: std::ops::RangeInclusive<usize> = 1150..=1450;
@@ -28,16 +24,16 @@ const MOVED_PACKET_BYTES: usize = 1420;
 const AROUND: Duration = Duration::from_millis(15);
 
 /// Measurements of one case: gateways side by side.
-struct Cell {
-    takes: Vec<Take>,
+pub(super) struct Cell {
+    pub(super) takes: Vec<Take>,
 }
 
 impl Cell {
-    fn rate(&self, lane: usize) -> Spread {
+    pub(super) fn rate(&self, lane: usize) -> Spread {
         Spread::of(self.takes.iter().map(|take| take.rate(lane)))
     }
 
-    fn cycles(&self, lane: usize) -> Spread {
+    pub(super) fn cycles(&self, lane: usize) -> Spread {
         Spread::of(self.takes.iter().map(|take| take.cycles(lane)))
     }
 
@@ -46,7 +42,7 @@ impl Cell {
         Spread::of(self.takes.iter().map(|take| 1e9 / take.rate(lane)))
     }
 
-    fn ratio(&self, lane: usize, reference: usize) -> Spread {
+    pub(super) fn ratio(&self, lane: usize, reference: usize) -> Spread {
         Spread::of(self.takes.iter().map(|take| take.ratio(lane, reference)))
     }
 }
@@ -62,16 +58,21 @@ pub(super) fn expected(experiment: Experiment, options: &BenchVpeOptions) -> Dur
     let many = |cells: usize| u32::try_from(cells).unwrap_or(u32::MAX).saturating_mul(options.repeat());
     match experiment {
         Experiment::SingleThread => {
-            (options.duration() + AROUND).saturating_mul(4).saturating_mul(many(2 * SIZES.len()))
+            let four = (options.duration() + AROUND).saturating_mul(4);
+            four.saturating_mul(many(2 * single::SIZES.len())) + single::expected_of_chain(options)
         }
         Experiment::SizeSweep => pair.saturating_mul(many(swept(options).len())),
         Experiment::Headroom => pair.saturating_mul(many(MOVED.count())),
+        Experiment::Scaling => {
+            let rows = scaling::rows(options.workers.len()).saturating_mul(options.repeat());
+            (options.duration() + AROUND).saturating_mul(2).saturating_mul(rows)
+        }
         Experiment::Qos => Duration::from_secs(2),
     }
 }
 
 /// Measures cells in turn, as often as requested.
-fn measure<K: Copy>(
+pub(super) fn measure<K: Copy>(
     setup: &mut Setup<'_>,
     experiment: Experiment,
     effort: Effort,
@@ -92,103 +93,6 @@ fn measure<K: Copy>(
         }
     }
     Ok(cells)
-}
-
-/// ESP and VPE, with and without UDP, sealing and opening apart.
-pub(super) fn single_thread(setup: &mut Setup<'_>) -> Result<Outcome, BenchError> {
-    let keys: Vec<(Way, usize)> =
-        [Way::Outbound, Way::Inbound].into_iter().flat_map(|way| SIZES.map(|bytes| (way, bytes))).collect();
-    let effort = Effort::Time(setup.options.duration());
-    let cells = measure(setup, Experiment::SingleThread, effort, &keys, |setup, (way, bytes)| {
-        let cases = CARRIERS.map(|carrier| setup.case(carrier, way, bytes));
-        (format!("{}, {bytes} bytes", way.name()), cases.into(), None)
-    })?;
-    let (mut rows, mut table) = (
-        Vec::new(),
-        Table::new(&[
-            "direction",
-            "inner bytes",
-            "encapsulation",
-            "Mpackets/s",
-            "lowest-highest",
-            "Gbit/s",
-            "cycles/packet",
-            "VPE/ESP",
-            "of it without UDP",
-        ]),
-    );
-    for ((way, bytes), cell) in keys.iter().zip(&cells) {
-        for (lane, carrier) in CARRIERS.into_iter().enumerate() {
-            let (rate, cycles) = (cell.rate(lane), cell.cycles(lane));
-            let of_esp = is_vpe(carrier).then(|| cell.ratio(lane, lane - 1));
-            let of_plain = is_in_udp(carrier).then(|| cell.ratio(lane, lane - 2));
-            let gbit_s = rate.median * *bytes as f64 * 8e-9;
-            let ratio =
-                |ratio: Option<Spread>| ratio.map_or("-".to_owned(), |ratio| format!("{:.3}", ratio.median));
-            table.row(vec![
-                way.name().to_owned(),
-                bytes.to_string(),
-                words(carrier).to_owned(),
-                millions(rate.median),
-                range_millions(&rate),
-                format!("{gbit_s:.2}"),
-                format!("{:.0}", cycles.median),
-                ratio(of_esp),
-                ratio(of_plain),
-            ]);
-            let mut row = Row::of_one(Experiment::SingleThread, carrier, *bytes);
-            row.packets_per_second = Some(rate);
-            row.more = vec![
-                ("direction", json!(way.name())),
-                ("gbit_s", json!(gbit_s)),
-                ("cycles_per_packet", json!(cycles.median)),
-                ("engine", json!(setup.engine_name())),
-                ("repetitions", json!(cell.takes.len())),
-            ];
-            row.more.extend(of_esp.map(|ratio| ("of_esp", json!(ratio.median))));
-            row.more.extend(of_plain.map(|ratio| ("of_plain", json!(ratio.median))));
-            rows.push(row);
-        }
-    }
-    let picture = draw_single(setup, &keys, &cells);
-    let text = format!(
-        "single_thread: one worker, one SA, tunnel mode, aes128gcm16 ({}); medians of {} times {} ms in turns\n{table}\
-         Gbit/s: of inner packets. VPE/ESP: the median of ratios of slices in turns, in UDP of what is in UDP.\n",
-        setup.engine_name(),
-        setup.options.repeat(),
-        setup.options.duration,
-    );
-    Ok(Outcome { rows, text, picture: Some(picture) })
-}
-
-fn draw_single(setup: &Setup<'_>, keys: &[(Way, usize)], cells: &[Cell]) -> String {
-    let panel = |way: Way| {
-        let of = |(lane, carrier): (usize, Carrier)| {
-            let points = keys.iter().zip(cells).filter(|((of, _), _)| *of == way);
-            let points = points.map(|((_, bytes), cell)| (*bytes, gbit_s(cell.rate(lane), *bytes)));
-            line(words(carrier).to_owned(), lane % 2, lane / 2, points.collect())
-        };
-        let mut lines: Vec<_> = CARRIERS.into_iter().enumerate().map(of).collect();
-        chart::sort(&mut lines);
-        Panel {
-            title: format!("Testudo: one worker, {} (figure 5)", way.name()),
-            subtitle: format!(
-                "aes128gcm16, {}; medians of {}, with lowest and highest",
-                setup.engine_name(),
-                setup.options.repeat()
-            ),
-            across: "packet size (bytes of the inner IP packet)".to_owned(),
-            up: "throughput (Gbit/s of inner packets)".to_owned(),
-            extent: Extent::Zero,
-            lines,
-        }
-    };
-    chart::svg(&[panel(Way::Outbound), panel(Way::Inbound)])
-}
-
-fn gbit_s(rate: Spread, bytes: usize) -> Spread {
-    let gbit = |rate: f64| rate * bytes as f64 * 8e-9;
-    Spread { median: gbit(rate.median), lowest: gbit(rate.lowest), highest: gbit(rate.highest) }
 }
 
 /// Time to seal packets of every size.

@@ -69,6 +69,11 @@ impl Tunnel {
         let install = vec![self.install(side)?];
         Ok(Update { policies: Some(Box::new(policies)), install, ..Update::default() })
     }
+
+    /// What installs it again, with numbers from 1 and empty windows.
+    pub(super) fn again(&self, side: Way) -> Result<Update, Wrong> {
+        Ok(Update { remove: vec![TunnelIndex(0)], install: vec![self.install(side)?], ..Update::default() })
+    }
 }
 
 /// The last but one octet of an address is the gateway's.

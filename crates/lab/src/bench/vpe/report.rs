@@ -20,6 +20,12 @@ pub(super) struct Outcome {
 pub(super) enum Threading {
     /// Each takes packets, does everything, and sends them; no SA is shared.
     RunToCompletion,
+    /// The same with one SA of ESP, whose numbers and window are shared.
+    SharedSa,
+    /// One numbers, and others encrypt: the paper's parallel ESP.
+    ParallelEsp,
+    /// The same as to completion, each with an SA of its own under one tunnel (RFC 9611).
+    SaPerWorker,
 }
 
 impl Threading {
@@ -27,6 +33,9 @@ impl Threading {
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::RunToCompletion => "run_to_completion",
+            Self::SharedSa => "shared_sa",
+            Self::ParallelEsp => "parallel_esp",
+            Self::SaPerWorker => "sa_per_worker",
         }
     }
 }

@@ -44,9 +44,9 @@ fn number(row: &Value, name: &str) -> f64 {
 
 #[test]
 fn esp_and_vpe_take_turns_both_ways_with_and_without_udp() {
-    let rows = rows("--experiment single_thread --duration 2 --repeat 2");
-    assert_eq!(rows.len(), 2 * 2 * 4);
-    for (index, row) in rows.iter().enumerate() {
+    let rows = rows("--experiment single_thread --duration 2 --repeat 2 --chain-runs 2");
+    assert_eq!(rows.len(), 2 * 2 * 4 + 2 + 4);
+    for (index, row) in rows[..16].iter().enumerate() {
         assert_eq!((&row["experiment"], &row["workers"]), (&"single_thread".into(), &1.into()));
         assert_eq!(row["direction"], ["outbound", "inbound"][index / 8]);
         assert_eq!(row["inner_bytes"], [64, 1420][index / 4 % 2]);
@@ -61,6 +61,78 @@ fn esp_and_vpe_take_turns_both_ways_with_and_without_udp() {
         );
         assert_eq!(row.get("of_esp").is_some(), index % 2 == 1, "{row}");
         assert_eq!(row.get("of_plain").is_some(), index % 4 > 1, "{row}");
+    }
+}
+
+/// After them ipsec-secgw, of which there are no figures, and the chain.
+#[test]
+fn goodput_after_a_round_trip_has_a_mean_and_its_interval() {
+    let rows = rows("--experiment single_thread --duration 2 --repeat 1 --chain-runs 3");
+    for (row, bytes) in rows[16..18].iter().zip([64, 1420]) {
+        assert_eq!((&row["implementation"], &row["inner_bytes"]), (&"ipsec-secgw".into(), &bytes.into()));
+        assert!(row["packets_per_second"].is_null() && row["not_measured"].is_string(), "{row}");
+    }
+    for (row, (encapsulation, bytes)) in
+        rows[18..].iter().zip([("esp", 64), ("esp", 1420), ("vpe", 64), ("vpe", 1420)])
+    {
+        assert_eq!((&row["encapsulation"], &row["inner_bytes"]), (&encapsulation.into(), &bytes.into()));
+        assert_eq!((&row["direction"], number(row, "runs")), (&"round_trip".into(), 3.0));
+        assert!(
+            number(row, "goodput_gbit_s_mean") > 0.0 && number(row, "goodput_gbit_s_ci95") >= 0.0,
+            "{row}"
+        );
+    }
+}
+
+#[test]
+fn figures_of_another_implementation_are_shown_beside() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("peer.json");
+    let figures = r#"[{"suite": "aes128gcm16", "inner_bytes": 64, "packets_per_second": 2500000},
+                      {"suite": "aes128-sha1", "inner_bytes": 64, "packets_per_second": 1000000}]"#;
+    std::fs::write(&file, figures).unwrap();
+    let words = format!(
+        "--experiment single_thread --duration 1 --repeat 1 --chain-runs 1 --peer-json {}",
+        file.display()
+    );
+    let rows = rows(&words);
+    let of_peer: Vec<_> = rows.iter().filter(|row| row["implementation"] == "ipsec-secgw").collect();
+    assert_eq!((of_peer.len(), number(of_peer[0], "packets_per_second")), (1, 2.5e6));
+    let text = printed(&words);
+    assert!(text.contains("ESP, ipsec-secgw, in a run of its own") && text.contains("2.500"), "{text}");
+    std::fs::write(&file, "{}").unwrap();
+    assert!(measure(&options(&words), Vec::new()).unwrap_err().to_string().contains("bench-peer.sh"));
+}
+
+/// The members of all rows, and what a row has that was not measured.
+#[test]
+fn every_division_is_beside_as_many_independent_gateways() {
+    let rows = rows("--experiment scaling --duration 4 --repeat 1 --workers 2 --peer-window 1024");
+    let (predicted, measured): (Vec<_>, Vec<_>) = rows
+        .iter()
+        .partition(|row| row["not_measured"].as_str().is_some_and(|why| why.starts_with("a prediction")));
+    assert_eq!(measured.len(), 2 * 2 * 4 * 2);
+    for (index, row) in measured.iter().enumerate() {
+        let threading = ["run_to_completion", "shared_sa", "sa_per_worker", "parallel_esp"][index / 2 % 4];
+        assert_eq!((&row["threading"], &row["workers"]), (&threading.into(), &(1 + index % 2).into()));
+        assert_eq!(row["encapsulation"], if index / 2 % 4 == 0 { "vpe" } else { "esp" });
+        assert_eq!(row["direction"], ["outbound", "inbound"][index / 16]);
+        if let Some(reason) = row["not_measured"].as_str() {
+            // Where workers cannot share an SA of VPE, the row says so.
+            assert!(row["encapsulation"] == "vpe" && row["workers"] == 2 && reason.contains("VPE"), "{row}");
+            assert!(row["packets_per_second"].is_null() && row["of_linear"].is_null(), "{row}");
+            continue;
+        }
+        assert!(number(row, "of_linear") > 0.0 && number(row, "of_one_worker") > 0.0, "{row}");
+        let threads = row["workers"].as_u64().unwrap() + u64::from(threading == "parallel_esp");
+        assert_eq!(row["threads"], threads);
+        assert_eq!(row["cores_shared"], threads > row["cores"].as_u64().unwrap());
+    }
+    // Predictions are none of the measured members.
+    assert!(predicted.is_empty() || predicted.len() == 2 * 2 * 4 * 5, "{}", predicted.len());
+    for row in predicted {
+        assert!(row["packets_per_second"].is_null() && row["of_linear"].is_null(), "{row}");
+        assert!((0.0..=1.000_001).contains(&number(row, "predicted_of_linear")), "{row}");
     }
 }
 

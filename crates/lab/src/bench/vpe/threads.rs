@@ -1,0 +1,160 @@
+//! Workers on threads of their own, each bound to a processor, that start at once.
+
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use rustix::time::{ClockId, clock_gettime};
+use testudo_gateway::{Clock, SystemClock, Worker};
+use testudo_packet::PortCounters;
+
+use super::gateways;
+use crate::bench::case::Way;
+use crate::bench::error::Wrong;
+
+/// Turns between two looks at the clock that ends a measurement.
+const TURNS: usize = 8;
+/// After so many turns in a row without a packet a worker lets others have the processor.
+const IDLE_TURNS: u32 = 32;
+/// A worker that has had no packet for so long gets none any more.
+pub(super) const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The processors that this process may use.
+pub(super) fn processors() -> Vec<usize> {
+    let Ok(set) = sched_getaffinity(None) else { return vec![0] };
+    (0..CpuSet::MAX_CPU).filter(|&processor| set.is_set(processor)).collect()
+}
+
+/// Binds this thread to a processor. Where that is refused, the system chooses.
+pub(super) fn bind(processor: usize) {
+    let mut only = CpuSet::new();
+    only.set(processor);
+    let _ = sched_setaffinity(None, &only);
+}
+
+/// How long this thread has had a processor.
+pub(super) fn running() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    Duration::new(seconds, u32::try_from(time.tv_nsec).unwrap_or(0))
+}
+
+/// When workers end.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Until {
+    Elapsed(Duration),
+    /// Each has sent so many packets.
+    Sent(u64),
+}
+
+/// What one worker did.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Share {
+    pub(super) packets: u64,
+    pub(super) elapsed: Duration,
+    pub(super) running: Duration,
+}
+
+impl Share {
+    /// Packets per second of the worker's time, or of the processor's.
+    pub(super) fn rate(&self, own_processors: bool) -> f64 {
+        let elapsed = self.elapsed.as_secs_f64();
+        let running = self.running.as_secs_f64();
+        let is_known = own_processors && running > 0.0 && running < elapsed;
+        self.packets as f64 / if is_known { running } else { elapsed }
+    }
+}
+
+/// Packets that a worker has sent.
+fn sent(worker: &Worker, way: Way) -> u64 {
+    let counters: PortCounters = match way {
+        Way::Outbound => worker.unprotected_port().counters(),
+        Way::Inbound => worker.protected_port().counters(),
+    };
+    counters.tx_packets
+}
+
+fn turn(worker: &mut Worker, clock: SystemClock) -> Result<usize, Wrong> {
+    worker.turn(clock.now()).map_err(|e| e.to_string())
+}
+
+/// Runs all workers at the same time, worker n on the nth of these processors, over and over again.
+pub(super) fn run(
+    workers: &mut [Worker],
+    way: Way,
+    until: Until,
+    processors: &[usize],
+) -> Result<Vec<Share>, Wrong> {
+    let barrier = Barrier::new(workers.len());
+    let (clock, left) = (SystemClock::default(), AtomicUsize::new(workers.len()));
+    let one = |(number, worker): (usize, &mut Worker)| {
+        processors.get(number % processors.len().max(1)).copied().into_iter().for_each(bind);
+        barrier.wait();
+        let share = run_one(worker, way, until, clock);
+        left.fetch_sub(1, Ordering::AcqRel);
+        // The others are measured under load until they end, and nobody waits for numbers that this one has.
+        while share.is_ok() && left.load(Ordering::Acquire) > 0 {
+            turn(worker, clock)?;
+        }
+        share
+    };
+    let one = &one;
+    std::thread::scope(|scope| {
+        let start = |of| scope.spawn(move || one(of));
+        let threads: Vec<_> = workers.iter_mut().enumerate().map(start).collect();
+        let end = |thread: std::thread::ScopedJoinHandle<'_, Result<Share, Wrong>>| {
+            thread.join().unwrap_or_else(|_| Err("a worker has panicked".to_owned()))
+        };
+        // All of them first: one that failed must not leave others that run.
+        let ended: Vec<_> = threads.into_iter().map(end).collect();
+        ended.into_iter().collect()
+    })
+}
+
+fn run_one(worker: &mut Worker, way: Way, until: Until, clock: SystemClock) -> Result<Share, Wrong> {
+    let (before, start, ran) = (sent(worker, way), Instant::now(), running());
+    let dropped = worker.pool().drops().total();
+    let (mut last, mut idle) = ((before, start), 0_u32);
+    loop {
+        for _ in 0..TURNS {
+            idle = if turn(worker, clock)? > 0 { 0 } else { idle + 1 };
+            // Where threads share a processor, another one may have what this one waits for.
+            if idle > IDLE_TURNS {
+                std::thread::yield_now();
+            }
+        }
+        let now = Instant::now();
+        let packets = sent(worker, way) - before;
+        let is_done = match until {
+            Until::Elapsed(duration) => now - start >= duration,
+            Until::Sent(count) => packets >= count,
+        };
+        let drops = worker.pool().drops().total() - dropped;
+        if is_done && drops == 0 {
+            return Ok(Share { packets, elapsed: start.elapsed(), running: running() - ran });
+        }
+        if packets + before > last.0 {
+            last = (packets + before, now);
+        }
+        if drops > 0 || now - last.1 > PATIENCE {
+            return Err(format!("a worker lost packets; drops: {}", gateways::drops(worker)));
+        }
+    }
+}
+
+/// Lets all workers send what they have, in turns on this thread.
+pub(super) fn settle(workers: &mut [Worker]) -> Result<(), Wrong> {
+    let clock = SystemClock::default();
+    let begun = Instant::now();
+    workers.iter_mut().for_each(Worker::drain);
+    while workers.iter().any(|worker| worker.is_busy() || worker.is_waiting() != (false, false)) {
+        for worker in workers.iter_mut() {
+            turn(worker, clock)?;
+        }
+        if begun.elapsed() > PATIENCE {
+            return Err("packets that were received are not sent".to_owned());
+        }
+    }
+    Ok(())
+}
