@@ -247,7 +247,7 @@ mod tests {
     /// A packet that says its number, and whether it is urgent.
     fn packet(number: usize) -> Vec<u8> {
         let class = if number.is_multiple_of(URGENT_ONE_IN) { URGENT_DSCP << 2 } else { 0 };
-        [&[0x45, class][..], &(number as u32).to_be_bytes()].concat()
+        [&[0x45, class][..], &u32::try_from(number).unwrap().to_be_bytes()].concat()
     }
 
     fn number(packet: &[u8]) -> usize {
