@@ -205,11 +205,11 @@ pub(crate) fn merge_changes(outcomes: impl Iterator<Item = SaOutcome>) -> (SaOut
                 (Ok(SaChanged::Added(one)), Ok(SaChanged::Added(other))) => {
                     one.counters.absorb(other.counters);
                 }
-                (Ok(SaChanged::Removed(Some(one))), Ok(SaChanged::Removed(Some(other)))) => {
-                    // Of VPE it is how far all were when this worker let go: the last one says the last word.
-                    if other.top() > one.top() {
-                        *one = other;
-                    }
+                // Of VPE it is how far all were when this worker let go: the last one says the last word.
+                (Ok(SaChanged::Removed(Some(one))), Ok(SaChanged::Removed(Some(other))))
+                    if other.top() > one.top() =>
+                {
+                    *one = other;
                 }
                 (Ok(_), Err(error)) => {
                     *one = Err(error);
