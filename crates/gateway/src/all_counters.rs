@@ -1,25 +1,46 @@
 //! What all workers of a gateway have done.
 
+use crate::balance::{Balance, Imbalance};
 use crate::counters::{PortSnapshot, WorkerCounters};
 use crate::interface_counters::InterfaceSnapshot;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 use testudo_crypto::OffloadReport;
 use testudo_packet::{DropCounters, PortCounters, Stage, StageTimes};
 
 /// The counters of all workers, and their sums.
 #[derive(Debug, Clone)]
-pub struct AllCounters(Arc<[Arc<WorkerCounters>]>);
+pub struct AllCounters(Arc<[Arc<WorkerCounters>]>, Arc<Mutex<Balance>>);
 
 impl AllCounters {
     /// Those of these workers, in their order.
     #[must_use]
     pub fn of(workers: impl IntoIterator<Item = Arc<WorkerCounters>>) -> Self {
-        Self(workers.into_iter().collect())
+        Self(workers.into_iter().collect(), Arc::default())
     }
 
     /// Those of each worker, in their order.
     pub fn each(&self) -> impl ExactSizeIterator<Item = &WorkerCounters> {
         self.0.iter().map(|counters| &**counters)
+    }
+
+    /// Looks at how packets are spread, where there are several workers. To be called about once a second.
+    pub fn look(&self, now: Instant) {
+        if self.each().len() > 1 {
+            self.balance().look(self.each(), now);
+        }
+    }
+
+    /// Of each direction, a worker that had more than twice the packets of the others when somebody
+    /// [looked](Self::look) last.
+    #[must_use]
+    pub fn imbalances(&self) -> Vec<Imbalance> {
+        let takers: Vec<_> = self.each().map(|counters| (counters.role(), counters.is_parked())).collect();
+        self.balance().imbalances(&takers)
+    }
+
+    fn balance(&self) -> MutexGuard<'_, Balance> {
+        self.1.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn sum(&self, get: fn(&WorkerCounters) -> u64) -> u64 {

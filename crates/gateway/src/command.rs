@@ -123,6 +123,9 @@ pub enum Command {
     ChangeSas(Vec<SaChange>, SyncSender<SaOutcome>),
     /// Give the replay windows of these SAs from peers.
     SaveWindows(Vec<SaRef>, SyncSender<Vec<(SaRef, Vec<u8>)>>),
+    /// Answer once nothing comes any more and nothing is on its way: for a worker whose queues get no packets
+    /// from now on.
+    Settle(SyncSender<()>),
     /// End: take nothing more from the protected side, finish what is in flight, and return.
     Stop,
 }

@@ -22,8 +22,9 @@ use rustix::fd::OwnedFd;
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 use testudo_ipsec::{Event, PolicyChange, PolicyId, SaRef, SpdError};
 
 /// Commands that may wait for a worker.
@@ -160,6 +161,31 @@ impl Commander {
     #[must_use]
     pub fn sent(&self) -> u64 {
         self.sent.load(Ordering::Relaxed)
+    }
+
+    /// Waits until the workers from `first` on have nothing left to do, for at most `patience`: those whose
+    /// queues get no packets any more. Returns whether all have.
+    ///
+    /// # Errors
+    /// [`CommanderError`] if one does not take the command or ends.
+    pub fn settle(&self, first: usize, patience: Duration) -> Result<bool, CommanderError> {
+        let until = Instant::now() + patience;
+        let mut answers = Vec::new();
+        for line in self.lines.iter().skip(first) {
+            let (reply, answer) = sync_channel(1);
+            // In the order of other commands, as those have to be.
+            let _order = self.lock_order();
+            line.send(Command::Settle(reply))?;
+            answers.push(answer);
+        }
+        for answer in answers {
+            match answer.recv_timeout(until.saturating_duration_since(Instant::now())) {
+                Ok(()) => {}
+                Err(RecvTimeoutError::Timeout) => return Ok(false),
+                Err(RecvTimeoutError::Disconnected) => return Err(CommanderError::Ended),
+            }
+        }
+        Ok(true)
     }
 
     /// Sends each worker a command with a way to answer, and waits for all answers: in the workers' order.

@@ -94,6 +94,8 @@ pub struct WorkerCounters {
     protected_name: String,
     unprotected_name: String,
     role: OnceLock<Role>,
+    /// Whether its queues get no packets, as somebody has decided who runs it.
+    is_parked: AtomicBool,
     /// Engines in the order of placement, and whether they were taken out of service.
     engines: Vec<(&'static str, AtomicBool)>,
     protected: SharedPortCounters,
@@ -116,6 +118,7 @@ impl WorkerCounters {
             protected_name: protected.name().to_owned(),
             unprotected_name: unprotected.name().to_owned(),
             role: OnceLock::new(),
+            is_parked: AtomicBool::new(false),
             engines: engines.into_iter().map(|name| (name, AtomicBool::new(false))).collect(),
             protected: SharedPortCounters::default(),
             unprotected: SharedPortCounters::default(),
@@ -140,6 +143,17 @@ impl WorkerCounters {
     #[must_use]
     pub fn role(&self) -> Role {
         self.role.get().copied().unwrap_or_default()
+    }
+
+    /// Notes whether its queues get packets. The worker itself does not know.
+    pub fn set_parked(&self, is_parked: bool) {
+        self.is_parked.store(is_parked, Ordering::Relaxed);
+    }
+
+    /// Whether its queues get no packets.
+    #[must_use]
+    pub fn is_parked(&self) -> bool {
+        self.is_parked.load(Ordering::Relaxed)
     }
 
     pub(crate) fn publish(&self, pool: &Pool, protected: &dyn Port, unprotected: &dyn Port) {

@@ -24,6 +24,7 @@
 #![cfg_attr(test, allow(clippy::cast_possible_truncation, reason = "test data is made of small numbers"))]
 
 mod all_counters;
+mod balance;
 mod books;
 mod change;
 mod clock;
@@ -53,6 +54,7 @@ mod waits;
 mod worker;
 
 pub use all_counters::AllCounters;
+pub use balance::Imbalance;
 pub use books::Books;
 pub use change::Change;
 pub use clock::{Clock, ManualClock, SystemClock};

@@ -101,14 +101,21 @@ impl SaChange {
     }
 
     /// Has the SA that it adds carry nothing yet, and returns the change that puts it to use, if it was to be
-    /// at once.
+    /// at once, or that waits for the peer, if it was to wait: a packet of the peer's that comes between the
+    /// two is not waited for any more, the next one is.
     pub(crate) fn take_use(&mut self) -> Option<Self> {
-        match self {
-            Self::AddOutbound(tunnel, install, from) if *from == UseFrom::Now => {
+        let Self::AddOutbound(tunnel, install, from) = self else { return None };
+        let spi = install.parameters.sa.spi;
+        match *from {
+            UseFrom::Now => {
                 *from = UseFrom::Later;
-                Some(Self::UseOutbound(*tunnel, install.parameters.sa.spi))
+                Some(Self::UseOutbound(*tunnel, spi))
             }
-            _ => None,
+            UseFrom::PeersUseOf(inbound) => {
+                *from = UseFrom::LaterBeside(inbound);
+                Some(Self::UseOutboundWith(*tunnel, spi, inbound))
+            }
+            UseFrom::Later | UseFrom::LaterBeside(_) => None,
         }
     }
 
@@ -123,6 +130,7 @@ impl SaChange {
                 Self::AddOutbound(*tunnel, Box::new(install.replica(worker)), *from)
             }
             Self::UseOutbound(tunnel, spi) => Self::UseOutbound(*tunnel, *spi),
+            Self::UseOutboundWith(tunnel, spi, inbound) => Self::UseOutboundWith(*tunnel, *spi, *inbound),
             Self::Redirect(tunnel, ends, learns) => Self::Redirect(*tunnel, *ends, *learns),
             Self::Limit(tunnel, direction, spi, lifetime, spent) => {
                 let spent = Spent { packets: 0, bytes: 0, ..*spent };

@@ -19,6 +19,8 @@ pub enum UseFrom {
     Now,
     /// With the first authentic packet that comes under this SPI: then the peer has the new keys.
     PeersUseOf(u32),
+    /// When a later change says so; the tunnel has to have the SA from the peer with this SPI already.
+    LaterBeside(u32),
 }
 
 /// A change of one SA, or of a tunnel.
@@ -34,6 +36,8 @@ pub enum SaChange {
     AddOutbound(TunnelIndex, Box<OutboundInstall>, UseFrom),
     /// Send a tunnel's packets through the SA with this SPI.
     UseOutbound(TunnelIndex, u32),
+    /// The same from the first authentic packet on that comes under the second SPI.
+    UseOutboundWith(TunnelIndex, u32, u32),
     /// Put a tunnel between other ends, and say whether its peer may move from there.
     Redirect(TunnelIndex, Endpoints, bool),
     /// Give the SA with this SPI, in this direction, other limits, of which it has used so much elsewhere.
@@ -145,6 +149,11 @@ impl Worker {
                 let is_used = sa.is_some_and(|sa| self.ipsec.use_outbound(tunnel, sa));
                 is_used.then_some(SaChanged::InUse).ok_or(SaChangeError::NoSa { spi })
             }
+            SaChange::UseOutboundWith(tunnel, spi, inbound) => {
+                let sas = self.ipsec.outbound_sa(tunnel, spi).zip(self.ipsec.inbound_sa(tunnel, inbound));
+                let waits = sas.is_some_and(|(sa, with)| self.ipsec.use_outbound_with(tunnel, sa, with));
+                waits.then_some(SaChanged::Set).ok_or(SaChangeError::NoSa { spi })
+            }
             SaChange::Redirect(tunnel, ends, learn_remote) => {
                 let is_there = self.ipsec.redirect(tunnel, ends, learn_remote, now);
                 is_there.then_some(SaChanged::Set).ok_or(SaChangeError::NoTunnel(tunnel))
@@ -190,7 +199,7 @@ impl Worker {
     ) -> Result<SaChanged, SaChangeError> {
         // Looked up first, so that nothing is left behind.
         let inbound = match from {
-            UseFrom::PeersUseOf(spi) => {
+            UseFrom::PeersUseOf(spi) | UseFrom::LaterBeside(spi) => {
                 Some(self.ipsec.inbound_sa(tunnel, spi).ok_or(SaChangeError::NoSa { spi })?)
             }
             UseFrom::Later | UseFrom::Now => None,
@@ -198,8 +207,10 @@ impl Worker {
         let added = self.add_outbound(tunnel, install, now)?;
         match (from, inbound) {
             (UseFrom::Now, _) => self.ipsec.use_outbound(tunnel, added.sa),
-            (_, Some(inbound)) => self.ipsec.use_outbound_with(tunnel, added.sa, inbound),
-            (_, None) => true,
+            (UseFrom::PeersUseOf(_), Some(inbound)) => {
+                self.ipsec.use_outbound_with(tunnel, added.sa, inbound)
+            }
+            _ => true,
         };
         Ok(SaChanged::Added(added.into()))
     }

@@ -65,7 +65,7 @@ pub fn serve(
     let mut task: Option<Task> = None;
     let mut stop_at: Option<Moment> = None;
     let mut failure: Option<PortError> = None;
-    let mut looks = 0;
+    let (mut looks, mut settling) = (0, None);
     loop {
         let now = clock.now();
         // A long command in parts, and one between two batches: however many ask, packets have their turn.
@@ -86,6 +86,7 @@ pub fn serve(
             Some(Command::SaveWindows(sas, reply)) => {
                 task = Some(Task::Save { sas: sas.into_iter(), windows: Vec::new(), reply });
             }
+            Some(Command::Settle(reply)) => settling = Some(reply),
             Some(Command::Stop) => {
                 worker.drain();
                 stop_at = Some(Moment(now.0 + DRAIN));
@@ -108,10 +109,9 @@ pub fn serve(
         });
         tell_all(worker, tell);
         let is_idle = moved == 0;
+        answer_settled(&mut settling, worker, is_idle);
         if let Some(deadline) = stop_at {
-            let (protected, unprotected) = worker.is_waiting();
-            let waits = protected || unprotected || waits_for_others(worker);
-            let done = is_idle && !worker.is_busy() && !waits;
+            let done = is_idle && is_settled(worker);
             if done || now >= deadline {
                 worker.discard_waiting();
                 worker.end_ports();
@@ -124,6 +124,21 @@ pub fn serve(
             looks = 0;
         }
     }
+}
+
+/// Tells who waits for it that the worker has nothing left to do, if that is so.
+fn answer_settled(waiting: &mut Option<SyncSender<()>>, worker: &Worker, is_idle: bool) {
+    if is_idle && waiting.is_some() && is_settled(worker) {
+        // Who waited may have given up.
+        let _ = waiting.take().map(|reply| reply.send(()));
+    }
+}
+
+/// Whether nothing is with engines, and nothing waits for a port, for numbers or for its turn. Numbers of
+/// packets that have been sent were handed over with them.
+fn is_settled(worker: &Worker) -> bool {
+    let (protected, unprotected) = worker.is_waiting();
+    !worker.is_busy() && !protected && !unprotected && !waits_for_others(worker)
 }
 
 /// Passes on what the operator should hear about.

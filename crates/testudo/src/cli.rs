@@ -53,6 +53,8 @@ pub enum Verb {
     /// Show the policies of the running gateway, or change them
     #[command(subcommand)]
     Policy(PolicyVerb),
+    /// Show the workers of the running gateway, or change how many get packets
+    Workers(WorkersArgs),
     /// Have strongSwan or libreswan negotiate the gateway's keys, and see whether they do
     #[command(subcommand)]
     Ike(IkeVerb),
@@ -484,6 +486,35 @@ pub struct QueryArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+}
+
+/// `testudo workers`
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub struct WorkersArgs {
+    /// What to change.
+    #[command(subcommand)]
+    pub verb: Option<WorkersVerb>,
+    /// Which gateway.
+    #[command(flatten)]
+    pub gateway: QueryArgs,
+}
+
+/// `testudo workers …`
+#[derive(Debug, Subcommand)]
+pub enum WorkersVerb {
+    /// Have so many workers get packets, until `workers` in the configuration changes or a restart
+    Set(WorkersSetArgs),
+}
+
+/// `testudo workers set`
+#[derive(Debug, Args)]
+pub struct WorkersSetArgs {
+    /// How many, up to `workers_max` of the configuration
+    pub workers: u64,
+    /// Which gateway.
+    #[command(flatten)]
+    pub gateway: QueryArgs,
 }
 
 /// `testudo top`

@@ -32,6 +32,7 @@ mod store;
 mod table;
 mod top;
 mod vici;
+mod workers;
 
 use clap::Parser;
 use cli::ike::IkeVerb;
@@ -82,6 +83,7 @@ fn main() -> ExitCode {
         Verb::Policy(PolicyVerb::Add(args)) => policy::add(&args),
         Verb::Policy(PolicyVerb::Replace(args)) => policy::replace(&args),
         Verb::Policy(PolicyVerb::Delete(args)) => policy::delete(&args),
+        Verb::Workers(args) => workers::workers(&args),
         Verb::Ike(IkeVerb::Setup(args)) => ike::setup(&args),
         Verb::Ike(IkeVerb::Status(args)) => ike::status(&args),
         Verb::Explain(args) => query::explain(&args),

@@ -153,6 +153,11 @@ fn show_status(status: &Value) {
     }
     outln!();
     print(&ports);
+    if rows(&status["workers"]).len() > 1 {
+        outln!();
+        print(&crate::workers::table(&status["workers"]));
+        rows(&status["imbalance"]).iter().for_each(|one| outln!("unbalanced: {}", cell(&one["words"])));
+    }
     show_devices(&status["ports"]);
     if let Some(lines) = offload_lines(&status["offload"]) {
         outln!();

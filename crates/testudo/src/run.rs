@@ -9,6 +9,7 @@ use std::sync::Arc;
 use testudo_control::config::{Configuration, KnownAnswers, LogLevel};
 use testudo_control::service::daemon::{self, DaemonError, EarlyReloads, Parts};
 use testudo_control::service::system_calls::Needs;
+use testudo_control::service::worker_count::{Spreader, WorkerCount};
 use testudo_control::service::worker_threads::WorkerParts;
 use testudo_control::service::{negotiation, privileges, system_calls};
 use testudo_control::{Store, StoreError};
@@ -42,12 +43,21 @@ pub fn run(args: &ConfigArgs) -> Result<(), Failure> {
         filter_system_calls(opened.needs());
     }
     opened.start_background()?;
+    let most = workers.len();
+    let spread =
+        opened.spread.map(|mut spread| -> Spreader { Box::new(move |workers| spread.over(workers)) });
+    if let Err(why) = &spread
+        && opened.running > configuration.gateway.workers.count(opened.running)
+    {
+        tracing::warn!("all {most} workers get packets, since none can be parked: {why}");
+    }
     let parts = Parts {
         early_reloads,
         version: env!("CARGO_PKG_VERSION"),
         path: args.config.clone(),
         store: Arc::new(store),
         workers,
+        worker_count: WorkerCount::new(opened.running, most, spread),
         port_details: opened.details,
         engine_reports,
         change_routes: changers.change_routes,

@@ -50,8 +50,8 @@ pub(super) fn read_gateway(
     let engines_named = section.value("engines").is_some();
     let log = section.or_default(walker, "log", LogLevel::Info, value::choice(&levels));
     let buffers = section.or_default(walker, "buffers", 4096, value::number(256, 1 << 20));
-    let workers = workers::read(&mut section, walker, &engines);
-    let spread_inbound = workers::read_spread(&mut section, walker, workers);
+    let (workers, workers_max) = workers::read(&mut section, walker, &engines);
+    let spread_inbound = workers::read_spread(&mut section, walker, workers, workers_max);
     let seccomp = section.or_default(walker, "seccomp", true, value::boolean);
     let allow_key_export = section.or_default(walker, "allow_key_export", false, value::boolean);
     let audit = section.located(walker, "audit", audit(base));
@@ -77,6 +77,7 @@ pub(super) fn read_gateway(
         audit,
         buffers,
         workers,
+        workers_max,
         spread_inbound,
         seccomp,
         allow_key_export,

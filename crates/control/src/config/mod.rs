@@ -237,9 +237,9 @@ fn read_document(
     check_dpdk(walker, &unprotected, &tunnels, ike.is_some());
     group::check_port(walker, &unprotected, &tunnels, facts);
     facts.check_modes(walker, &tunnels, protected.has_tun());
-    if let Some(Gateway { workers, .. }) = gateway {
+    if let Some(Gateway { workers, workers_max, .. }) = gateway {
         let side = (protected.name(), protected.has_tun());
-        workers::check(walker, workers, side, &unprotected, (&tunnels, facts));
+        workers::check(walker, (workers, workers_max), side, &unprotected, (&tunnels, facts));
     }
     if protected.routes && protected.has_tun() {
         facts.check_routes(walker, &unprotected.value);

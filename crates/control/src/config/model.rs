@@ -60,6 +60,8 @@ pub struct Gateway {
     pub buffers: usize,
     /// How many workers there are.
     pub workers: Workers,
+    /// How many there may be while the gateway runs, where that is more.
+    pub workers_max: Option<usize>,
     /// How packets from peers are spread over them.
     pub spread_inbound: SpreadInbound,
     /// Whether the system calls of the running gateway are filtered.

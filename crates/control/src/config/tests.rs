@@ -110,6 +110,7 @@ fn defaults_are_filled_in_and_paths_start_at_the_files_folder() {
         seccomp,
         allow_key_export,
         workers,
+        workers_max,
         spread_inbound,
     } = configuration.gateway;
     assert_eq!(state, Path::new("/etc/testudo/state.redb"));
@@ -117,7 +118,8 @@ fn defaults_are_filled_in_and_paths_start_at_the_files_folder() {
     assert_eq!(audit, AuditTarget::Log);
     assert_eq!((metrics, log, buffers, seccomp), (None, LogLevel::Info, 4096, true));
     assert!(!allow_key_export);
-    assert_eq!((workers, spread_inbound), (Workers::Count(1), SpreadInbound::BySa));
+    assert_eq!((workers, workers_max), (Workers::Count(1), None));
+    assert_eq!(spread_inbound, SpreadInbound::BySa);
     assert_eq!(
         (engines_named, engines.as_slice()),
         (false, &["vaes", "ipsec-mb", "portable"].map(str::to_owned)[..])

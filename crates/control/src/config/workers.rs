@@ -92,6 +92,18 @@ impl Workers {
         }
     }
 
+    /// How many there may be, where the gateway may use so many processors and `workers_max` is this.
+    #[must_use]
+    pub fn most(self, workers_max: Option<usize>, processors: usize) -> usize {
+        workers_max.unwrap_or(0).max(self.count(processors))
+    }
+
+    /// Whether there may be more or fewer while the gateway runs.
+    #[must_use]
+    pub fn may_change(self) -> bool {
+        matches!(self, Self::All | Self::Count(_))
+    }
+
     /// These roles, in the simplest words.
     fn of(roles: &[Role]) -> Self {
         let is_for_both = roles.iter().all(|role| *role == Role::Both);
@@ -121,10 +133,11 @@ pub(super) fn read_spread(
     section: &mut Section<'_>,
     walker: &mut Walker<'_>,
     workers: Workers,
+    workers_max: Option<usize>,
 ) -> SpreadInbound {
     let choice = value::choice(&SpreadInbound::NAMES);
     let spread = section.or_default(walker, "spread_inbound", SpreadInbound::BySa, choice);
-    if spread != SpreadInbound::BySa && workers == Workers::Count(1) {
+    if spread != SpreadInbound::BySa && workers.most(workers_max, MAX_WORKERS) == 1 {
         let problem = Problem::expected("`spread_inbound` with several workers");
         section.refuse(walker, "spread_inbound", problem.help("set `workers`, or leave it out"));
     }
@@ -133,13 +146,37 @@ pub(super) fn read_spread(
 
 /// `workers = 4`, or `workers = "all"`, or `workers = ["encrypt", "decrypt"]`, or
 /// `workers = { count = 4, roles = "half" }`.
-pub(super) fn read(section: &mut Section<'_>, walker: &mut Walker<'_>, engines: &[String]) -> Workers {
+///
+/// `workers_max = 8` is how many there may be while the gateway runs, where that is more than at the start.
+pub(super) fn read(
+    section: &mut Section<'_>,
+    walker: &mut Walker<'_>,
+    engines: &[String],
+) -> (Workers, Option<usize>) {
     let workers = section.or_default(walker, "workers", Workers::Count(1), parse);
+    let most = section.or_default(walker, "workers_max", None, |value| count(value).map(Some));
     if workers != Workers::Count(1) && engines.iter().any(|engine| engine == "cryptodev") {
         let problem = Problem::expected("`workers = 1` beside the engine cryptodev");
         section.refuse(walker, "workers", problem.help("a device of DPDK's belongs to one worker"));
     }
-    workers
+    if most.is_some_and(|most| most > 1) && engines.iter().any(|engine| engine == "cryptodev") {
+        let problem = Problem::expected("no `workers_max` beside the engine cryptodev");
+        section.refuse(walker, "workers_max", problem.help("a device of DPDK's belongs to one worker"));
+    }
+    let help = match workers {
+        Workers::Count(count) => {
+            most.filter(|most| *most < count).map(|_| "there are more to begin with".to_owned())
+        }
+        Workers::All => None,
+        Workers::Halves(_) | Workers::Roles(_) => {
+            most.map(|_| "workers with roles are as many as there are until a restart".to_owned())
+        }
+    };
+    if let Some(help) = help {
+        let problem = Problem::expected("as many as `workers`, or more, all for both sides");
+        section.refuse(walker, "workers_max", problem.help(help));
+    }
+    (workers, most)
 }
 
 fn parse(value: &DeValue<'_>) -> Parsed<Workers> {
@@ -199,12 +236,12 @@ fn halves(table: &DeTable<'_>) -> Parsed<Workers> {
 /// What several workers cannot share: devices whose queues have one owner, and ESP that AH covers.
 pub(super) fn check(
     walker: &mut Walker<'_>,
-    workers: Workers,
+    (workers, most): (Workers, Option<usize>),
     protected: (Option<Located<String>>, bool),
     unprotected: &Located<UnprotectedPort>,
     (tunnels, facts): (&[Tunnel], &Facts),
 ) {
-    if workers == Workers::Count(1) {
+    if workers == Workers::Count(1) && most.is_none_or(|most| most == 1) {
         return;
     }
     let help = "ports of other kinds have one worker: set `workers = 1` in [gateway]";
@@ -231,6 +268,6 @@ pub(super) fn check(
     }
     let of_vpe = tunnels.iter().zip(&facts.names).filter(|(tunnel, _)| tunnel.protocol == IpsecProtocol::Vpe);
     for (tunnel, name) in of_vpe.filter_map(|(tunnel, name)| Some((tunnel, name.as_ref()?))) {
-        vpe::check_workers(walker, workers.count(MAX_WORKERS), name, &tunnel.rules.of_vpe());
+        vpe::check_workers(walker, workers.most(most, MAX_WORKERS), name, &tunnel.rules.of_vpe());
     }
 }

@@ -5,7 +5,8 @@
 //!
 //! Requests are objects with a `verb`: `status`, `sa-list`, `sa-wanted`, `policy-list`, `explain` and
 //! `firewall` ask ([`report`]), `sa-keys` reads keys where that is allowed (`key_export`), `sa-add`,
-//! `sa-replace`, `sa-use` and `sa-delete` change SAs (`sa_request`). An answer with a text `error` refuses
+//! `sa-replace`, `sa-use` and `sa-delete` change SAs (`sa_request`), `workers-set` the number of workers
+//! that get packets (`worker_count`). An answer with a text `error` refuses
 //! the request, and nothing has changed then. Requests and answers may have keys: their bytes are zeroed once
 //! they are read, or sent.
 
@@ -20,6 +21,7 @@ use super::sa_control::{self, SaControl};
 use super::sa_request::SaRequest;
 use super::timed::Timed;
 use super::wiped_json::{Wiped, ZeroedPieces};
+use super::worker_count;
 use crate::config::Configuration;
 use rustix::fs::Mode;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
@@ -260,6 +262,10 @@ fn reply(line: &[u8], user: Option<u32>, shared: &Shared) -> Result<Value, Strin
             let question = question(&request, &installed.configuration)?;
             Ok(explanation::explain(&installed, &shared.peers(), &question))
         }
+        Some(worker_count::SET) => match shared.changer.get() {
+            Some(changer) => policies::ask_main(changer, &request, "see with `workers` whether it was done"),
+            None => Err("this gateway takes no changes".to_owned()),
+        },
         Some("policy-add" | "policy-replace" | "policy-delete") => match shared.changer.get() {
             Some(changer) => policies::ask(changer, &request),
             None => Err("this gateway takes no changes".to_owned()),

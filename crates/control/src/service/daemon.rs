@@ -25,6 +25,7 @@ use super::saver::Saver;
 use super::supplier::{SUPPLIER_THREAD, Supplier};
 use super::usages;
 use super::watchdog::Watchdog;
+use super::worker_count::{self, WorkerCount};
 use super::worker_threads::{WorkerParts, WorkerThreads};
 use super::xfrm::XfrmSocket;
 use crate::config::{AuditTarget, Configuration, Ike, KnownAnswers, Loaded, SpreadInbound};
@@ -124,6 +125,8 @@ pub struct Parts {
     pub store: Arc<dyn LeaseStore>,
     /// The workers, at least one, each with its ports.
     pub workers: Vec<WorkerParts>,
+    /// How many of them get packets.
+    pub worker_count: WorkerCount,
     /// What the ports' devices tell.
     pub port_details: BothDetails,
     /// The start-up report of each engine.
@@ -198,6 +201,7 @@ pub fn run(parts: Parts) -> Result<(), DaemonError> {
     let daemon = Daemon {
         path: parts.path,
         store: parts.store,
+        worker_count: parts.worker_count,
         preparers,
         change_routes: parts.change_routes,
         edit_routes: parts.edit_routes,
@@ -320,6 +324,7 @@ fn tell_systemd(states: &[NotifyState<'_>]) {
 struct Daemon {
     path: PathBuf,
     store: Arc<dyn LeaseStore>,
+    worker_count: WorkerCount,
     /// Expands keys for the workers' engines.
     preparers: KeyPreparers,
     change_routes: RouteChanger,
@@ -359,6 +364,7 @@ fn warn(configuration: &Configuration) {
 
 impl Daemon {
     fn run(mut self, news: &Receiver<News>) -> Result<(), DaemonError> {
+        self.worker_count.note(&self.shared.facts.counters);
         // Whether tunnels of flows are left to end at once.
         let mut ends_more = false;
         loop {
@@ -379,6 +385,7 @@ impl Daemon {
                 return self.stop();
             }
             (self.keep_interface)(&self.shared.installed().configuration);
+            self.shared.facts.counters.look(Instant::now());
             self.look_for_lost();
             self.log_what_is_due();
             self.end_overlaps();
@@ -446,6 +453,9 @@ impl Daemon {
             self.audit.write_note(request);
             return Ok(Value::Null);
         }
+        if request["verb"] == worker_count::SET {
+            return self.worker_count.change(request, &self.commander, &self.shared.facts.counters);
+        }
         let made = policies::make(&self.shared, &self.commander, request, self.may_bypass)?;
         let Made { said, ends, routes } = made;
         let installed = self.shared.installed();
@@ -488,6 +498,7 @@ impl Daemon {
             state.check(&old, &loaded)?;
         }
         refuse_what_needs_a_restart(&old.configuration, &loaded.configuration)?;
+        let workers = self.worker_count.of_reload(&old.configuration, &loaded.configuration)?;
         refuse_bypass(self.may_bypass, &loaded.configuration)?;
         // A key that is removed and returns later starts from the ceiling that is saved now.
         self.save_all(&old)?;
@@ -523,6 +534,12 @@ impl Daemon {
         let mut kept = loaded.fingerprints();
         kept.extend(self.shared.installed().keys());
         retire(self.store.as_ref(), &kept);
+        if let Some(workers) = workers {
+            let counters = &self.shared.facts.counters;
+            if let Err(e) = self.worker_count.set(workers, &self.commander, counters) {
+                tracing::error!("workers: {e}");
+            }
+        }
         warn(&loaded.configuration);
         warn_of_replaced_sas(&self.shared.installed());
         Ok(changes)

@@ -459,7 +459,10 @@ fn encode_workers(encoder: &mut DescriptorEncoder<'_>, shared: &Shared) -> fmt::
     let label = |number: usize| vec![("worker", number.to_string())];
     let all = &shared.facts.counters;
     gauge(encoder, "workers", "Workers", all.each().len() as u64)?;
+    let running = all.each().filter(|counters| !counters.is_parked()).count();
+    gauge(encoder, "workers_running", "Workers that get packets: the others are parked", running as u64)?;
     encode_roles(encoder, all)?;
+    encode_imbalance(encoder, all)?;
     for (name, help, get) in WORKER_METRICS {
         let values = all.each().enumerate().map(|(number, counters)| (label(number), get(counters)));
         family(encoder, name, help, values)?;
@@ -484,6 +487,20 @@ fn encode_roles(encoder: &mut DescriptorEncoder<'_>, all: &AllCounters) -> fmt::
     for (number, counters) in all.each().enumerate() {
         let labels = vec![("worker", number.to_string()), ("role", counters.role().to_string())];
         ConstGauge::new(1u64).encode(family.encode_family(&labels)?)?;
+    }
+    Ok(())
+}
+
+/// 0 where packets are spread evenly, or are few.
+fn encode_imbalance(encoder: &mut DescriptorEncoder<'_>, all: &AllCounters) -> fmt::Result {
+    let help = "Packets of the busiest worker in the last second in percent of the mean of the others, if these are less than half";
+    let kind = ConstGauge::new(0u64).metric_type();
+    let mut family = encoder.encode_descriptor("worker_imbalance_percent", help, None, kind)?;
+    let found = all.imbalances();
+    for (direction, is_outbound) in [("outbound", true), ("inbound", false)] {
+        let of_direction = found.iter().find(|imbalance| imbalance.is_outbound == is_outbound);
+        let percent = of_direction.map_or(0, |imbalance| imbalance.percent_of_mean());
+        ConstGauge::new(percent).encode(family.encode_family(&[("direction", direction)])?)?;
     }
     Ok(())
 }

@@ -3,7 +3,7 @@
 use super::installed::InstalledTunnels;
 use super::policies::NO_BYPASS;
 use super::sa_control;
-use crate::config::{Action, Configuration, Loaded};
+use crate::config::{Action, Configuration, Gateway, Loaded};
 
 /// The numbers of an ephemeral key are nowhere but in this process: after a restart they would begin again.
 pub(super) fn refuse_ephemeral_keys(sas: &sa_control::State, loaded: &Loaded) -> Result<(), String> {
@@ -56,7 +56,9 @@ pub(super) fn refuse_bypass(may_bypass: bool, new: &Configuration) -> Result<(),
 
 pub(super) fn refuse_what_needs_a_restart(old: &Configuration, new: &Configuration) -> Result<(), String> {
     let restart = |what: &str| Err(format!("{what} changed: that needs a restart"));
-    if old.gateway != new.gateway {
+    // The number of workers is another's concern.
+    let workers = old.gateway.workers;
+    if old.gateway != (Gateway { workers, ..new.gateway.clone() }) {
         return restart("[gateway]");
     }
     if old.cryptodev != new.cryptodev {

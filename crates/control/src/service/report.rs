@@ -1,5 +1,6 @@
 //! What a running gateway reports about itself, as JSON: the source of every table, and of `--json`.
 
+use super::balance::imbalances;
 use super::groups::{groups, senders};
 use super::installed::{InstalledTunnels, Running};
 use super::instance::instance;
@@ -160,6 +161,7 @@ fn worker((number, counters): (usize, &WorkerCounters)) -> Value {
     json!({
         "worker": number,
         "thread": thread_name(number),
+        "parked": counters.is_parked(),
         "role": counters.role().name(),
         "ran_ns": time.map(|time| time.ran_ns),
         "queued_ns": time.map(|time| time.queued_ns),
@@ -205,6 +207,7 @@ pub fn status(facts: &Facts, installed: &InstalledTunnels) -> Value {
         "stages": stages(facts),
         "worker": time_of_all(facts).map(in_ns),
         "workers": facts.counters.each().enumerate().map(worker).collect::<Vec<_>>(),
+        "imbalance": imbalances(&facts.counters, installed),
         "drops": drops(&facts.counters.drops()),
         "created": facts.counters.created(),
         "merged": facts.counters.merged(),

@@ -2,8 +2,9 @@
 
 use crate::support::gateway::{PoolSize, portable};
 use crate::support::{Gateway, Inner, LeaseTwin, PortHandle, Side, TunnelSpec};
+use std::time::Duration;
 use testudo_crypto::Suite;
-use testudo_gateway::{Role, Update, Worker};
+use testudo_gateway::{Commander, CommanderError, Inbox, Role, SystemClock, Update, Worker, serve};
 use testudo_ipsec::{Moment, PacketRules};
 
 fn spec() -> TunnelSpec {
@@ -81,6 +82,34 @@ fn a_decrypting_worker_sends_what_no_packet_asks_for_and_still_takes_nothing() {
     let number = |datagram: &[u8]| u32::from_be_bytes(datagram[24..28].try_into().expect("an ESP header"));
     let numbers = [1, 0].map(|worker| number(&all[worker].unprotected.take()[0]));
     assert_eq!(numbers, [1, 2]);
+}
+
+/// Of two workers the second is asked. It has a packet that its port does not take yet.
+#[test]
+fn a_worker_says_when_it_has_nothing_left_to_do() {
+    let mut all = gateways(Side::A);
+    // Dummies would wait for the port as well.
+    all.iter_mut().for_each(|gateway| gateway.worker.follow());
+    let (port, protected) = (all[2].unprotected.clone(), all[2].protected.clone());
+    port.set_room(Some(0));
+    protected.push(packet());
+    let workers: Vec<_> = all.into_iter().map(|gateway| gateway.worker).collect();
+    let (commander, inboxes) = Commander::channels(workers.len()).expect("file descriptors");
+    let start = |(mut worker, inbox): (Worker, Inbox)| {
+        std::thread::spawn(move || serve(&mut worker, &inbox, &SystemClock::default(), &mut |_| {}))
+    };
+    let threads: Vec<_> = workers.into_iter().zip(inboxes).map(start).collect();
+    // The ports of this test do not wake them; commands do.
+    while protected.arriving() > 0 {
+        commander.save_windows(Vec::new()).expect("they answer");
+    }
+    assert_eq!(commander.settle(2, Duration::from_millis(1)), Ok(false), "a packet waits for its port");
+    port.set_room(None);
+    assert_eq!(commander.settle(0, Duration::from_secs(60)), Ok(true));
+    assert_eq!(port.departed(), 1);
+    commander.stop().expect("they take commands");
+    threads.into_iter().for_each(|thread| thread.join().expect("no panic").expect("ports do not fail"));
+    assert_eq!(commander.settle(0, Duration::from_secs(60)), Err(CommanderError::Ended));
 }
 
 #[test]

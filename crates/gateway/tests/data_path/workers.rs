@@ -3,10 +3,11 @@
 use crate::support::gateway::{PoolSize, portable};
 use crate::support::{Gateway, Inner, LeaseTwin, PortHandle, Side, TunnelSpec};
 use std::collections::BTreeSet;
+use std::time::Duration;
 use testudo_crypto::{Direction, Suite};
 use testudo_gateway::{
-    Commander, Installed, PlacementError, SaChange, SystemClock, TunnelInstall, Update, UpdateError, UseFrom,
-    Worker, serve,
+    Commander, Installed, PlacementError, SaChange, SaChanged, SystemClock, TunnelInstall, Update,
+    UpdateError, UseFrom, Worker, serve,
 };
 use testudo_ipsec::{
     Event, EventKind, LearnedFrom, Lifetime, Limits, Moment, NumberSource, PacketRules, PolicyChange,
@@ -127,6 +128,57 @@ fn no_worker_sends_through_an_sa_before_all_have_it() {
             }
         });
         assert_eq!(sent.departed(), if refuses { 0 } else { 5 });
+    }
+}
+
+/// The second worker may refuse an SA that waits for the peer's use of its key, while the first one has a
+/// packet of the peer's. Had that one waited for it already, it would have sent through an SA that was taken
+/// back.
+#[test]
+fn no_worker_waits_for_the_peers_use_before_all_have_the_sa() {
+    for refuses in [true, false] {
+        let tunnel = spec(0);
+        let mut peer = Gateway::with_tunnels(Side::B, std::slice::from_ref(&tunnel));
+        let all = [(); 2].map(|()| gateways::<1>(Side::A, &PortHandle::default())).map(|[gateway]| gateway);
+        let install = tunnel.install(Side::A, &mut LeaseTwin::new(1 << 40), None);
+        let ([first, mut second], installed) = install_at(all, install);
+        let outbound = || {
+            let mut outbound = tunnel.outbound(Side::A, &mut LeaseTwin::new(1 << 40));
+            outbound.parameters.sa.spi = 0x7777;
+            Box::new(outbound)
+        };
+        if refuses {
+            let same = SaChange::AddOutbound(tunnel.index(), outbound(), UseFrom::Later);
+            second.worker.change_sa(same, Moment::default()).expect("there is room");
+        }
+        let (unprotected, delivered) = (first.unprotected.clone(), first.protected.clone());
+        let mut use_key = || {
+            let sealed = peer.seal(Inner::udp("172.16.0.2", "10.0.0.1", 100).bytes());
+            sealed.into_iter().for_each(|datagram| unprotected.push(datagram));
+        };
+        let is_in_use = |counters: &SaCounters| counters.is_in_use();
+        let (_, [is_new_used, is_old_used]) = run(vec![first.worker, second.worker], |commander| {
+            let arrive = |count: usize| {
+                while delivered.departed() < count {
+                    commander.save_windows(Vec::new()).expect("they answer");
+                }
+            };
+            assert_eq!(commander.settle(0, Duration::from_secs(60)), Ok(true));
+            use_key();
+            let from = UseFrom::PeersUseOf(tunnel.spi_from(Side::B));
+            let add = SaChange::AddOutbound(tunnel.index(), outbound(), from);
+            let outcome = commander.change_sas(vec![add]).expect("they answer").remove(0);
+            assert_eq!(outcome.is_err(), refuses, "{outcome:?}");
+            arrive(1);
+            use_key();
+            arrive(2);
+            let new = match &outcome {
+                Ok(SaChanged::Added(added)) => added.counters.each().next().is_some_and(is_in_use),
+                _ => false,
+            };
+            [new, installed.outbound.counters.each().next().is_some_and(is_in_use)]
+        });
+        assert_eq!((is_new_used, is_old_used), (!refuses, refuses), "what both have");
     }
 }
 

@@ -43,8 +43,10 @@ pub struct SocketQueues {
     /// With the endpoints as they were bound.
     config: SocketConfig,
     ends: Vec<(Endpoint, Steering)>,
-    /// Of each queue, the socket of each endpoint.
+    /// Of each queue that is open, the socket of each endpoint.
     sockets: Vec<Vec<Socket>>,
+    /// How many of them get datagrams: the first ones.
+    queues: u32,
     /// Ports that send alone. Their sockets have numbers after those of the queues, so that none can come or
     /// go where there are any.
     senders: u32,
@@ -82,7 +84,7 @@ impl SocketQueues {
         let endpoints: Vec<_> = first.endpoints().collect();
         let ends = endpoints.iter().map(|end| (*end, steering(end))).collect();
         let config = SocketConfig { endpoints, optional: Vec::new(), ..config.clone() };
-        let mut set = Self { config, ends, sockets: Vec::new(), senders };
+        let mut set = Self { config, ends, sockets: Vec::new(), queues, senders };
         set.hold(&first)?;
         // From the first socket on: nobody is to get a datagram by the kernel's own choice.
         set.share(1, 1)?;
@@ -110,6 +112,10 @@ impl SocketQueues {
     /// The number of queues that get datagrams.
     #[must_use]
     pub fn queues(&self) -> u32 {
+        self.queues
+    }
+
+    fn opened(&self) -> u32 {
         u32::try_from(self.sockets.len()).unwrap_or(MAX_QUEUES)
     }
 
@@ -119,25 +125,22 @@ impl SocketQueues {
         &self.ends
     }
 
-    /// Opens one more queue, and gives it its share.
+    /// Opens one more queue, and gives it its share. All that are open get datagrams then.
     ///
     /// # Errors
     /// [`OpenError`] as [`SocketPort::open`], or because some ports send alone; the number of queues has not
     /// changed then.
     pub fn add(&mut self) -> Result<SocketPort, OpenError> {
-        let queues = self.queues();
+        let opened = self.opened();
         if self.senders > 0 {
             return Err(OpenError::Senders);
         }
-        if queues == MAX_QUEUES {
-            return Err(OpenError::Queues { queues: queues + 1 });
+        if opened == MAX_QUEUES {
+            return Err(OpenError::Queues { queues: opened + 1 });
         }
         let port = SocketPort::open_as(&self.config, Role::Further)?;
         self.hold(&port)?;
-        if let Err(error) = self.share(queues, queues + 1) {
-            // What was refused for lack of memory may be refused again: then the closed socket's share is
-            // lost.
-            let _ = self.share(queues + 1, queues);
+        if let Err(error) = self.spread(opened + 1) {
             self.sockets.pop();
             return Err(error);
         }
@@ -151,15 +154,33 @@ impl SocketQueues {
     /// # Errors
     /// [`OpenError`] if it is the only queue, if some ports send alone, or with the system's error.
     pub fn retire(&mut self) -> Result<(), OpenError> {
-        let queues = self.queues();
         if self.senders > 0 {
             return Err(OpenError::Senders);
         }
-        if queues == 1 {
+        let left = self.opened() - 1;
+        if left == 0 {
             return Err(OpenError::Queues { queues: 0 });
         }
-        self.share(queues, queues - 1)?;
+        self.spread(self.queues.min(left))?;
         self.sockets.pop();
+        Ok(())
+    }
+
+    /// Gives all datagrams to the first `queues` of those that are open. When this returns, nothing more
+    /// comes to the others, which stay open and may send. What they have by then is still to be received.
+    ///
+    /// # Errors
+    /// [`OpenError`] if fewer are open, or with the system's error; the shares are those of before then.
+    pub fn spread(&mut self, queues: u32) -> Result<(), OpenError> {
+        if !(1..=self.opened()).contains(&queues) {
+            return Err(OpenError::Queues { queues });
+        }
+        if let Err(error) = self.share(self.queues, queues) {
+            // What was refused for lack of memory may be refused again: then some sockets keep both shares.
+            let _ = self.share(queues, self.queues);
+            return Err(error);
+        }
+        self.queues = queues;
         Ok(())
     }
 
@@ -186,7 +207,8 @@ impl SocketQueues {
 
     fn share_udp(&self, place: usize, end: &Endpoint, steering: Steering, queues: u32) -> io::Result<()> {
         let joins = match steering {
-            Steering::BySpi | Steering::ByWindow { .. } => queues == 1,
+            // What was joined before it is off would be read as one datagram: it is off where queues may come.
+            Steering::BySpi | Steering::ByWindow { .. } => self.queues.max(self.opened()) == 1,
             Steering::BySequence { .. } | Steering::ByUdpSource => true,
         };
         let program = udp_queue(Version::of(end.local), steering, queues);

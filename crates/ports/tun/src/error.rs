@@ -91,6 +91,14 @@ pub enum AddError {
     /// The new queue could not be opened.
     #[error(transparent)]
     Open(OpenError),
+    /// The kernel spreads the flows, over all queues.
+    #[error("flows of {name} stay with all of its queues: {why}")]
+    NotSteered {
+        /// Name of the interface.
+        name: String,
+        /// Why the program is not in force.
+        why: String,
+    },
     /// The flows could not be moved.
     #[error("cannot move flows between queues of {name}: {source}")]
     Steer {

@@ -29,6 +29,8 @@ const ETHERNET_BYTES: usize = 14;
 #[derive(Debug)]
 pub struct TunQueues {
     name: String,
+    /// How many are open; flows come to the first ones, as many as the buckets have.
+    opened: u32,
     buckets: FlowBuckets,
     steering: Result<Steering, String>,
 }
@@ -51,6 +53,7 @@ impl TunQueues {
         let devices = (0..queues).map(|_| Device::open(name, true)).collect::<Result<Vec<_>, _>>()?;
         let mut set = Self {
             name: name.to_owned(),
+            opened: queues,
             buckets: FlowBuckets::new(queues),
             steering: Err("there is only one queue".to_owned()),
         };
@@ -99,18 +102,19 @@ impl TunQueues {
         steering.program.run(&frame).map(Some)
     }
 
-    /// Opens one more queue, and moves its share of flows there.
+    /// Opens one more queue, and moves its share of flows there. All that are open get packets then.
     ///
     /// # Errors
     /// [`AddError`] with the system's error; nothing has changed then.
     pub fn add(&mut self) -> Result<TunPort, AddError> {
-        let queues = self.queues() + 1;
+        let queues = self.opened + 1;
         if queues > MAX_QUEUES {
             return Err(AddError::Open(OpenError::Queues { queues }));
         }
         let config = TunConfig { multi_queue: true, ..TunConfig::new(&self.name) };
         let port = TunPort::open(&config).map_err(AddError::Open)?;
         self.resize(queues)?;
+        self.opened = queues;
         Ok(port)
     }
 
@@ -122,10 +126,30 @@ impl TunQueues {
     /// # Errors
     /// [`AddError`] if it is the only queue, or with the system's error; flows that could not be moved stay.
     pub fn retire(&mut self) -> Result<(), AddError> {
-        match self.queues() {
-            1 => Err(AddError::LastQueue { name: self.name.clone() }),
-            queues => self.resize(queues - 1),
+        if self.opened == 1 {
+            return Err(AddError::LastQueue { name: self.name.clone() });
         }
+        let left = self.opened - 1;
+        self.resize(self.queues().min(left))?;
+        self.opened = left;
+        Ok(())
+    }
+
+    /// Moves all flows to the first `queues` of those that are open: of all flows only as many as the new
+    /// shares ask for. When this returns, nothing more comes to the others, which stay open. What they have
+    /// by then is still to be received.
+    ///
+    /// # Errors
+    /// [`AddError`] if fewer are open, or without the [program](Self::steering_refused), or with the system's
+    /// error; flows that could not be moved stay.
+    pub fn spread(&mut self, queues: u32) -> Result<(), AddError> {
+        if !(1..=self.opened).contains(&queues) {
+            return Err(AddError::Open(OpenError::Queues { queues }));
+        }
+        if let Err(why) = &self.steering {
+            return Err(AddError::NotSteered { name: self.name.clone(), why: why.clone() });
+        }
+        self.resize(queues)
     }
 
     fn resize(&mut self, queues: u32) -> Result<(), AddError> {

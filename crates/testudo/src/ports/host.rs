@@ -2,6 +2,7 @@
 
 use crate::exit::{Failure, Kind, failure};
 use crate::interface;
+use crate::ports::spread::QueueSets;
 use std::num::NonZeroU32;
 use testudo_control::Configuration;
 use testudo_control::config::{Action, OuterEndpoint, OuterProtocol, SpreadInbound, Tunnel};
@@ -19,10 +20,14 @@ const BLOCK: NonZeroU32 = NonZeroU32::new(64).unwrap();
 
 /// Opens the TUN interfaces with a queue for each worker, and configures them and brings them up: the main
 /// one first, if it is one. Returns the queues of all interfaces for each worker.
-pub fn open_tuns(configuration: &Configuration, roles: &[Role]) -> Result<Vec<Vec<Box<dyn Port>>>, Failure> {
+pub fn open_tuns(
+    configuration: &Configuration,
+    roles: &[Role],
+    sets: &mut QueueSets,
+) -> Result<Vec<Vec<Box<dyn Port>>>, Failure> {
     let mut of_workers: Vec<Vec<Box<dyn Port>>> = roles.iter().map(|_| Vec::new()).collect();
     for interface in interface::all(configuration) {
-        let queues = open_tun(interface.name, roles)?;
+        let queues = open_tun(interface.name, roles, sets)?;
         let Some(first) = queues.first() else { continue };
         // The interface is one, whichever of its queues says so.
         let (addresses, routes) = (interface.prefixes(), interface.routes(configuration));
@@ -38,16 +43,16 @@ pub fn open_tuns(configuration: &Configuration, roles: &[Role]) -> Result<Vec<Ve
 
 /// The ports of one interface: a queue for each worker that takes packets from it, and for each other one a
 /// port that sends on the first of these.
-fn open_tun(name: &str, roles: &[Role]) -> Result<Vec<TunPort>, Failure> {
-    let queues = open_tun_queues(name, count(roles, Role::encrypts))?;
+fn open_tun(name: &str, roles: &[Role], sets: &mut QueueSets) -> Result<Vec<TunPort>, Failure> {
+    let queues = open_tun_queues(name, count(roles, Role::encrypts), sets)?;
     let writer = || queues.first().map(TunPort::writer).transpose().map_err(failure(Kind::Port));
     let writers = roles.iter().filter(|role| !role.encrypts()).filter_map(|_| writer().transpose());
     let writers = writers.collect::<Result<Vec<_>, _>>()?;
     Ok(by_role(roles, Role::encrypts, queues, writers))
 }
 
-/// The queues of one interface. What steers them stays in the kernel as long as they do.
-fn open_tun_queues(name: &str, queues: u32) -> Result<Vec<TunPort>, Failure> {
+/// The queues of one interface.
+fn open_tun_queues(name: &str, queues: u32, sets: &mut QueueSets) -> Result<Vec<TunPort>, Failure> {
     if queues == 1 {
         return Ok(vec![TunPort::open(&TunConfig::new(name)).map_err(failure(Kind::Port))?]);
     }
@@ -57,6 +62,7 @@ fn open_tun_queues(name: &str, queues: u32) -> Result<Vec<TunPort>, Failure> {
             "protected side: {name}: {why}; a flow may change its worker, and its order once then"
         );
     }
+    sets.tuns.push(queues);
     Ok(ports)
 }
 
@@ -89,12 +95,13 @@ fn open_marked(
     mut config: SocketConfig,
     roles: &[Role],
     steering: Steering,
+    sets: &mut QueueSets,
 ) -> Result<(Vec<SocketPort>, bool), OpenError> {
-    match open_queues(&config, roles, steering) {
+    match open_queues(&config, roles, steering, sets) {
         Err(error @ OpenError::NotMarked { .. }) => {
             tracing::warn!("{error}; policies to networks with a peer's own address are refused");
             config.mark = 0;
-            open_queues(&config, roles, steering).map(|ports| (ports, false))
+            open_queues(&config, roles, steering, sets).map(|ports| (ports, false))
         }
         outcome => outcome.map(|ports| (ports, config.mark != 0)),
     }
@@ -108,18 +115,19 @@ fn steering(configuration: &Configuration) -> Steering {
     }
 }
 
-/// A socket of each endpoint for each worker, which gets datagrams if the worker takes any. What steers them
-/// stays in the kernel as long as the sockets do.
+/// A socket of each endpoint for each worker, which gets datagrams if the worker takes any.
 fn open_queues(
     config: &SocketConfig,
     roles: &[Role],
     steering: Steering,
+    sets: &mut QueueSets,
 ) -> Result<Vec<SocketPort>, OpenError> {
     if let [_] = roles {
         return SocketPort::open(config).map(|port| vec![port]);
     }
     let (queues, senders) = (count(roles, Role::decrypts), count(roles, |role| !role.decrypts()));
-    let (_, mut ports) = SocketQueues::open_with_senders(config, queues, senders, |_| steering)?;
+    let (set, mut ports) = SocketQueues::open_with_senders(config, queues, senders, |_| steering)?;
+    sets.sockets = Some(set);
     let senders = ports.split_off(usize::try_from(queues).unwrap_or(usize::MAX).min(ports.len()));
     Ok(by_role(roles, Role::decrypts, ports, senders))
 }
@@ -128,6 +136,7 @@ fn open_queues(
 pub fn open_sockets(
     configuration: &Configuration,
     roles: &[Role],
+    sets: &mut QueueSets,
 ) -> Result<(Vec<SocketPort>, bool), Failure> {
     let (optional, needed): (Vec<_>, Vec<_>) =
         configuration.outer_endpoints().into_iter().partition(|end| configuration.is_optional(end));
@@ -142,7 +151,7 @@ pub fn open_sockets(
     config.bypass = configuration.policies.iter().any(|p| p.action == Action::Bypass);
     config.mark = configuration.ike.as_ref().map_or(0, |ike| ike.mark);
     let (ports, is_marked) =
-        open_marked(config, roles, steering(configuration)).map_err(failure(Kind::Port))?;
+        open_marked(config, roles, steering(configuration), sets).map_err(failure(Kind::Port))?;
     // What holds for the first one that gets datagrams holds for all.
     let first = roles.iter().position(|role| role.decrypts()).unwrap_or(0);
     let Some(port) = ports.get(first) else { return Ok((ports, is_marked)) };

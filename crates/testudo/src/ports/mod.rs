@@ -15,12 +15,14 @@ mod host;
 mod leading;
 mod networks;
 mod outer;
+mod spread;
 mod xdp;
 
 use crate::exit::{Failure, Kind, failure};
 use leading::{Changers, Leading};
 use networks::FilterNetworks;
 use outer::FollowedAddresses;
+use spread::{QueueSets, Spread};
 use std::sync::Arc;
 use testudo_control::Configuration;
 use testudo_control::config::{Offload, PortKind};
@@ -40,6 +42,10 @@ pub struct Opened {
     /// For each worker, which sides it takes packets from, its queues of both ports, and the buffers that they
     /// use.
     pub queues: Vec<(Role, PortPair, Pool)>,
+    /// What leads packets to the first so many workers, or why nothing does.
+    pub spread: Result<Spread, String>,
+    /// How many of them get packets.
+    pub running: usize,
     /// Whether packets to peers pass by the routes of `[ike]`: by a mark, or because they never meet them.
     is_marked: bool,
     /// What the ports' devices tell.
@@ -69,6 +75,7 @@ impl Side {
 /// Opens both ports and makes their buffers; TUN interfaces are configured and up.
 pub fn open(configuration: &Configuration) -> Result<Opened, Failure> {
     let roles = roles(configuration);
+    let mut queue_sets = QueueSets::default();
     let mut pool = buffers::pool(configuration)?;
     // Packets cross from one side's device to the other's where they are.
     let umem = SharedUmem::new();
@@ -78,7 +85,7 @@ pub fn open(configuration: &Configuration) -> Result<Opened, Failure> {
     let mut followed = None;
     let (unprotected, is_marked) = match &configuration.unprotected.kind {
         PortKind::Host => {
-            let (ports, is_marked) = host::open_sockets(configuration, &roles)?;
+            let (ports, is_marked) = host::open_sockets(configuration, &roles, &mut queue_sets)?;
             let ports = ports.into_iter().map(|port| -> Vec<Box<dyn Port>> { vec![Box::new(port)] });
             (Side::of_host(ports.collect()), is_marked)
         }
@@ -123,12 +130,14 @@ pub fn open(configuration: &Configuration) -> Result<Opened, Failure> {
             (Side::alone(opened.port, opened.details), Leading::ByHosts(Arc::new(networks)))
         }
     };
-    let tuns = host::open_tuns(configuration, &roles)?;
+    let tuns = host::open_tuns(configuration, &roles, &mut queue_sets)?;
+    let workers = roles.len();
     let pairs = pairs(configuration, pool, with_tuns(protected.ports, tuns), unprotected.ports)?;
     let queues = roles.into_iter().zip(pairs).map(|(role, (ports, pool))| (role, ports, pool)).collect();
     let details = BothDetails { protected: protected.details, unprotected: unprotected.details };
     let background = protected.background.into_iter().chain(unprotected.background).collect();
-    Ok(Opened { queues, is_marked, details, nic, leading, followed, background })
+    let (spread, running) = spread::start(configuration, queue_sets, workers);
+    Ok(Opened { queues, spread, running, is_marked, details, nic, leading, followed, background })
 }
 
 impl Side {
@@ -162,7 +171,8 @@ impl Opened {
 
     /// The system calls that the ports make while the gateway runs, beside those of every gateway.
     pub fn needs(&self) -> Needs {
-        Needs { filter_maps: matches!(self.leading, Leading::Filter(_)) || self.followed.is_some() }
+        let has_filter = matches!(self.leading, Leading::Filter(_)) || self.followed.is_some();
+        Needs { filter_maps: has_filter || self.spread.is_ok() }
     }
 
     /// Starts what runs beside the worker. To be called once privileges are dropped: threads keep theirs.
@@ -178,9 +188,13 @@ impl Opened {
     }
 }
 
-/// What each worker of a configuration does on this machine.
+/// What each worker that a configuration may have on this machine does.
 fn roles(configuration: &Configuration) -> Vec<Role> {
-    configuration.gateway.workers.roles(Processors::of_this_process().count())
+    let (gateway, processors) = (&configuration.gateway, Processors::of_this_process().count());
+    let mut roles = gateway.workers.roles(processors);
+    // Those that begin parked.
+    roles.resize(gateway.workers.most(gateway.workers_max, processors), Role::Both);
+    roles
 }
 
 /// The TUN interfaces of each worker, after the main interface where that is another port.

@@ -184,6 +184,7 @@ mod tests {
         change.outbound.packets_per_second = 1.0;
         let worker = |busy| WorkerRates {
             role: testudo_gateway::Role::Both,
+            is_parked: false,
             outbound_per_second: 1.0,
             inbound_per_second: 0.0,
             dropped_per_second: 0.0,

@@ -43,6 +43,8 @@ pub struct Direction {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct WorkerRates {
     pub role: Role,
+    /// Whether its queues get no packets.
+    pub is_parked: bool,
     pub outbound_per_second: f64,
     pub inbound_per_second: f64,
     pub dropped_per_second: f64,
@@ -164,6 +166,7 @@ impl Interval {
         let ticks = now.ticks.saturating_sub(then.ticks);
         WorkerRates {
             role: now.role,
+            is_parked: now.is_parked,
             outbound_per_second: rate(then.packets[0], now.packets[0]),
             inbound_per_second: rate(then.packets[1], now.packets[1]),
             dropped_per_second: rate(then.dropped, now.dropped),
@@ -182,7 +185,9 @@ impl Change {
             seconds: (later.elapsed_ns - earlier.elapsed_ns) as f64 * 1e-9,
             ticks: later.clock_ticks - earlier.clock_ticks,
             measured_of: later.measured_of,
-            workers: u64::try_from(later.workers.len()).unwrap_or(1).max(1),
+            workers: u64::try_from(later.workers.iter().filter(|worker| !worker.is_parked).count())
+                .unwrap_or(1)
+                .max(1),
         };
         let protected = (&earlier.protected, &later.protected);
         let unprotected = (&earlier.unprotected, &later.unprotected);
@@ -228,7 +233,8 @@ impl Change {
     }
 
     fn imbalance_of(&self, role: Role) -> Option<(f64, f64)> {
-        let busy = || self.workers.iter().filter(|worker| worker.role == role).map(|worker| worker.busy);
+        let is_of = |worker: &&WorkerRates| worker.role == role && !worker.is_parked;
+        let busy = || self.workers.iter().filter(is_of).map(|worker| worker.busy);
         let (most, least) = (busy().reduce(f64::max)?, busy().reduce(f64::min)?);
         (most >= UNBALANCED_FROM && most >= UNBALANCED * least && busy().count() > 1).then_some((most, least))
     }

@@ -26,6 +26,8 @@ pub struct Reading {
     pub worker: Option<(u64, u64)>,
     /// Each worker.
     pub workers: Vec<Worker>,
+    /// What the gateway says of how packets are spread over workers.
+    pub imbalance: Vec<String>,
     /// One batch in this many is measured.
     pub measured_of: u64,
     pub outbound: StageTimes,
@@ -41,6 +43,8 @@ pub struct Reading {
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Worker {
     pub role: Role,
+    /// Whether its queues get no packets.
+    pub is_parked: bool,
     /// Packets from the protected side, and from the unprotected one.
     pub packets: [u64; 2],
     /// Ticks of measured batches, of both directions.
@@ -94,6 +98,7 @@ impl Reading {
             elapsed_ns: number(&stages["clock"], "elapsed_ns")?,
             worker: time(&status["worker"])?,
             workers: workers(&status["workers"])?,
+            imbalance: imbalance(&status["imbalance"]),
             measured_of: number(stages, "measured_of")?,
             outbound: times(&stages["outbound"])?,
             inbound: times(&stages["inbound"])?,
@@ -141,9 +146,16 @@ fn workers(list: &Value) -> Result<Vec<Worker>, Missing> {
         let packets = [packets("protected")?, packets("unprotected")?];
         // Gateways before there were roles do not name them.
         let role = Role::ALL.into_iter().find(|role| object["role"] == role.name()).unwrap_or_default();
-        Ok(Worker { role, packets, ticks, dropped: number(object, "dropped")? })
+        let is_parked = object["parked"] == true;
+        Ok(Worker { role, is_parked, packets, ticks, dropped: number(object, "dropped")? })
     };
     list.as_array().into_iter().flatten().map(worker).collect()
+}
+
+/// Absent in gateways before there were several workers.
+fn imbalance(list: &Value) -> Vec<String> {
+    let words = |one: &Value| one["words"].as_str().map(str::to_owned);
+    list.as_array().into_iter().flatten().filter_map(words).collect()
 }
 
 fn time(object: &Value) -> Result<Option<(u64, u64)>, Missing> {

@@ -94,7 +94,7 @@ fn worker(change: &Change) -> String {
 }
 
 /// A row for each of several workers, and the imbalance, if there is one.
-fn workers(change: &Change) -> Vec<String> {
+fn workers(change: &Change, reading: &Reading) -> Vec<String> {
     if change.workers.len() < 2 {
         return Vec::new();
     }
@@ -104,6 +104,7 @@ fn workers(change: &Change) -> Vec<String> {
     lines.extend(change.workers.iter().enumerate().map(|(number, worker)| {
         row([
             match worker.role {
+                Role::Both if worker.is_parked => format!("worker {number}, parked"),
                 Role::Both => format!("worker {number}"),
                 role => format!("worker {number}, {role}"),
             },
@@ -120,6 +121,7 @@ fn workers(change: &Change) -> Vec<String> {
             percent(Some(least))
         )
     }));
+    lines.extend(reading.imbalance.iter().flat_map(|words| wrapped(words)));
     lines
 }
 
@@ -229,7 +231,7 @@ impl Picture {
     pub fn of(change: &Change, reading: &Reading) -> Self {
         let blocks = [
             vec![cut(&head(reading), COLUMNS), worker(change)],
-            workers(change),
+            workers(change, reading),
             rates(change),
             stages(change),
             ports(change),
@@ -304,6 +306,7 @@ fn port_json(port: &PortRates) -> Value {
 fn worker_json(worker: &WorkerRates) -> Value {
     json!({
         "role": worker.role.name(),
+        "parked": worker.is_parked,
         "outbound_per_second": worker.outbound_per_second,
         "inbound_per_second": worker.inbound_per_second,
         "dropped_per_second": worker.dropped_per_second,
@@ -410,6 +413,7 @@ mod tests {
         let (mut change, reading) = crowded();
         let worker = |busy| WorkerRates {
             role: Role::Both,
+            is_parked: false,
             outbound_per_second: 1_234_567.0,
             inbound_per_second: 7.0,
             dropped_per_second: 0.5,
@@ -432,6 +436,7 @@ mod tests {
         let (mut change, reading) = crowded();
         let worker = |role, busy| WorkerRates {
             role,
+            is_parked: false,
             outbound_per_second: 0.0,
             inbound_per_second: 0.0,
             dropped_per_second: 0.0,
@@ -445,6 +450,10 @@ mod tests {
         let text = Picture::of(&change, &reading).lines().join("\n");
         assert!(text.contains("unbalanced: the busiest worker is 40 % busy, the idlest 10 %"), "{text}");
         assert_eq!(json(&change, &reading)["workers"][2]["role"], "decrypt");
+        let words = "worker 2 has 80 % of the inbound packets of 2 workers: there is one SPI";
+        let reading = Reading { imbalance: vec![words.to_owned()], ..reading };
+        let text = Picture::of(&change, &reading).lines().join(" ");
+        assert!(text.contains(words), "{text}");
     }
 
     #[test]

@@ -3,9 +3,16 @@
 //! Flows are steered by bpf(2), which is refused without root's rights outside of all user namespaces. The
 //! tests then fail, unless `TESTUDO_WITHOUT_XDP=1` says that this is known.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::cast_possible_truncation,
+    reason = "a test panics on failure, and its data is made of small numbers"
+)]
+
 #[path = "../support/mod.rs"]
 mod support;
 
+mod changes;
 mod roles;
 
 use std::process::ExitCode;
@@ -17,5 +24,5 @@ fn main() -> ExitCode {
         println!("workers: skipped, TESTUDO_WITHOUT_XDP is set");
         return ExitCode::SUCCESS;
     }
-    roles::tests(Suite::new()).run(Link::build_as_root)
+    changes::tests(roles::tests(Suite::new())).run(Link::build_as_root)
 }

@@ -111,6 +111,28 @@ fn workers_may_have_roles_and_at_least_one_takes_each_side() {
 }
 
 #[test]
+fn as_many_workers_as_there_may_be_are_more_than_those_that_run() {
+    let gateway = |lines: &str| good(&in_gateway(lines)).gateway;
+    let most = |lines: &str, processors| {
+        let gateway = gateway(lines);
+        gateway.workers.most(gateway.workers_max, processors)
+    };
+    assert_eq!((most("workers = 2", 8), most("workers = 2\nworkers_max = 5", 8)), (2, 5));
+    assert_eq!((most("workers_max = 3", 8), most("workers = \"all\"\nworkers_max = 3", 8)), (3, 8));
+    let refused = |lines: &str, words: &[&str]| expect(&in_gateway(lines), words);
+    refused("workers = 4\nworkers_max = 3", &["workers_max", "as many as `workers`, or more"]);
+    refused("workers = [\"encrypt\", \"decrypt\"]\nworkers_max = 3", &["workers_max", "with roles"]);
+    refused("workers_max = 65", &["a number from 1 to 64"]);
+    // Those that are parked are workers all the same.
+    let xdp = in_gateway("workers_max = 2").replacen(
+        "kind = \"socket\"",
+        "kind = \"xdp\"\ninterface = \"eth0\"",
+        1,
+    );
+    expect(&xdp, &["port.unprotected.kind", "\"socket\"", "several workers"]);
+}
+
+#[test]
 fn roles_that_cannot_be_are_refused() {
     let refused = |value: &str, words: &[&str]| {
         expect(&in_gateway(&format!("workers = {value}")), words);
