@@ -214,6 +214,14 @@ const RELEASE_METRICS: [ReleaseMetric; 2] = [
     ),
 ];
 
+/// One metric over the windows of SAs of VPE: name, help text, value.
+type WindowMetric = (&'static str, &'static str, fn(&WindowsSeen) -> u64);
+
+const WINDOW_METRICS: [WindowMetric; 2] = [
+    ("sa_windows", "Outbound: windows that an SA of VPE sends in; inbound: those of the peer", |w| w.count),
+    ("sa_windows_max", "Windows that an SA of VPE may have", |w| w.most),
+];
+
 /// One metric over both ports: name, help text, value.
 type PortMetric = (&'static str, &'static str, fn(&PortCounters) -> u64);
 
@@ -554,13 +562,7 @@ fn encode_windows(encoder: &mut DescriptorEncoder<'_>, sas: &[(Labels, SaCounts)
     if seen.is_empty() {
         return Ok(());
     }
-    let metrics: [(&str, &str, fn(&WindowsSeen) -> u64); 2] = [
-        ("sa_windows", "Outbound: windows that an SA of VPE sends in; inbound: those of the peer", |w| {
-            w.count
-        }),
-        ("sa_windows_max", "Windows that an SA of VPE may have", |w| w.most),
-    ];
-    for (name, help, get) in metrics {
+    for (name, help, get) in WINDOW_METRICS {
         let kind = ConstGauge::new(0u64).metric_type();
         let mut family = encoder.encode_descriptor(name, help, None, kind)?;
         for (labels, windows) in &seen {

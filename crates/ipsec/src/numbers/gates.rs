@@ -158,6 +158,7 @@ impl Drop for Gate {
 }
 
 #[cfg(all(test, not(loom)))]
+#[allow(clippy::unwrap_used, reason = "test data")]
 mod tests {
     use super::super::{Lease, SequenceNumbers};
     use super::*;

@@ -26,10 +26,11 @@ const MAX_QUEUES: u32 = 256;
 /// all queues.
 ///
 /// **Messages of several datagrams.** Where `UDP_GRO` is on, the kernel joins datagrams of one pair of ports
-/// before it asks for their queue. It is on for one queue, by UDP source, whose datagrams have one queue
-/// anyway, and by sequence number, where any queue will do; by SPI and by window it is off. A sender on this
-/// host or behind a veth can hand over several datagrams at once (`UDP_SEGMENT`): these go where their first
-/// one does, so that a worker has to expect datagrams of others.
+/// before it asks for their queue. It is on where one queue is open, by UDP source, whose datagrams have one
+/// queue anyway, and by sequence number, where any queue will do. By SPI and by window it is off, and stays
+/// so while queues come and go: what was joined before would be read as one datagram. A sender on this host
+/// or behind a veth can hand over several datagrams at once (`UDP_SEGMENT`): these go where their first one
+/// does, so that a worker has to expect datagrams of others.
 ///
 /// **Come and go.** [`add`](Self::add) and [`retire`](Self::retire) change the number of queues. No datagram
 /// is lost. While the filters of raw sockets change, for a grace period of the kernel's (some ten
@@ -207,7 +208,7 @@ impl SocketQueues {
 
     fn share_udp(&self, place: usize, end: &Endpoint, steering: Steering, queues: u32) -> io::Result<()> {
         let joins = match steering {
-            // What was joined before it is off would be read as one datagram: it is off where queues may come.
+            // What was joined before it is off would be read as one datagram: off where there may be more.
             Steering::BySpi | Steering::ByWindow { .. } => self.queues.max(self.opened()) == 1,
             Steering::BySequence { .. } | Steering::ByUdpSource => true,
         };
