@@ -133,7 +133,7 @@ impl SaCounters {
 
     /// Notes the windows of an SA of VPE. To be called about once a second.
     pub(crate) fn see_windows(&self, see: impl FnOnce(&mut WindowsSeen)) {
-        // The worker does not wait for whoever copies it: the next second will do.
+        // The worker does not wait for those who copy it: the next second will do.
         if let Ok(mut seen) =
             self.of_vpe.get_or_init(Box::default).windows.get_or_init(Mutex::default).try_lock()
         {

@@ -24,6 +24,8 @@ use testudo_packet::{DropReason, Pool};
 #[derive(Debug, Default)]
 pub(crate) struct InOrder {
     queues: BTreeMap<SaRef, Queue>,
+    /// Those that have packets, or have released some: a turn looks at no others.
+    active: Vec<SaRef>,
     /// Of SAs that were removed: nobody waits for an order any more.
     orphans: Vec<Cleared>,
     /// Packets in all queues.
@@ -37,21 +39,30 @@ struct Queue {
     packets: VecDeque<Held>,
     /// Where the head moves when the port has what was released.
     handed: Option<u64>,
+    /// Whether it is among those that a turn looks at.
+    is_active: bool,
 }
 
 #[derive(Debug)]
 struct Held {
     number: u64,
     since: Moment,
+    /// Since when it, or a later one that it holds up, waits.
+    waits_from: Moment,
     packet: Cleared,
 }
 
 impl Queue {
-    fn insert(&mut self, held: Held) {
+    fn insert(&mut self, mut held: Held) {
         self.ring.wait(held.number);
         // Nearly always the last one.
         let after = self.packets.iter().rev().take_while(|other| other.number > held.number).count();
-        self.packets.insert(self.packets.len() - after, held);
+        let place = self.packets.len() - after;
+        // A lower number that comes late does not make those behind it wait anew.
+        if let Some(next) = self.packets.get(place) {
+            held.waits_from = held.waits_from.min(next.waits_from);
+        }
+        self.packets.insert(place, held);
     }
 
     /// Releases packets whose turn it is, and those that are late.
@@ -84,7 +95,7 @@ impl Queue {
     /// scarce.
     fn lose_patience(&self, now: Moment, is_scarce: bool) -> bool {
         let Some(first) = self.packets.front() else { return false };
-        let wait = now.since(first.since);
+        let wait = now.since(first.waits_from);
         if wait < PATIENCE && !is_scarce {
             return false;
         }
@@ -125,7 +136,7 @@ impl Ipsec {
     /// Notes that the packets of an SA have an order.
     pub(crate) fn keep_order_of(&mut self, sa: SaRef, ring: Arc<ReleaseRing>) {
         if let Some(order) = &mut self.in_order {
-            order.queues.insert(sa, Queue { ring, packets: VecDeque::new(), handed: None });
+            order.queues.insert(sa, Queue { ring, packets: VecDeque::new(), handed: None, is_active: false });
         }
     }
 
@@ -156,7 +167,10 @@ impl Ipsec {
         let Some(order) = self.in_order.as_deref_mut() else { return };
         match order.queues.get_mut(&sa) {
             Some(queue) => {
-                queue.insert(Held { number, since: now, packet });
+                queue.insert(Held { number, since: now, waits_from: now, packet });
+                if !std::mem::replace(&mut queue.is_active, true) {
+                    order.active.push(sa);
+                }
                 order.held += 1;
             }
             None => order.orphans.push(packet),
@@ -177,7 +191,8 @@ impl Ipsec {
             // What is dropped at the head is passed by who waits for a later one.
             return released;
         }
-        for queue in order.queues.values_mut() {
+        for sa in &order.active {
+            let Some(queue) = order.queues.get_mut(sa) else { continue };
             loop {
                 let count = queue.release(now, &mut forward);
                 order.held -= count;
@@ -198,7 +213,13 @@ impl Ipsec {
     /// The port has all that was released: it is the turn of the numbers after that.
     pub fn handed_in_order(&mut self) {
         let Some(order) = self.in_order.as_deref_mut() else { return };
-        order.queues.values_mut().for_each(Queue::hand);
+        let queues = &mut order.queues;
+        order.active.retain(|sa| {
+            let Some(queue) = queues.get_mut(sa) else { return false };
+            queue.hand();
+            queue.is_active = !queue.packets.is_empty();
+            queue.is_active
+        });
     }
 
     /// Drops what waits for its turn.

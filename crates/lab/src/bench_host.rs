@@ -1,4 +1,4 @@
-//! `testudo bench host`: TCP streams through two gateways on one machine, one or several at once, compared with
+//! `testudo bench host`: TCP streams through two gateways on one machine, one or several at once, beside
 //! the bare link and wireguard-go.
 //!
 //! ```text
@@ -77,7 +77,7 @@ pub struct BenchHostOptions {
     #[arg(long, value_name = "FILE")]
     pub wireguard: Option<PathBuf>,
 
-    /// Exit with 1 if Testudo is not at least this many times as fast as wireguard-go, with every number of streams
+    /// Exit with 1 unless Testudo is this many times as fast as wireguard-go with each number of streams
     #[arg(long, value_name = "RATIO")]
     pub require_ratio: Option<f64>,
 

@@ -99,7 +99,7 @@ fn the_demo_passes_with_two_workers_that_share_each_sa() {
     }
 }
 
-/// VPE, too: each worker has eight slots of its own, and what comes from the peer is in as many windows at most.
+/// VPE, too: each worker has eight slots of its own, and what the peer sends is in as many windows at most.
 #[test]
 fn the_demo_passes_with_vpe_at_two_workers_and_shows_its_windows() {
     for encapsulation in ["vpe", "vpe-in-udp"] {

@@ -96,10 +96,15 @@ pub(super) fn check_selectors(walker: &mut Walker<'_>, entry: &Located<Selectors
 pub(super) fn check_port(
     walker: &mut Walker<'_>,
     port: &Located<UnprotectedPort>,
-    tunnels: &[Tunnel],
+    (tunnels, is_vpe_negotiated): (&[Tunnel], bool),
     facts: &Facts,
 ) {
     let first = tunnels.iter().zip(&facts.names).find(|(tunnel, _)| tunnel.group().is_some());
+    if let Some((_, Some(name))) = first.filter(|_| is_vpe_negotiated) {
+        let problem = Problem::expected("no tunnel to a group beside an [[interface]] of VPE");
+        let help = "its sockets, which take VPE at any address, do not join groups: use two gateways";
+        walker.report(&name.span, format!("tunnel[{}].remote", name.value), problem.help(help));
+    }
     if let Some((_, Some(name))) = first.filter(|_| !port.value.kind.is_host()) {
         let problem = Problem::expected("kind = \"socket\" in [port.unprotected], with a tunnel to a group");
         let help = "ports of other kinds do not join groups";

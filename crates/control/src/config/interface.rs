@@ -22,6 +22,18 @@ pub(super) struct InterfaceDraft {
     vpe: Option<NegotiatedVpe>,
 }
 
+impl InterfaceDraft {
+    /// Its name, as far as it has one.
+    pub(super) fn name(&self) -> Option<&Located<String>> {
+        self.name.as_ref()
+    }
+
+    /// How its SAs run VPE, if they do.
+    pub(super) fn vpe(&self) -> Option<&NegotiatedVpe> {
+        self.vpe.as_ref()
+    }
+}
+
 /// Reads all of them, and notes their names, which tunnels may then have.
 pub(super) fn read_interfaces(
     root: &mut Section<'_>,

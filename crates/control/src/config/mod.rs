@@ -235,11 +235,13 @@ fn read_document(
     facts.ends.check(walker, ike.as_ref().map(|ike| ike.udp_port));
     protected.check_sides(walker, &unprotected.value);
     check_dpdk(walker, &unprotected, &tunnels, ike.is_some());
-    group::check_port(walker, &unprotected, &tunnels, facts);
+    let is_vpe_negotiated = interfaces.iter().any(|interface| interface.vpe().is_some());
+    group::check_port(walker, &unprotected, (&tunnels, is_vpe_negotiated), facts);
     facts.check_modes(walker, &tunnels, protected.has_tun());
-    if let Some(Gateway { workers, workers_max, .. }) = gateway {
+    if let Some(Gateway { workers, workers_max, spread_inbound, .. }) = gateway {
         let side = (protected.name(), protected.has_tun());
-        workers::check(walker, (workers, workers_max), side, &unprotected, (&tunnels, facts));
+        let workers = (workers, workers_max, spread_inbound);
+        workers::check(walker, workers, side, &unprotected, (&tunnels, &interfaces, facts));
     }
     if protected.routes && protected.has_tun() {
         facts.check_routes(walker, &unprotected.value);

@@ -39,7 +39,7 @@ impl NegotiatedVpe {
     }
 
     /// Where they arrive: at any address of the host.
-    pub(super) fn outer_endpoints(&self) -> impl Iterator<Item = OuterEndpoint> + use<> {
+    pub fn outer_endpoints(&self) -> impl Iterator<Item = OuterEndpoint> + use<> {
         let number = OuterProtocol::Vpe { number: self.rules.ip_protocol };
         let number = (!self.is_always_in_udp).then_some(number);
         let protocols = [Some(OuterProtocol::Udp { local_port: self.udp_port }), number];

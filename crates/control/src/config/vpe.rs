@@ -202,14 +202,14 @@ pub(super) fn read_rules(
 pub(super) fn check_workers(
     walker: &mut Walker<'_>,
     workers: usize,
-    name: &Located<String>,
+    (section, name): (&str, &Located<String>),
     rules: &VpeRules,
 ) {
     let windows = u64::from(rules.windows()) * u64::try_from(workers).unwrap_or(u64::MAX);
     if rules.of_worker(workers.saturating_sub(1)).is_err() {
         let problem = Problem::expected("at most 65,536 windows, of slots, classes and workers together");
         let help = format!("{workers} workers would send in {windows}: have fewer slots");
-        walker.report(&name.span, format!("tunnel[{}].slots", name.value), problem.help(help));
+        walker.report(&name.span, format!("{section}[{}].slots", name.value), problem.help(help));
     } else if u64::from(rules.windows_max) < windows && rules.windows_max >= rules.windows() {
         let problem = Problem::expected(format!("{windows} or more, with {workers} workers"));
         let help = format!(
@@ -217,7 +217,7 @@ pub(super) fn check_workers(
              times workers"
         );
         let problem = problem.found(rules.windows_max.to_string()).help(help);
-        walker.report(&name.span, format!("tunnel[{}].windows_max", name.value), problem);
+        walker.report(&name.span, format!("{section}[{}].windows_max", name.value), problem);
     }
 }
 

@@ -2,6 +2,7 @@
 //! come to which.
 
 use super::checks::Facts;
+use super::interface::InterfaceDraft;
 use super::model::{Tunnel, UnprotectedPort};
 use super::value::{self, Parsed};
 use super::vpe;
@@ -233,13 +234,34 @@ fn halves(table: &DeTable<'_>) -> Parsed<Workers> {
     }
 }
 
+/// What a worker knows of an SA's packets that others do not: where they are spread, each gets but a part.
+fn check_spread(walker: &mut Walker<'_>, tunnels: &[Tunnel], facts: &Facts) {
+    let named = tunnels.iter().zip(&facts.names).filter_map(|(tunnel, name)| Some((tunnel, name.as_ref()?)));
+    for (tunnel, name) in named {
+        if tunnel.rules.mtu_probe.is_some() {
+            let problem = Problem::expected("no `mtu_probe` beside `spread_inbound`");
+            let help = "answers to a worker's probes would come to others: leave `spread_inbound` out";
+            walker.report(&name.span, format!("tunnel[{}].mtu_probe", name.value), problem.help(help));
+        }
+        if tunnel.non_first_fragments {
+            let problem = Problem::expected("no `non_first_fragments` beside `spread_inbound`");
+            let help = "fragments of a datagram would come to several workers: leave `spread_inbound` out";
+            walker.report(
+                &name.span,
+                format!("tunnel[{}].non_first_fragments", name.value),
+                problem.help(help),
+            );
+        }
+    }
+}
+
 /// What several workers cannot share: devices whose queues have one owner, and ESP that AH covers.
 pub(super) fn check(
     walker: &mut Walker<'_>,
-    (workers, most): (Workers, Option<usize>),
+    (workers, most, spread): (Workers, Option<usize>, SpreadInbound),
     protected: (Option<Located<String>>, bool),
     unprotected: &Located<UnprotectedPort>,
-    (tunnels, facts): (&[Tunnel], &Facts),
+    (tunnels, interfaces, facts): (&[Tunnel], &[InterfaceDraft], &Facts),
 ) {
     if workers == Workers::Count(1) && most.is_none_or(|most| most == 1) {
         return;
@@ -266,8 +288,16 @@ pub(super) fn check(
         let problem = Problem::expected("no tunnel to a multicast group with several workers");
         walker.report(&name.span, format!("tunnel[{}].remote", name.value), problem.help(help));
     }
+    if spread != SpreadInbound::BySa {
+        check_spread(walker, tunnels, facts);
+    }
     let of_vpe = tunnels.iter().zip(&facts.names).filter(|(tunnel, _)| tunnel.protocol == IpsecProtocol::Vpe);
     for (tunnel, name) in of_vpe.filter_map(|(tunnel, name)| Some((tunnel, name.as_ref()?))) {
-        vpe::check_workers(walker, workers.most(most, MAX_WORKERS), name, &tunnel.rules.of_vpe());
+        vpe::check_workers(walker, workers.most(most, MAX_WORKERS), ("tunnel", name), &tunnel.rules.of_vpe());
+    }
+    for interface in interfaces {
+        if let (Some(name), Some(vpe)) = (interface.name(), interface.vpe()) {
+            vpe::check_workers(walker, workers.most(most, MAX_WORKERS), ("interface", name), &vpe.rules);
+        }
     }
 }

@@ -136,6 +136,8 @@ fn allowed(processor: TargetArch, needs: Needs) -> Result<BpfProgram, FilterErro
     let own = bits(getpid().as_raw_pid());
     rules.insert(libc::SYS_tgkill, one_of(0, &[own])?);
     rules.insert(libc::SYS_prlimit64, one_of(0, &[0, own])?);
+    // A worker binds itself to its processor.
+    rules.insert(libc::SYS_sched_setaffinity, one_of(0, &[0])?);
     compile(rules, SeccompAction::Allow, SeccompAction::Errno(bits(libc::EPERM)), processor)
 }
 

@@ -75,7 +75,8 @@ impl WorkerCount {
             self.running = wanted;
             self.note(counters);
         }
-        let are_settled = commander.settle(wanted, PATIENCE).map_err(|e| e.to_string())?;
+        // Packets are led elsewhere whatever it says.
+        let are_settled = commander.settle(wanted, PATIENCE).unwrap_or(false);
         let said = format!("{wanted} of {most} workers get packets, {before} did before");
         tracing::info!("{said}");
         let warning = "a worker that was taken away still has packets to send";

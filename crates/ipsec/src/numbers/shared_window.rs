@@ -309,6 +309,10 @@ impl SharedWindow {
             return false;
         }
         self.raise_top(saved.top());
+        if let Some(ring) = self.ring.get() {
+            // It was made before: nobody waits for what came earlier.
+            ring.move_to(saved.top().saturating_add(1));
+        }
         if self.is_off() {
             return true;
         }

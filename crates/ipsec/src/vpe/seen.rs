@@ -18,7 +18,7 @@ pub struct WindowsSeen {
 
 impl Default for WindowsSeen {
     fn default() -> Self {
-        // Whoever writes it has packets to forward, and allocates nothing later.
+        // Who writes it has packets to forward, and allocates nothing later.
         Self { count: 0, most: 0, tops: Vec::with_capacity(MAX_WINDOWS_SEEN) }
     }
 }

@@ -15,7 +15,7 @@
 //! - (2) it makes a window, and puts it into its page unless another worker has put one there;
 //! - (3) who has put it there counts it.
 //!
-//! **One window for an ID.** A page's place is filled once; whoever comes second uses what is there. So a
+//! **One window for an ID.** A page's place is filled once; who comes second uses what is there. So a
 //! number is accepted by one window, which accepts it once.
 //!
 //! **No more than `limit`.** Only an ID that is in the names has a window, and no ID is there twice: two
@@ -237,7 +237,7 @@ impl SharedWindows {
         let floor = self.floor();
         let (mut top, mut windows) = (floor, Vec::new());
         for (id, window) in self.each() {
-            // Whoever has made it may not have known of it.
+            // Who has made it may not have known of it.
             close(window, floor);
             let saved = window.snapshot();
             top = top.max(saved.top());

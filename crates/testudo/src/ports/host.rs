@@ -3,11 +3,11 @@
 use crate::exit::{Failure, Kind, failure};
 use crate::interface;
 use crate::ports::spread::QueueSets;
-use std::num::NonZeroU32;
+use std::num::{NonZeroU16, NonZeroU32};
 use testudo_control::Configuration;
 use testudo_control::config::{Action, OuterEndpoint, OuterProtocol, SpreadInbound, Tunnel};
 use testudo_gateway::Role;
-use testudo_ipsec::Mode;
+use testudo_ipsec::{IpsecProtocol, Mode};
 use testudo_packet::Port;
 use testudo_port_socket::{
     Encapsulation, Endpoint, Membership, OpenError, SocketConfig, SocketPort, SocketQueues,
@@ -94,39 +94,55 @@ pub fn endpoint(OuterEndpoint { local, protocol }: OuterEndpoint) -> Endpoint {
 fn open_marked(
     mut config: SocketConfig,
     roles: &[Role],
-    steering: Steering,
+    steering: impl Fn(&Endpoint) -> Steering,
     sets: &mut QueueSets,
 ) -> Result<(Vec<SocketPort>, bool), OpenError> {
-    match open_queues(&config, roles, steering, sets) {
+    match open_queues(&config, roles, &steering, sets) {
         Err(error @ OpenError::NotMarked { .. }) => {
             tracing::warn!("{error}; policies to networks with a peer's own address are refused");
             config.mark = 0;
-            open_queues(&config, roles, steering, sets).map(|ports| (ports, false))
+            open_queues(&config, roles, &steering, sets).map(|ports| (ports, false))
         }
         outcome => outcome.map(|ports| (ports, config.mark != 0)),
     }
 }
 
-/// Which worker gets a packet. Where all packets of an SA come to one, their order stays as it was.
-fn steering(configuration: &Configuration) -> Steering {
+/// Which worker gets a packet that arrives at an end. Those of VPE go by their windows, whose packets stay in
+/// their order; where all packets of an SA come to one worker, so do those of ESP and AH.
+fn steering(configuration: &Configuration, end: &Endpoint) -> Steering {
+    if let Some(classes) = vpe_classes(configuration, end) {
+        return Steering::ByWindow { classes };
+    }
     match configuration.gateway.spread_inbound {
         SpreadInbound::BySa => Steering::BySpi,
         SpreadInbound::InOrder | SpreadInbound::Unordered => Steering::BySequence { block: BLOCK },
     }
 }
 
+/// Classes of the tunnels of VPE whose packets arrive at an end, the most; `None` where none do; peers
+/// are taken to have as many: if not, windows are spread in another way, each to one worker all the same.
+fn vpe_classes(configuration: &Configuration, end: &Endpoint) -> Option<NonZeroU16> {
+    let arrives = |outer: OuterEndpoint| endpoint(outer).encapsulation == end.encapsulation;
+    let tunnels = configuration.tunnels.iter().filter(|tunnel| tunnel.protocol == IpsecProtocol::Vpe);
+    let of_tunnels = tunnels.filter(|tunnel| arrives(tunnel.outer_endpoint())).map(|t| t.rules.of_vpe());
+    let negotiated = configuration.interfaces.iter().filter_map(|interface| interface.vpe.as_ref());
+    let of_interfaces = negotiated.filter(|vpe| vpe.outer_endpoints().any(arrives)).map(|vpe| vpe.rules);
+    let classes = of_tunnels.chain(of_interfaces).map(|rules| rules.classes().count()).max()?;
+    NonZeroU16::new(classes.into())
+}
+
 /// A socket of each endpoint for each worker, which gets datagrams if the worker takes any.
 fn open_queues(
     config: &SocketConfig,
     roles: &[Role],
-    steering: Steering,
+    steering: impl Fn(&Endpoint) -> Steering,
     sets: &mut QueueSets,
 ) -> Result<Vec<SocketPort>, OpenError> {
     if let [_] = roles {
         return SocketPort::open(config).map(|port| vec![port]);
     }
     let (queues, senders) = (count(roles, Role::decrypts), count(roles, |role| !role.decrypts()));
-    let (set, mut ports) = SocketQueues::open_with_senders(config, queues, senders, |_| steering)?;
+    let (set, mut ports) = SocketQueues::open_with_senders(config, queues, senders, steering)?;
     sets.sockets = Some(set);
     let senders = ports.split_off(usize::try_from(queues).unwrap_or(usize::MAX).min(ports.len()));
     Ok(by_role(roles, Role::decrypts, ports, senders))
@@ -151,7 +167,7 @@ pub fn open_sockets(
     config.bypass = configuration.policies.iter().any(|p| p.action == Action::Bypass);
     config.mark = configuration.ike.as_ref().map_or(0, |ike| ike.mark);
     let (ports, is_marked) =
-        open_marked(config, roles, steering(configuration), sets).map_err(failure(Kind::Port))?;
+        open_marked(config, roles, |end| steering(configuration, end), sets).map_err(failure(Kind::Port))?;
     // What holds for the first one that gets datagrams holds for all.
     let first = roles.iter().position(|role| role.decrypts()).unwrap_or(0);
     let Some(port) = ports.get(first) else { return Ok((ports, is_marked)) };

@@ -39,7 +39,7 @@ pub type Background = Box<dyn FnOnce() + Send>;
 
 /// What [`open`] has opened.
 pub struct Opened {
-    /// For each worker, which sides it takes packets from, its queues of both ports, and the buffers that they
+    /// For each worker, the sides that it takes packets from, its queues of both ports, and the buffers they
     /// use.
     pub queues: Vec<(Role, PortPair, Pool)>,
     /// What leads packets to the first so many workers, or why nothing does.

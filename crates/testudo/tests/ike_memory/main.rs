@@ -117,6 +117,8 @@ const GATEWAY: usize = 1;
 const WARRIORS: u32 = 5000;
 /// For an SA, in bytes: half of what a road warrior takes.
 const LIMIT: i64 = 5120;
+/// What a key of ipsec-mb takes beyond one of vaes, where that is waived: 1,280 and 576 bytes.
+const KEY_OF_IPSEC_MB: i64 = 1280 - 576;
 /// How often each SA is renewed by either end, and what may be remembered of each key that is gone, in bytes.
 const ROUNDS: usize = 3;
 const REMEMBERED: i64 = 640;
@@ -181,7 +183,8 @@ fn a_negotiated_sa_takes_at_most_5_kb_of_the_process() {
         println!("renewed {} times: {:?}", 2 * round, of_renewed.last());
     }
     print_sizes(&blocks, 2 * rest_of(WARRIORS));
-    assert!(asked.max(given) <= LIMIT, "an SA takes {asked} bytes, {given} as glibc gives them");
+    let limit = LIMIT + if VaesEngine::open().is_ok() { 0 } else { KEY_OF_IPSEC_MB };
+    assert!(asked.max(given) <= limit, "an SA takes {asked} bytes, {given} as glibc gives them");
     for (gone, [renewed, _]) in (2..).step_by(2).zip(of_renewed) {
         assert!(renewed <= asked + REMEMBERED * gone, "{renewed} bytes when it was renewed, {asked} before");
     }

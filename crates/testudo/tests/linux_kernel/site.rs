@@ -153,6 +153,7 @@ impl Site {
             remote,
             suite: suites.first().cloned().unwrap_or_default(),
             udp: row.protocol == Protocol::EspInUdp,
+            vpe: false,
             esn: row.esn,
             selectors,
             outbound: Sa::of(spi, row.suite)?,

@@ -46,6 +46,8 @@ pub struct Tunnel {
     pub suite: String,
     /// Whether ESP goes in UDP.
     pub udp: bool,
+    /// Whether it is VPE in the place of ESP.
+    pub vpe: bool,
     pub esn: bool,
     /// (local, remote) each.
     pub selectors: Vec<(String, String)>,
@@ -74,7 +76,14 @@ impl Tunnel {
 
     fn text(&self) -> String {
         let Self { name, local, remote, suite, esn, more, .. } = self;
-        let encapsulation = if self.udp { "esp-in-udp" } else { "esp" };
+        let encapsulation = match (self.vpe, self.udp) {
+            (true, true) => "vpe-in-udp",
+            (true, false) => "vpe",
+            (false, true) => "esp-in-udp",
+            (false, false) => "esp",
+        };
+        // VPE has no others, and does not take the key.
+        let esn_line = if self.vpe { String::new() } else { format!("esn = {esn}\n") };
         let selectors: Vec<_> = self
             .selectors
             .iter()
@@ -89,7 +98,7 @@ impl Tunnel {
         };
         format!(
             "\n[[tunnel]]\nname = \"{name}\"\nlocal = \"{local}\"\nremote = \"{remote}\"\nsuite = \"{suite}\"\n\
-             encapsulation = \"{encapsulation}\"\nesn = {esn}\nselectors = [ {} ]\noutbound = {}\ninbound = {}\n{confirmations}{more}\n",
+             encapsulation = \"{encapsulation}\"\n{esn_line}selectors = [ {} ]\noutbound = {}\ninbound = {}\n{confirmations}{more}\n",
             selectors.join(", "),
             sa(&self.outbound, 0),
             sa(&self.inbound, 1),
@@ -224,6 +233,7 @@ pub fn pair(udp: bool) -> Outcome<[Config; 2]> {
         remote: "192.0.2.2".to_owned(),
         suite: suite.to_owned(),
         udp,
+        vpe: false,
         esn: true,
         selectors: vec![("10.1.0.1".to_owned(), "10.2.0.1".to_owned())],
         outbound: Sa::random(0x1001, suite)?,

@@ -66,6 +66,9 @@ fn what_a_group_has_not_is_refused_in_words() {
     expect(&format!("{policy}{}", group(SENDER)), &["whose `remote` is one host", "`selectors`"]);
     let xdp = group(SENDER).replace("kind = \"socket\"", "kind = \"xdp\"\ninterface = \"eth0\"");
     expect(&xdp, &["kind = \"socket\"", "do not join groups"]);
+    let negotiated = "[ike]\nsocket = \"x.sock\"\n";
+    let interface = "[[interface]]\nname = \"ipsec0\"\nif_id = 42\nencapsulation = \"vpe\"\n";
+    expect(&format!("{negotiated}{}{interface}", group(SENDER)), &["beside an [[interface]] of VPE"]);
     let two = group(SENDER).replacen("[gateway]", "[gateway]\nworkers = 2", 1);
     expect(&two, &["no tunnel to a multicast group with several workers", "workers = 1"]);
 }

@@ -56,9 +56,39 @@ fn several_workers_have_the_ports_of_the_host() {
 #[test]
 fn sas_of_one_worker_are_refused_beside_several() {
     let ah = in_tunnel("protocol = \"ah+esp\"\nah_suite = \"sha256\"");
+    let ah = ah.replace("\"out.key\"", "\"out.key\", ah_spi = 0x2001, ah_key_file = \"out-ah.key\"");
+    let ah = ah.replace("\"in.key\"", "\"in.key\", ah_spi = 0x1002, ah_key_file = \"in-ah.key\"");
     good(&ah);
     let text = ah.replacen("[gateway]", "[gateway]\nworkers = 2", 1);
     expect(&text, &["protocol", "no tunnel of AH over ESP with several workers", "workers = 1"]);
+}
+
+/// Each worker gets but a part of what comes under an SA then.
+#[test]
+fn what_one_worker_must_hear_alone_is_refused_where_packets_are_spread() {
+    let probe = "mtu_probe = { source = \"10.1.0.1\", destination = \"10.2.0.1\" }";
+    for (line, key) in [(probe, "mtu_probe"), ("non_first_fragments = true", "non_first_fragments")] {
+        let of = |lines: &str| in_tunnel(line).replacen("[gateway]", &format!("[gateway]\n{lines}"), 1);
+        good(&of("workers = 2"));
+        for how in ["in-order", "unordered"] {
+            let text = of(&format!("workers = 2\nspread_inbound = \"{how}\""));
+            expect(&text, &[key, "beside `spread_inbound`", "leave `spread_inbound` out"]);
+        }
+    }
+}
+
+/// Negotiated ones, too.
+#[test]
+fn windows_of_an_interface_of_vpe_are_counted_over_all_workers() {
+    let with = |workers: u8, lines: &str| {
+        let text = MINIMAL.replacen("[gateway]", &format!("[gateway]\nworkers = {workers}"), 1);
+        let interface = "[[interface]]\nname = \"ipsec0\"\nif_id = 42\nencapsulation = \"vpe\"\n";
+        format!("[ike]\nsocket = \"x.sock\"\n{text}{interface}{lines}\n")
+    };
+    good(&with(4, "slots = 64"));
+    good(&with(1, "slots = 512\nclasses = [[46]]"));
+    let told = ["interface[ipsec0].windows_max", "4096 or more, with 4 workers"];
+    expect(&with(4, "slots = 512\nclasses = [[46]]"), &told);
 }
 
 #[test]

@@ -288,10 +288,9 @@ impl Work<'_> {
             (None, NonceRule::Explicit) => random_seed().map_err(|error| failed(error.to_string()))?,
             (None, NonceRule::Counter) => 0,
         };
-        let first = match (sa.is_inbound, kept) {
-            (true, _) => used.last.max(told),
-            (false, Some(used)) => used.next_sent(told),
-            (false, None) => told.saturating_add(1),
+        let first = match sa.is_inbound {
+            true => used.last.max(told),
+            false => first_sent(told, kept, key.suite().is_for_vpe(), unix_s()),
         };
         let UsedBefore { bytes, packets, .. } = sa.used_before;
         let before = Usage { bytes, packets, since_unix_s: sa.added_s };
@@ -556,5 +555,31 @@ impl DataPath for WorkerPath {
             packets: all.packets + sa.packets,
             bytes: all.bytes + sa.bytes,
         })
+    }
+}
+
+/// The first number that is sent under a key that was used so far before. The nonces of VPE are numbers, and
+/// nobody has noted a key of SAs that somebody types in: after a restart of this process it may come back.
+/// So those of VPE begin at the clock, and go on faster than any sender.
+fn first_sent(told: u64, kept: Option<Used>, is_vpe: bool, unix_s: u64) -> u64 {
+    match kept {
+        Some(used) => used.next_sent(told),
+        None if is_vpe => told.saturating_add(1).max(unix_s.saturating_mul(1 << 28)),
+        None => told.saturating_add(1),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_vpe_begin_at_the_clock_as_nobody_notes_its_keys() {
+        let of = |told, unix_s| first_sent(told, None, true, unix_s);
+        assert_eq!((of(0, 1_800_000_000), of(9, 0)), (1_800_000_000 << 28, 10));
+        assert!(of(0, 1_800_000_001) - of(0, 1_800_000_000) > 200_000_000, "faster than any sender");
+        assert_eq!(first_sent(0, None, false, 1_800_000_000), 1);
+        let used = Used { last: 1000, iv_mask: 0, is_outbound: true };
+        assert_eq!(first_sent(0, Some(used), true, 1_800_000_000), used.next_sent(0));
     }
 }

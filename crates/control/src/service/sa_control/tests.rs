@@ -66,7 +66,7 @@ pub(in crate::service) fn of_vpe() -> Gateway {
         .map(|[outbound, inbound]| TunnelKeys { outbound: key(outbound), inbound: key(inbound) });
     let store = MemoryStore::new();
     // Their nonces are numbers: the store has to know them.
-    store.note_fresh(&[1, 3].map(|byte| fingerprint(&key(byte)))).unwrap();
+    store.note_fresh(&[1, 3].map(|byte| numbers_of(&key(byte)))).unwrap();
     let lines = "encapsulation = \"vpe\"\nallow_manual_counter_nonce = true";
     let loaded = Loaded { configuration: configuration("", lines), keys: keys.into() };
     Gateway::running(Arc::new(store), &loaded)
