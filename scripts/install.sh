@@ -40,8 +40,8 @@ put 644 "$pages/bash" "$root/share/bash-completion/completions/testudo"
 put 644 "$pages/zsh" "$root/share/zsh/site-functions/_testudo"
 put 644 "$pages/fish" "$root/share/fish/vendor_completions.d/testudo.fish"
 for unit in testudo@ testudo-firewall@ testudo-firewall-follow@; do put 644 "$pages/$unit.service" "$units/$unit.service"; done
-# A drop-in for those gateways that use AF_XDP, and for no other: it widens what the unit permits.
-put 644 contrib/testudo-xdp.conf "$root/share/testudo/testudo-xdp.conf"
+# Drop-ins for those gateways that use AF_XDP, or have several workers, and for no other: they widen what the unit permits.
+for drop_in in xdp workers; do put 644 "contrib/testudo-$drop_in.conf" "$root/share/testudo/testudo-$drop_in.conf"; done
 put 644 contrib/testudo.sysusers.conf "$users"
 put 644 contrib/testudo.tmpfiles.conf "$folders"
 

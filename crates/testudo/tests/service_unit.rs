@@ -52,12 +52,14 @@ fn systemd_understands_every_line_of_the_units() {
         std::fs::write(&path, unit).unwrap();
         command.arg(path);
     }
-    // The same with the drop-in, whose only section continues the service's.
+    // The same with each drop-in, whose only section continues the service's.
     let unit = std::fs::read_to_string(folder.path().join("testudo@.service")).unwrap();
-    let more = std::fs::read_to_string(contrib("testudo-xdp.conf")).unwrap();
-    let path = folder.path().join("testudo-with-xdp@.service");
-    std::fs::write(&path, unit.replace("[Install]", &format!("{more}\n[Install]"))).unwrap();
-    command.arg(path);
+    for drop_in in ["xdp", "workers"] {
+        let more = std::fs::read_to_string(contrib(&format!("testudo-{drop_in}.conf"))).unwrap();
+        let path = folder.path().join(format!("testudo-with-{drop_in}@.service"));
+        std::fs::write(&path, unit.replace("[Install]", &format!("{more}\n[Install]"))).unwrap();
+        command.arg(path);
+    }
     let (text, _) = said(&mut command);
     let newer = ["RestartSteps", "RestartMaxDelaySec"];
     let complaints: Vec<_> = text
@@ -100,7 +102,7 @@ fn the_unit_lets_the_program_give_up_capabilities_and_install_its_own_filter() {
     for call in ["capset", "seccomp", "prctl", "ioctl", "recvmmsg"] {
         assert!(allowed.contains(call), "{call} is not among {allowed:?}");
     }
-    for call in ["ptrace", "mount", "bpf", "chown"] {
+    for call in ["ptrace", "mount", "bpf", "chown", "sched_setaffinity"] {
         assert!(!allowed.contains(call), "{call}");
     }
 }
@@ -114,6 +116,14 @@ fn what_af_xdp_needs_is_a_drop_in_of_its_own() {
     has("SystemCallFilter", "bpf");
     has("RestrictAddressFamilies", "AF_XDP");
     has("LimitMEMLOCK", "infinity");
+}
+
+#[test]
+fn what_several_workers_need_is_a_drop_in_of_its_own() {
+    for key in ["AmbientCapabilities", "CapabilityBoundingSet"] {
+        assert_eq!(values("testudo-workers.conf", key), ["CAP_BPF"], "added to the unit's");
+    }
+    assert_eq!(values("testudo-workers.conf", "SystemCallFilter"), ["bpf", "sched_setaffinity"]);
 }
 
 /// Between the network and a gateway that waits for it, a host that forwards would forward in clear.

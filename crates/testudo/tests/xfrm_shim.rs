@@ -45,14 +45,17 @@ fn a_package_has_the_library() {
 }
 
 #[test]
-fn a_package_has_the_drop_in_for_af_xdp_where_the_documentation_says() {
+fn a_package_has_the_drop_ins_where_the_documentation_says() {
     let folder = tempfile::tempdir().unwrap();
     let package = package(folder.path());
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let installed = std::fs::read(package.join("usr/share/testudo/testudo-xdp.conf")).unwrap();
-    assert_eq!(installed, std::fs::read(root.join("contrib/testudo-xdp.conf")).unwrap());
-    let documented = std::fs::read_to_string(root.join("docs/XDP.md")).unwrap();
-    assert!(documented.contains("/usr/local/share/testudo/testudo-xdp.conf"), "the default PREFIX");
+    for (drop_in, page) in [("testudo-xdp.conf", "docs/XDP.md"), ("testudo-workers.conf", "docs/WORKERS.md")]
+    {
+        let installed = std::fs::read(package.join("usr/share/testudo").join(drop_in)).unwrap();
+        assert_eq!(installed, std::fs::read(root.join("contrib").join(drop_in)).unwrap());
+        let documented = std::fs::read_to_string(root.join(page)).unwrap();
+        assert!(documented.contains(&format!("/usr/local/share/testudo/{drop_in}")), "the default PREFIX");
+    }
     // No gateway gets it by itself.
     let units = package.join("usr/lib/systemd/system");
     let is_drop_in = |entry: std::io::Result<std::fs::DirEntry>| entry.unwrap().path().is_dir();

@@ -119,6 +119,8 @@ fn bind(processor: usize) {
     let mut only = CpuSet::new();
     only.set(processor);
     if let Err(error) = sched_setaffinity(None, &only) {
-        tracing::warn!("a worker is not bound to processor {processor}: {error}");
+        tracing::warn!(
+            "a worker is not bound to processor {processor}: {error}: under systemd this needs the drop-in testudo-workers.conf"
+        );
     }
 }

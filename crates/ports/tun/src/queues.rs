@@ -167,7 +167,7 @@ impl TunQueues {
 fn refusal(source: &io::Error) -> String {
     match source.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => format!(
-            "flows cannot be steered ({source}): this needs CAP_BPF and CAP_NET_ADMIN outside of user namespaces"
+            "flows cannot be steered ({source}): this needs CAP_BPF and CAP_NET_ADMIN outside of user namespaces, and under systemd the drop-in testudo-workers.conf"
         ),
         _ => format!(
             "flows cannot be steered ({source}): this needs Linux 4.16 or newer with CONFIG_BPF_SYSCALL"
