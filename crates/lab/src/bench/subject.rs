@@ -121,6 +121,11 @@ impl Subject {
         Ok(moved)
     }
 
+    /// Packets sent so far.
+    pub(super) fn sent(&self) -> u64 {
+        self.ports().1.tx_packets
+    }
+
     /// Runs turns until `packets` more have come out.
     pub(super) fn advance(&mut self, packets: usize) -> Result<(), Wrong> {
         let goal = self.ports().1.tx_packets + packets as u64;

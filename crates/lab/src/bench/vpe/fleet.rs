@@ -18,7 +18,9 @@ use crate::bench::error::Wrong;
 use crate::bench::judge;
 
 /// Packets that each worker opens before tunnels are installed again.
-const RING: usize = 2048;
+const RING: usize = 4096;
+/// Of these, the first ones are not measured: they make the windows of VPE, which a peer makes once for a key.
+const WARM: usize = 512;
 /// Packets of each worker that the judge sees, before and after what is measured.
 const JUDGED: u64 = 256;
 /// The octet of an inner source address that says whose flow it is.
@@ -198,7 +200,12 @@ impl Fleet {
         match self.plan.way {
             Way::Outbound => {
                 self.keep(usize::try_from(JUDGED).unwrap_or(0));
-                run(&mut self.workers, self.plan.way, Until::Sent(JUDGED), &self.processors)?;
+                run(
+                    &mut self.workers,
+                    self.plan.way,
+                    Until::Sent { warm: 0, all: JUDGED },
+                    &self.processors,
+                )?;
             }
             Way::Inbound => {
                 self.keep(RING);
@@ -221,7 +228,7 @@ impl Fleet {
             Way::Inbound => {
                 self.install(true)?;
                 self.demands.iter().for_each(|demand| demand.ask(RING as u64));
-                Until::Sent(RING as u64)
+                Until::Sent { warm: WARM as u64, all: RING as u64 }
             }
         };
         run(&mut self.workers, self.plan.way, until, &self.processors)

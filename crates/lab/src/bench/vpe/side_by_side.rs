@@ -18,6 +18,9 @@ use crate::traffic::median;
 
 /// Before a gateway is measured: caches and predictors become warm.
 const WARM_UP_PACKETS: usize = 256;
+/// What of the packets of a slice that are opened is not measured: they make the windows of VPE, which a peer
+/// makes once for a key.
+const WARM_PART: usize = 4;
 /// Packets that the judge sees, before and after what is measured.
 const JUDGED: usize = 64;
 
@@ -154,7 +157,11 @@ impl Lane {
             // Replay windows take each packet once. To install the tunnels again is no packet's cost.
             self.subject.reinstall(&self.case)?;
             demand.ask(self.slice as u64);
-            count = self.slice;
+            let before = self.subject.sent();
+            self.subject.advance(self.slice / WARM_PART)?;
+            // A batch may end beyond that.
+            let warm = usize::try_from(self.subject.sent() - before).unwrap_or(self.slice);
+            count = self.slice.saturating_sub(warm);
         }
         let run = self.subject.run_through(count)?;
         self.packets += run.packets;

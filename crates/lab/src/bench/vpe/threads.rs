@@ -44,8 +44,11 @@ pub(super) fn running() -> Duration {
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Until {
     Elapsed(Duration),
-    /// Each has sent so many packets.
-    Sent(u64),
+    /// Each has sent `all` packets; measured from when it has sent `warm`.
+    Sent {
+        warm: u64,
+        all: u64,
+    },
 }
 
 /// What one worker did.
@@ -113,7 +116,10 @@ pub(super) fn run(
 }
 
 fn run_one(worker: &mut Worker, way: Way, until: Until, clock: SystemClock) -> Result<Share, Wrong> {
-    let (before, start, ran) = (sent(worker, way), Instant::now(), running());
+    let begin = |worker: &Worker| (sent(worker, way), Instant::now(), running());
+    let first = sent(worker, way);
+    let (mut before, mut start, mut ran) = begin(worker);
+    let mut is_warm = false;
     let dropped = worker.pool().drops().total();
     let (mut last, mut idle) = ((before, start), 0_u32);
     loop {
@@ -128,8 +134,15 @@ fn run_one(worker: &mut Worker, way: Way, until: Until, clock: SystemClock) -> R
         let packets = sent(worker, way) - before;
         let is_done = match until {
             Until::Elapsed(duration) => now - start >= duration,
-            Until::Sent(count) => packets >= count,
+            Until::Sent { warm, all } => {
+                if !is_warm && packets >= warm {
+                    (before, start, ran) = begin(worker);
+                    is_warm = true;
+                }
+                sent(worker, way) - first >= all
+            }
         };
+        let packets = sent(worker, way) - before;
         let drops = worker.pool().drops().total() - dropped;
         if is_done && drops == 0 {
             return Ok(Share { packets, elapsed: start.elapsed(), running: running() - ran });
