@@ -8,8 +8,8 @@ use crate::lifetime::Moment;
 use crate::opened::{FragmentCheck, Inner, Refusals, in_sequence, verdict_of};
 use crate::sa::{InboundSa, low_32};
 use crate::spd::{Answer, Direction, OfInterface, Pair};
-use crate::vpe::{SaWindows, Windows, WorkersWindows};
-use testudo_crypto::{Job, JobStatus};
+use crate::vpe::{ByWindow, SaWindows, Windows, WorkersWindows};
+use testudo_crypto::Job;
 use testudo_packet::DropReason;
 use testudo_wire::ip;
 use testudo_wire::plain::PlainV4;
@@ -92,29 +92,30 @@ impl InboundSa {
         }
     }
 
-    /// The same where several workers have the windows: adjacent jobs of one window at once.
+    /// The same where several workers have the windows: all jobs of one window at once, since each commit
+    /// costs atomic operations.
     #[inline(never)]
     fn commit_shared(
         &mut self,
         jobs: &[Job],
-        mut at: usize,
+        at: usize,
         windows: &mut WorkersWindows,
         refusals: &mut Refusals,
     ) {
-        for run in jobs.chunk_by(|a, b| window_of(a) == window_of(b)) {
-            for (place, job) in (at..).zip(run) {
+        for (chunk, jobs) in jobs.chunks(ByWindow::MOST).enumerate() {
+            let at = at + chunk * ByWindow::MOST;
+            for (place, job) in (at..).zip(jobs) {
                 if let Err(reason) = verdict_of(job) {
                     refusals.add(place, self.note_failure(job, reason));
+                } else if window_of(job).is_none() {
+                    // Not reached: see `header_of`.
+                    refusals.add(place, DropReason::VpeMalformed);
                 }
             }
-            let authentic = (at..).zip(run).filter(|(_, job)| job.status == JobStatus::Done);
-            let numbers = authentic.map(|(place, job)| (place, job.sequence));
-            match run.first().and_then(window_of) {
-                Some(name) => windows.commit(name, numbers, |place, reason| refusals.add(place, reason)),
-                // Not reached: see `header_of`.
-                None => numbers.for_each(|(place, _)| refusals.add(place, DropReason::VpeMalformed)),
+            for (window, places) in ByWindow::of(jobs) {
+                let numbers = places.map(|place| (at + place, jobs[place].sequence));
+                windows.commit(window, numbers, |place, reason| refusals.add(place, reason));
             }
-            at += run.len();
         }
     }
 

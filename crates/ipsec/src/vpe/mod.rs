@@ -14,6 +14,7 @@
 //!
 //! A group of senders has one SA, whose windows are those of all of them; [`senders`] knows who they are.
 
+mod by_window;
 mod flow;
 mod inbound_windows;
 mod numbers;
@@ -27,6 +28,7 @@ mod shared_windows;
 mod window_model;
 mod windows;
 
+pub(crate) use by_window::ByWindow;
 pub(crate) use flow::flow_hash;
 pub(crate) use inbound_windows::{InboundWindows, SaWindows};
 pub(crate) use numbers::Numbers;
