@@ -11,7 +11,7 @@
 
 use crate::Ipsec;
 use crate::lifetime::Moment;
-use crate::numbers::{PATIENCE, ReleaseRing};
+use crate::numbers::{PATIENCE, ReleaseRing, RingMember};
 use crate::outcome::{Cleared, Forward, Prepared, Protected};
 use crate::slots::SaRef;
 use std::collections::{BTreeMap, VecDeque};
@@ -36,6 +36,8 @@ pub(crate) struct InOrder {
 #[derive(Debug)]
 struct Queue {
     ring: Arc<ReleaseRing>,
+    /// This worker.
+    member: RingMember,
     packets: VecDeque<Held>,
     /// Where the head moves when the port has what was released.
     handed: Option<u64>,
@@ -54,7 +56,7 @@ struct Held {
 
 impl Queue {
     fn insert(&mut self, mut held: Held) {
-        self.ring.wait(held.number);
+        self.ring.wait(held.number, self.member);
         // Nearly always the last one.
         let after = self.packets.iter().rev().take_while(|other| other.number > held.number).count();
         let place = self.packets.len() - after;
@@ -67,6 +69,7 @@ impl Queue {
 
     /// Releases packets whose turn it is, and those that are late.
     fn release(&mut self, now: Moment, forward: &mut impl FnMut(Cleared)) -> usize {
+        self.ring.look(self.member);
         let head = self.ring.head();
         let mut next = self.handed.unwrap_or(head).max(head);
         let (mut released, mut waited, mut longest) = (0, 0, Duration::ZERO);
@@ -98,6 +101,9 @@ impl Queue {
         let wait = now.since(first.waits_from);
         if wait < PATIENCE && !is_scarce {
             return false;
+        }
+        if wait >= 2 * PATIENCE {
+            self.ring.give_up_head();
         }
         self.ring.pass_over(first.number, is_scarce || wait >= 2 * PATIENCE);
         self.ring.head() >= first.number
@@ -136,7 +142,8 @@ impl Ipsec {
     /// Notes that the packets of an SA have an order.
     pub(crate) fn keep_order_of(&mut self, sa: SaRef, ring: Arc<ReleaseRing>) {
         if let Some(order) = &mut self.in_order {
-            order.queues.insert(sa, Queue { ring, packets: VecDeque::new(), handed: None, is_active: false });
+            let (member, packets) = (ring.join(), VecDeque::new());
+            order.queues.insert(sa, Queue { ring, member, packets, handed: None, is_active: false });
         }
     }
 

@@ -90,7 +90,8 @@ pub use mtu_probe::MtuProbe;
 pub use numbers::{
     Block, DEFAULT_PEER_WINDOW, GatedNumbers, Lease, MAX_SHARERS, MAX_WINDOW, MIN_WINDOW, NumberSource,
     ORDER_SPAN, PATIENCE, ReleaseCost, ReleaseRing, Reordered, Reordering, ReplayError, ReplayWindow,
-    Reserver, STALLED, SequenceError, SequenceNumbers, SharedNumbers, SharedWindow, WINDOW_STEP, Waker,
+    Reserver, RingMember, STALLED, SequenceError, SequenceNumbers, SharedNumbers, SharedWindow, WINDOW_STEP,
+    Waker,
 };
 pub use outcome::{Bypassed, Cleared, Forward, Originated, Prepared, Protected, Sealed, Unprotected};
 pub use packet_rules::{Df, FlowLabel, MssClamp, PacketRules};

@@ -279,6 +279,26 @@ fn a_worker_that_hangs_holds_the_others_up_for_two_milliseconds() {
     bench.assert_settled();
 }
 
+/// A block of numbers costs no more turns than one.
+#[test]
+fn a_worker_that_hangs_is_passed_over_at_once_whatever_it_has() {
+    let mut bench = Bench::<2>::new();
+    bench.push(1, 2..=65);
+    bench.push(0, [1, 66, 67]);
+    for _ in 0..4 {
+        bench.workers[1].turn();
+    }
+    bench.workers[0].turn();
+    assert_eq!(bench.left(), [1], "64 are the other worker's, which hangs from now on");
+    bench.advance(2 * PATIENCE);
+    bench.workers[0].turn();
+    assert_eq!(bench.left(), [66, 67]);
+    assert_eq!(bench.cost().passed_over, 1);
+    bench.turns();
+    assert_eq!(bench.left(), (2..=65).collect::<Vec<_>>(), "it lives: they are late");
+    bench.assert_settled();
+}
+
 /// What waits has buffers: a lost number must not cost all of them.
 #[test]
 fn packets_wait_in_a_quarter_of_the_pool_at_most() {

@@ -42,7 +42,7 @@ mod window_tests;
 
 pub use gates::GatedNumbers;
 pub use lease::{Lease, NumberSource, Waker};
-pub use release::{ORDER_SPAN, PATIENCE, ReleaseCost, ReleaseRing};
+pub use release::{ORDER_SPAN, PATIENCE, ReleaseCost, ReleaseRing, RingMember};
 pub use reordering::{Reordered, Reordering};
 pub use sequence::{SequenceError, SequenceNumbers};
 pub use shared_sequence::{Block, DEFAULT_PEER_WINDOW, MAX_SHARERS, Reserver, STALLED, SharedNumbers};
