@@ -1,11 +1,14 @@
 //! What a simulation of many workers needs to know of an encapsulation. A case more is a line in [`all`].
 
 use crate::support::sealer::esp_offset;
+use crate::support::vpe::vpe;
 use crate::support::{Side, TunnelSpec};
+use std::num::NonZeroU16;
 use testudo_crypto::Suite;
-use testudo_ipsec::IpsecProtocol;
+use testudo_ipsec::{IpsecProtocol, PacketRules, VpeClasses, VpeRules};
 use testudo_wire::ip::Version;
 use testudo_wire::steering::Steering;
+use testudo_wire::vpe::VpeHeader;
 
 /// What a protected datagram shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,6 +43,10 @@ impl Case {
     }
 }
 
+/// The DSCP of some packets: of VPE they have windows of their own.
+pub const URGENT: u8 = 46;
+const CLASSES: NonZeroU16 = NonZeroU16::new(2).unwrap();
+
 /// Every case: suites with and without ESN, nonces from numbers and from elsewhere, numbers that cross 2^32.
 pub fn all() -> Vec<Case> {
     let ah = Suite::all_for_ah().next().expect("a suite for AH");
@@ -61,7 +68,28 @@ pub fn all() -> Vec<Case> {
             ..esp("ESP across 2^32", TunnelSpec { window: 256, ..spec(Suite::AES256GCM16) })
         },
         Case { show: show_ah, ..esp("AH", TunnelSpec { protocol: IpsecProtocol::Ah, ..spec(ah) }) },
+        of_vpe(),
+        Case {
+            name: "VPE in UDP, across 2^32",
+            spec: TunnelSpec { udp: true, window: 64, ..of_vpe().spec },
+            begins_after: (1 << 32) - 5,
+            ..of_vpe()
+        },
     ]
+}
+
+/// Windows of two classes at each worker.
+pub fn of_vpe() -> Case {
+    let rules = VpeRules::default().with_slots(VpeClasses::of_sets([&[URGENT][..]]), 0, 8);
+    let rules = PacketRules { vpe: Some(Box::new(rules.expect("few"))), ..PacketRules::default() };
+    Case {
+        name: "VPE",
+        spec: TunnelSpec { rules, ..vpe(Suite::ALL_FOR_VPE[0]) },
+        number_bits: 64,
+        show: show_vpe,
+        steering: Steering::ByWindow { classes: CLASSES },
+        begins_after: 0,
+    }
 }
 
 fn word(bytes: &[u8], at: usize) -> u32 {
@@ -75,6 +103,15 @@ fn show_esp(spec: &TunnelSpec, datagram: &[u8]) -> Shown {
     let iv = spec.suite.iv_bytes();
     nonce[..iv].copy_from_slice(&datagram[at + 8..at + 8 + iv]);
     Shown { spi: word(datagram, at), count: 0, number: word(datagram, at + 4).into(), nonce }
+}
+
+/// The nonce is the header but for its SPI; each window of each sender has a count.
+fn show_vpe(spec: &TunnelSpec, datagram: &[u8]) -> Shown {
+    let bytes = &datagram[esp_offset(spec)..];
+    let VpeHeader { sender, window, number, spi } = VpeHeader::parse(bytes).expect("a header of VPE");
+    let mut nonce = [0; 16];
+    nonce[..12].copy_from_slice(&bytes[..12]);
+    Shown { spi, count: u32::from(sender) << 16 | u32::from(window), number, nonce }
 }
 
 /// AH has no nonce: its number must be unique.

@@ -47,6 +47,19 @@ pub enum Fault {
     NumbersApart,
     /// Each worker has a window of its own.
     WindowsApart,
+    /// After the workers have gone, those that start number as if no number had been leased.
+    LeasesForgotten,
+    /// After the workers have gone, those that start know no window.
+    WindowsForgotten,
+    /// Now and then a packet that a worker has sent is gone, and nobody counts it.
+    PacketsVanish,
+}
+
+impl Fault {
+    /// Whether the workers begin with something apart that they must share.
+    fn is_of_sharing(self) -> bool {
+        matches!(self, Self::NumbersApart | Self::WindowsApart)
+    }
 }
 
 pub struct Scenario {
@@ -84,7 +97,8 @@ pub fn packet(from: Side, id: u32) -> Vec<u8> {
     let b = format!("172.16.0.{}", id % 7);
     let bytes = 60 + id as usize * 37 % 300;
     let (source, destination) = if from == Side::A { (a, b) } else { (b, a) };
-    Inner { seed: id.into(), ..Inner::udp(&source, &destination, bytes) }.bytes()
+    let traffic_class = if id.is_multiple_of(3) { encapsulation::URGENT << 2 } else { 0 };
+    Inner { seed: id.into(), traffic_class, ..Inner::udp(&source, &destination, bytes) }.bytes()
 }
 
 impl Scenario {
@@ -201,7 +215,7 @@ impl World {
         }
     }
 
-    fn run(mut self) -> Outcome {
+    fn run_to_end(&mut self) -> Outcome {
         while self.step < self.scenario.steps {
             self.step += 1;
             let at = self.random.usize(..2);
@@ -322,7 +336,7 @@ impl World {
         }
     }
 
-    fn conclude(mut self) -> Outcome {
+    fn conclude(&mut self) -> Outcome {
         for at in [0, 1] {
             self.sites[at].assert_settled();
             let (judge, site, wire) = (&self.judges[at], &self.sites[at], &self.wires[1 - at]);
@@ -344,19 +358,28 @@ impl World {
             self.outcome.replayed += site.dropped(DropReason::ReplayDuplicate);
             self.outcome.not_leased += site.dropped(DropReason::SequenceNotLeased);
         }
-        self.outcome
+        std::mem::take(&mut self.outcome)
     }
 }
 
 /// Runs a scenario; if it fails, prints how to run it again.
 fn run(scenario: Scenario) -> Outcome {
+    run_world(scenario).1
+}
+
+fn run_world(scenario: Scenario) -> (World, Outcome) {
     let Scenario { case, seed: own, is_hostile, is_late, changes, in_order, .. } = &scenario;
     let name = format!(
         "{}, window {}, seed {own:#x}, hostile {is_hostile}, late {is_late}, changes {changes}, \
          in order {in_order}",
         case.name, case.spec.window
     );
-    catch_unwind(AssertUnwindSafe(|| World::new(scenario).run())).unwrap_or_else(|panic| {
+    let run = || {
+        let mut world = World::new(scenario);
+        let outcome = world.run_to_end();
+        (world, outcome)
+    };
+    catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
         eprintln!("scenario: {name}");
         eprintln!(
             "again:    TESTUDO_SEED={:#x} cargo test -p testudo-gateway --test simulation many",
@@ -370,7 +393,8 @@ fn run(scenario: Scenario) -> Outcome {
 fn run_all(salt: u64, is_hostile: bool, window: Option<u32>, in_order: bool) -> Outcome {
     let mut all = Outcome::default();
     let mut number = 0;
-    for case in encapsulation::all() {
+    // An SA of VPE has no order: each of its windows has one, and comes to one worker.
+    for case in encapsulation::all().into_iter().filter(|case| !in_order || case.number_bits < 64) {
         for (is_late, changes) in [(false, false), (false, true), (true, false), (true, true)] {
             number += 1;
             let window = window.unwrap_or(case.spec.window);
@@ -438,10 +462,14 @@ fn many_workers_do_the_same_again_from_the_same_seed() {
 }
 
 fn run_with(fault: Fault) {
-    let case = encapsulation::all().remove(0);
+    run_case_with(encapsulation::all().remove(0), fault);
+}
+
+fn run_case_with(case: Case, fault: Fault) {
     let (seed, steps) = (seed() ^ 4 << 56, 1000);
+    let changes = !fault.is_of_sharing();
     let fault = Some(fault);
-    let (is_late, changes, in_order) = (false, false, false);
+    let (is_late, in_order) = (false, false);
     run(Scenario { case, seed, steps, is_hostile: true, is_late, changes, in_order, fault });
 }
 
@@ -456,4 +484,56 @@ fn many_workers_that_number_by_themselves_are_found() {
 #[should_panic(expected = "delivered")]
 fn many_workers_that_note_replays_by_themselves_are_found() {
     run_with(Fault::WindowsApart);
+}
+
+/// Of VPE: two workers that send in the same windows.
+#[test]
+#[should_panic(expected = "is used twice")]
+fn workers_of_vpe_that_number_the_same_windows_are_found() {
+    run_case_with(encapsulation::of_vpe(), Fault::NumbersApart);
+}
+
+#[test]
+#[should_panic(expected = "delivered")]
+fn workers_of_vpe_that_note_replays_by_themselves_are_found() {
+    run_case_with(encapsulation::of_vpe(), Fault::WindowsApart);
+}
+
+#[test]
+#[should_panic(expected = "is used twice")]
+fn windows_of_vpe_that_begin_again_after_a_crash_are_found() {
+    run_case_with(encapsulation::of_vpe(), Fault::LeasesForgotten);
+}
+
+#[test]
+#[should_panic(expected = "delivered")]
+fn windows_of_vpe_that_are_forgotten_over_a_restart_are_found() {
+    run_case_with(encapsulation::of_vpe(), Fault::WindowsForgotten);
+}
+
+#[test]
+#[should_panic(expected = "Books {")]
+fn packets_of_vpe_that_nobody_counts_are_found() {
+    run_case_with(encapsulation::of_vpe(), Fault::PacketsVanish);
+}
+
+/// The forced interleavings have all that VPE has: many windows of each SA, both classes, numbers beyond 32
+/// bits, crashes, restarts and new keys.
+#[test]
+fn many_workers_of_vpe_use_many_windows() {
+    for case in encapsulation::all().into_iter().filter(|case| case.number_bits == 64) {
+        let begins_after = case.begins_after;
+        let (seed, steps, is_hostile) = (seed() ^ 7 << 56, 3000, true);
+        let (is_late, changes, in_order, fault) = (true, true, false, None);
+        let scenario = Scenario { case, seed, steps, is_hostile, is_late, changes, in_order, fault };
+        let (world, outcome) = run_world(scenario);
+        assert!(outcome.crashes + outcome.restarts > 2 && outcome.keys > 0, "{outcome:?}");
+        for wire in &world.wires {
+            let mut windows = wire.counts();
+            assert!(windows.iter().any(|(window, _)| window % 2 == 1), "the urgent class");
+            assert!(windows.len() > 16, "{windows:?}");
+            windows.retain(|(_, highest)| *highest > 1 << 32);
+            assert_eq!(windows.is_empty(), begins_after == 0, "numbers go on beyond 32 bits");
+        }
+    }
 }

@@ -168,7 +168,7 @@ impl Site {
         let (now, index) = (self.now(), self.case.spec.index());
         let key = *self.keys.outbound.last().expect("a key");
         let outbound = self.outbound(key);
-        if self.fault.is_some() {
+        if self.fault.is_some_and(Fault::is_of_sharing) {
             return self.install_apart(workers, key, &outbound);
         }
         let update = Update { install: vec![self.tunnel(outbound)], ..Update::default() };
@@ -190,9 +190,15 @@ impl Site {
         let OutboundInstall { parameters, peer_window, .. } = of_one;
         let mut parameters = parameters.clone();
         if self.fault == Some(Fault::WindowsApart) {
-            parameters.numbers = parameters.numbers.shared(parameters.sa.esn, *peer_window, workers.len());
+            let (numbers, esn) = (parameters.numbers.clone(), parameters.sa.esn);
+            parameters.numbers = match parameters.sa.suite.is_for_vpe() {
+                true => numbers.gated(esn),
+                false => numbers.shared(esn, *peer_window, workers.len()),
+            };
         }
-        for worker in workers {
+        for (at, worker) in workers.iter_mut().enumerate() {
+            // Of VPE each has its own windows then; of lone workers all have those of the first one.
+            parameters.numbers = parameters.numbers.of_worker(at);
             let key = under(&self.case.spec, key).key_from(self.side).into();
             let outbound = OutboundInstall { parameters: parameters.clone(), key, peer_window: *peer_window };
             let update = Update { install: vec![self.tunnel(outbound)], ..Update::default() };
@@ -315,7 +321,8 @@ impl Site {
         }
         let delivered = member.gateway.protected.take();
         let left = member.gateway.unprotected.take();
-        self.taken += (delivered.len() + left.len()) as u64;
+        let vanishes = self.fault == Some(Fault::PacketsVanish) && delivered.len() > 2;
+        self.taken += (delivered.len() + left.len() - usize::from(vanishes)) as u64;
         delivered.iter().for_each(|packet| judge.deliver(at, packet));
         self.spread_events(at);
         left
@@ -381,6 +388,11 @@ impl Site {
     fn replace(&mut self) {
         self.assert_books();
         self.in_progress = None;
+        match self.fault {
+            Some(Fault::LeasesForgotten) => self.store = LeaseTwin::new(100),
+            Some(Fault::WindowsForgotten) => self.saved.clear(),
+            _ => {}
+        }
         let newest = *self.keys.outbound.last().expect("a key");
         self.keys.outbound = vec![newest];
         let members = std::mem::take(&mut self.members);

@@ -123,6 +123,16 @@ impl Wire {
         now.into_iter().map(|(_, arrival)| arrival).collect()
     }
 
+    /// The counts that numbers were seen of, each with its highest number.
+    pub fn counts(&self) -> Vec<(u32, u64)> {
+        let mut counts = HashMap::<u32, u64>::new();
+        for (_, count, number) in &self.numbers {
+            let highest = counts.entry(*count).or_default();
+            *highest = (*highest).max(*number);
+        }
+        counts.into_iter().collect()
+    }
+
     pub fn is_empty(&self) -> bool {
         self.underway.is_empty()
     }
