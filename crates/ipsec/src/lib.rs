@@ -110,4 +110,6 @@ pub use tunnel::{
     Encapsulation, Endpoints, Fragmentation, InboundParameters, OutboundParameters, SaParameters,
     TunnelParameters,
 };
-pub use vpe::{MAX_WINDOWS_SEEN, SharedWindows, TooManyWindows, VpeClasses, VpeRules, WindowsSeen};
+pub use vpe::{
+    MAX_WINDOWS_SEEN, SharedWindows, TooManyWindows, VpeClasses, VpeRules, WindowsSeen, closed_windows,
+};

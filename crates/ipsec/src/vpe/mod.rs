@@ -39,3 +39,4 @@ pub(crate) use senders::{News, Senders};
 pub use shared_windows::SharedWindows;
 pub(crate) use shared_windows::WorkersWindows;
 pub(crate) use windows::Windows;
+pub use windows::closed_windows;

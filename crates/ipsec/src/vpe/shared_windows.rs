@@ -260,8 +260,11 @@ impl SharedWindows {
         }
         let floor = self.floor.fetch_max(saved.floor(), Ordering::AcqRel).max(saved.floor());
         self.each().for_each(|(_, window)| close(window, floor));
+        // More than there may be now stay, beside those that have come since: a saved one that found no room
+        // would begin anew when there is some.
+        let count = saved.each().count() + usize::try_from(self.made()).unwrap_or(usize::MAX);
+        let limit = limit.max(count.min(PAGE * PAGES));
         for ((_, id), window) in saved.each() {
-            // One too many only if others have come since: then no packet of it is accepted either.
             let is_restored = self.get_or_make(id, limit).is_none_or(|own| own.restore(&window.save()));
             debug_assert!(is_restored, "it was saved by a window of VPE");
         }

@@ -196,3 +196,22 @@ fn bytes_that_are_no_windows_are_refused_unchanged() {
     assert_eq!(both.take(1, &header(3, 9)), Err(DropReason::ReplayDuplicate));
     assert_eq!(both.take(1, &header(3, 10)), Ok(()));
 }
+
+/// As one worker keeps [its own](super::super::windows).
+#[test]
+fn saved_windows_stay_where_several_workers_may_have_fewer() {
+    let mut many = Workers::new(2, 8);
+    for window in 0..5 {
+        assert_eq!(many.take(0, &header(window, 10)), Ok(()));
+    }
+    let mut few = Workers::new(2, 2);
+    assert!(few.restore(&many.0[0].save()));
+    for window in 0..5 {
+        assert_eq!(few.take(1, &header(window, 10)), Err(DropReason::ReplayDuplicate));
+        assert_eq!(few.take(0, &header(window, 11)), Ok(()));
+    }
+    for worker in 0..2 {
+        assert_eq!(few.take(worker, &header(5, 11)), Err(DropReason::VpeWindows));
+    }
+    assert!(Workers::new(2, 1).restore(&few.0[0].save()), "again");
+}

@@ -265,8 +265,31 @@ impl Windows {
             empty.insert((sender, id), window);
             rest = after;
         }
-        (rest.is_empty() && empty.windows.len() <= empty.limit).then_some(empty)
+        // More than there may be now stay, as the peer may send in each: none is made beside them.
+        rest.is_empty().then_some(empty)
     }
+}
+
+/// What is to be kept of saved windows of an SA that is gone, in few bytes: all that each has received is
+/// closed, up to its own highest number. `None` if they are none of VPE.
+#[must_use]
+pub fn closed_windows(saved: &[u8]) -> Option<Vec<u8>> {
+    let (front, mut rest) = saved.split_at_checked(FRONT_BYTES + 8)?;
+    if u64::from_le_bytes(*front.get(8..)?.first_chunk()?) != MANY {
+        return None;
+    }
+    let mut bytes = front.to_vec();
+    while let Some((front, after)) = rest.split_at_checked(WINDOW_FRONT_BYTES) {
+        let [name @ .., n0, n1, n2, n3]: [u8; WINDOW_FRONT_BYTES] = *front.first_chunk()?;
+        let length = usize::try_from(u32::from_le_bytes([n0, n1, n2, n3])).ok()?;
+        let (window, after) = after.split_at_checked(length)?;
+        let closed = ReplayWindow::closed_up_to(ReplayWindow::top_of(window)?);
+        bytes.extend(name);
+        bytes.extend(u32::try_from(closed.len()).ok()?.to_le_bytes());
+        bytes.extend(closed);
+        rest = after;
+    }
+    rest.is_empty().then_some(bytes)
 }
 
 /// Appends a window in its saved form.

@@ -70,7 +70,50 @@ fn saved_windows_carry_their_senders() {
     let mut unicast = Windows::new(8, SIZE);
     assert_eq!(take(&mut unicast, &header(4, 10)), Ok(()));
     assert!(!of_group(8).restore(&unicast.save()));
-    assert!(!of_group(2).restore(&group.save()), "more than there may be");
+}
+
+/// The most is lowered: no saved window is lost, which would take its numbers a second time, and none is made
+/// beside them.
+#[test]
+fn saved_windows_stay_where_there_may_be_fewer() {
+    let mut group = of_group(8);
+    for (sender, window) in [(1, 4), (7, 4), (1, 5)] {
+        assert_eq!(take(&mut group, &VpeHeader { sender, ..header(window, 10) }), Ok(()));
+    }
+    let mut restored = of_group(2);
+    assert!(restored.restore(&group.save()));
+    for (sender, window) in [(1, 4), (7, 4), (1, 5)] {
+        let take = |windows: &mut Windows, n| take(windows, &VpeHeader { sender, ..header(window, n) });
+        assert_eq!(take(&mut restored, 10), Err(DropReason::ReplayDuplicate));
+        assert_eq!(take(&mut restored, 11), Ok(()));
+    }
+    let other = VpeHeader { sender: 1, ..header(6, 11) };
+    assert_eq!(take(&mut restored, &other), Err(DropReason::VpeWindows));
+    assert!(of_group(1).restore(&restored.save()), "again");
+}
+
+/// What is kept of an SA that is gone is little, and each window goes on by itself when the key comes back.
+#[test]
+fn windows_of_a_key_that_comes_back_go_on_by_themselves() {
+    let mut windows = Windows::new(8, SIZE);
+    assert!(windows.restore(&ReplayWindow::closed_up_to(3)));
+    for (window, number) in [(1, 5000), (2, 40), (2, 38)] {
+        assert_eq!(take(&mut windows, &header(window, number)), Ok(()));
+    }
+    let closed = closed_windows(&windows.save()).expect("they are of VPE");
+    assert_eq!((closed.len(), ReplayWindow::top_of(&closed)), (24 + 2 * 24, Some(5000)));
+    assert_eq!(closed_windows(&closed).as_ref(), Some(&closed));
+    let mut back = Windows::new(8, SIZE);
+    assert!(back.restore(&closed));
+    for number in [37, 38, 39, 40] {
+        assert!(take(&mut back, &header(2, number)).is_err(), "{number} may have been received");
+    }
+    assert_eq!(take(&mut back, &header(2, 41)), Ok(()), "behind all others");
+    assert!(take(&mut back, &header(1, 5000)).is_err());
+    assert_eq!(take(&mut back, &header(3, 3)), Err(DropReason::ReplayTooOld));
+    for broken in [&closed[..30], &closed[..23], &[0; 16], &ReplayWindow::new(SIZE, true).save()] {
+        assert_eq!(closed_windows(broken), None);
+    }
 }
 
 /// However many windows there are, a sender that is refused is asked whether it is authentic, and makes none.
