@@ -5,7 +5,7 @@ use super::sa_control::{SaControl, State};
 use super::sas::RunningSa;
 use super::usages;
 use crate::{Fingerprint, StoreError, Usage};
-use testudo_ipsec::ReplayWindow;
+use testudo_ipsec::{ReplayWindow, closed_windows};
 
 /// What is to be remembered of a key whose SA is gone.
 #[derive(Debug)]
@@ -15,11 +15,18 @@ pub(super) struct LastState {
     usage: Option<Usage>,
 }
 
+/// What is kept of a saved window, or of those of VPE.
+fn closed(saved: &[u8]) -> Option<Vec<u8>> {
+    let of_one = || Some(ReplayWindow::closed_up_to(ReplayWindow::top_of(saved)?).to_vec());
+    closed_windows(saved).or_else(of_one)
+}
+
 impl SaControl {
     /// Saves the window and the usage of a key whose SA is gone, now or when the store works again; the
     /// numbers that it has not used return. Of a key that no configuration has, no more than the highest
     /// number is kept, as of keys that are retired: windows of replaced keys would fill the disk until the
-    /// next reload.
+    /// next reload. Of VPE that is the highest one of each window: if a daemon installs the SA again, windows
+    /// that are behind others go on.
     pub(super) fn keep_what_is_known(
         &self,
         state: &mut State,
@@ -28,8 +35,7 @@ impl SaControl {
         window: Option<Vec<u8>>,
     ) {
         let is_configured = sa.key == running.inbound_key;
-        let closed = window.as_deref().filter(|_| !is_configured).and_then(ReplayWindow::top_of);
-        let window = closed.map(|top| ReplayWindow::closed_up_to(top).to_vec()).or(window);
+        let window = if is_configured { window } else { window.as_deref().and_then(closed) };
         let last = LastState { key: sa.key, window, usage: usages::of(sa).map(|(_, usage)| usage) };
         if let Err(error) = self.save_last(&last) {
             tracing::error!("saving what a removed key was used for: {error}; trying again");
@@ -54,5 +60,32 @@ impl SaControl {
             }
             state.unsaved.pop();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of an SA of VPE that a daemon installs again, the window behind all others goes on.
+    #[test]
+    fn windows_of_vpe_are_kept_each_with_its_highest_number() {
+        let (mut fast, mut slow) = (ReplayWindow::new(4096, true), ReplayWindow::new(4096, true));
+        (1..=5000).for_each(|number| fast.commit(number).unwrap());
+        [40, 38].iter().for_each(|number| slow.commit(*number).unwrap());
+        let mut saved = [5000, u64::MAX, 0].map(u64::to_le_bytes).concat();
+        let mut kept = saved.clone();
+        for (id, window) in [(1_u32, &fast), (2, &slow)] {
+            let append = |bytes: &mut Vec<u8>, window: &[u8]| {
+                let front = [(id << 16).to_le_bytes(), (window.len() as u32).to_le_bytes()];
+                bytes.extend(front.concat());
+                bytes.extend(window);
+            };
+            append(&mut saved, &window.save());
+            append(&mut kept, &ReplayWindow::closed_up_to(window.top()));
+        }
+        assert!(saved.len() > 1000);
+        assert_eq!(closed(&saved), Some(kept));
+        assert_eq!(closed(&fast.save()), Some(ReplayWindow::closed_up_to(5000).to_vec()));
     }
 }
