@@ -111,5 +111,6 @@ pub use tunnel::{
     TunnelParameters,
 };
 pub use vpe::{
-    MAX_WINDOWS_SEEN, SharedWindows, TooManyWindows, VpeClasses, VpeRules, WindowsSeen, closed_windows,
+    MAX_WINDOWS_SEEN, SharedWindows, TooManyWindows, VpeClasses, VpeRules, VpeSourcePorts, WindowsSeen,
+    closed_windows,
 };

@@ -11,6 +11,7 @@
 //!   address just then.
 
 use crate::Ipsec;
+use crate::encap::IpsecProtocol;
 use crate::encap::outer_fields::OuterRules;
 use crate::encap::template::OuterTemplate;
 use crate::event::{Event, EventKind};
@@ -18,6 +19,7 @@ use crate::lifetime::Moment;
 use crate::path_mtu::SaName;
 use crate::spd::TunnelIndex;
 use crate::tunnel::{Encapsulation, Endpoints, TunnelParameters};
+use crate::vpe::VpeSourcePorts;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 use testudo_wire::ip::IpHeader;
@@ -53,6 +55,11 @@ impl Ipsec {
         let endpoints = &tunnel.parameters.endpoints;
         let Encapsulation::EspInUdp { local_port, remote_port } = endpoints.encapsulation else { return };
         let Source { spi, address, port, is_newest } = source;
+        // A port that says which window it is says nothing of where the peer receives: there the port is the
+        // tunnel's, and packets of two windows come from one place.
+        let has_windows = tunnel.parameters.protocol == IpsecProtocol::Vpe
+            && tunnel.parameters.rules.of_vpe().source_ports == VpeSourcePorts::PerWindow;
+        let port = if has_windows { remote_port } else { port };
         if endpoints.remote == Some(address) && remote_port == port {
             tunnel.peer_heard = Some(now);
             return;

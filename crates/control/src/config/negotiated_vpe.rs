@@ -69,6 +69,7 @@ pub(super) fn read_negotiated(
         let help = "a daemon says by it which connections are meant: give the interface one";
         section.refuse(walker, "encapsulation", problem.help(help));
     }
+    vpe::refuse_source_ports(section, walker);
     let (port, udp_port) = vpe::read_port(section, walker);
     let keepalive = read_keepalive(section, walker);
     let rules = vpe::read_rules(section, walker, carried, (None, port), facts);

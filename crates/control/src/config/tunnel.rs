@@ -288,7 +288,8 @@ fn read_encapsulation(
     };
     if let Some(carried) = carried {
         let (port, encapsulation) = vpe::read_ends(section, walker, carried);
-        let keepalive = if carried == Carried::InUdp { read_keepalive(section, walker) } else { None };
+        let has_keepalive = carried == Carried::InUdp && !vpe::has_port_per_window(section);
+        let keepalive = if has_keepalive { read_keepalive(section, walker) } else { None };
         return (port, Some(encapsulation), keepalive);
     }
     if udp == Some(false) || !given {

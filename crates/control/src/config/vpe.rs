@@ -1,18 +1,21 @@
 //! Reads what a tunnel of VPE has beyond one of ESP (`docs/VPE.md`): `ip_protocol`, `udp_port`, `slots`,
-//! `classes`, `windows_max`.
+//! `classes`, `windows_max`, `udp_source_ports`.
 
 use super::checks::Facts;
 use super::value::{self, Parsed};
 use super::walk::{Located, Problem, Section, Walker};
 use std::net::IpAddr;
 use testudo_crypto::Suite;
-use testudo_ipsec::{Encapsulation, IpsecProtocol, Mode, VpeClasses, VpeRules};
+use testudo_ipsec::{Encapsulation, IpsecProtocol, Mode, VpeClasses, VpeRules, VpeSourcePorts};
 use testudo_wire::protocol;
 use testudo_wire::vpe::{VPE_PROTOCOL, VPE_UDP_PORT};
 use toml::de::DeValue;
 
 /// The keys that only tunnels of VPE have.
 const KEYS: [&str; 5] = ["ip_protocol", "slots", "classes", "windows_max", "rehash_seconds"];
+/// Whether windows have UDP source ports of their own.
+const SOURCE_PORTS: &str = "udp_source_ports";
+const PER_WINDOW: &str = "per-window";
 /// Sets of DSCP values at most: as many as there are values.
 const MAX_SETS: usize = 64;
 const DSCP_VALUES: usize = 64;
@@ -113,6 +116,37 @@ pub(super) fn read_ends(
     (port, Encapsulation::EspInUdp { local_port: number, remote_port: number })
 }
 
+/// The UDP source ports of a tunnel. Where each window has its own, no NAT may be on the way, so that there
+/// is nothing to keep alive.
+fn read_source_ports(section: &mut Section<'_>, walker: &mut Walker<'_>, carried: Carried) -> VpeSourcePorts {
+    let words = [("one", VpeSourcePorts::One), (PER_WINDOW, VpeSourcePorts::PerWindow)];
+    let ports = section.or_default(walker, SOURCE_PORTS, VpeSourcePorts::One, value::choice(&words));
+    if carried == Carried::ByNumber {
+        let problem = Problem::expected(format!("`{SOURCE_PORTS}` only where VPE is in UDP"));
+        section.refuse(walker, SOURCE_PORTS, problem.help("use `encapsulation = \"vpe-in-udp\"`"));
+    }
+    if ports == VpeSourcePorts::PerWindow {
+        let problem = Problem::expected("no `keepalive_seconds` with `udp_source_ports = \"per-window\"`");
+        let help =
+            "a NAT would map each window apart, and no mapping would lead back: behind one use \"one\"";
+        section.refuse(walker, "keepalive_seconds", problem.help(help));
+    }
+    ports
+}
+
+/// Whether windows have UDP source ports of their own, as far as it is known before that is checked.
+pub(super) fn has_port_per_window(section: &mut Section<'_>) -> bool {
+    let value = section.value(SOURCE_PORTS);
+    value.is_some_and(|value| value.get_ref().as_str() == Some(PER_WINDOW))
+}
+
+/// Refuses [`SOURCE_PORTS`] where a daemon may find a NAT.
+pub(super) fn refuse_source_ports(section: &mut Section<'_>, walker: &mut Walker<'_>) {
+    let problem = Problem::expected(format!("`{SOURCE_PORTS}` only in a tunnel that is configured"));
+    let help = "a daemon may find a NAT, which needs one port for all that is sent: leave it out";
+    section.refuse(walker, SOURCE_PORTS, problem.help(help));
+}
+
 /// VPE's UDP port: where it is given, and its number.
 pub(super) fn read_port(section: &mut Section<'_>, walker: &mut Walker<'_>) -> (Option<Located<u16>>, u16) {
     let port = section.located(walker, "udp_port", value::number_u16(1, u16::MAX));
@@ -141,7 +175,7 @@ pub(super) fn refuse_others(section: &mut Section<'_>, walker: &mut Walker<'_>, 
 
 /// Refuses VPE's keys in a tunnel of ESP or AH.
 pub(super) fn refuse_keys(section: &mut Section<'_>, walker: &mut Walker<'_>) {
-    for key in KEYS.into_iter().chain(["udp_port"]) {
+    for key in KEYS.into_iter().chain(["udp_port", SOURCE_PORTS]) {
         let problem = Problem::expected(format!("`{key}` only with VPE"));
         section.refuse(walker, key, problem.help("add `encapsulation = \"vpe\"` or \"vpe-in-udp\""));
     }
@@ -179,6 +213,7 @@ pub(super) fn read_rules(
             0,
             value::number_u32(0, MAX_REHASH_SECONDS),
         ));
+    let rules = rules.with_source_ports(read_source_ports(section, walker, carried));
     let rules = rules.with_slots(classes, 0, slots).unwrap_or_else(|error| {
         let problem = Problem::expected("at most 65,536 windows, of slots and classes together");
         section.refuse(walker, "slots", problem.help(error.to_string()));

@@ -5,7 +5,7 @@ use super::rule::{End, Match, Rule, Verdict};
 use crate::config::{Configuration, Ike, Network, Networks, OuterProtocol, Remote, Tunnel};
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use testudo_ipsec::{AddressRange, PortRange};
+use testudo_ipsec::{AddressRange, PortRange, VpeSourcePorts};
 
 const ICMP: u8 = 1;
 const UDP: u8 = 17;
@@ -139,7 +139,12 @@ impl<'a> Ends<'a> {
 
     /// The sealed packets.
     fn outer_protocol(&self, protocol: OuterProtocol) -> Rule {
+        let source_ports = self.tunnel.rules.vpe.as_deref().map(|vpe| vpe.source_ports);
         match protocol {
+            // Each window has a source port of its own; the destination's is the tunnel's, at both ends.
+            OuterProtocol::Udp { local_port } if source_ports == Some(VpeSourcePorts::PerWindow) => {
+                self.accept(vec![Match::Protocol(UDP), port(End::Destination, local_port)], "VPE in UDP")
+            }
             OuterProtocol::Esp => self.accept(vec![Match::Protocol(ESP)], "ESP"),
             OuterProtocol::Ah => self.accept(vec![Match::Protocol(AH)], "AH"),
             OuterProtocol::Vpe { number } => self.accept(vec![Match::Protocol(number)], "VPE"),
@@ -174,6 +179,7 @@ impl<'a> Ends<'a> {
 mod tests {
     use super::*;
     use crate::config::tests::MINIMAL;
+    use testudo_ipsec::VpeRules;
 
     #[test]
     fn sealed_packets_of_each_protocol_pass_between_their_ends_alone() {
@@ -182,6 +188,14 @@ mod tests {
         let ours = Match::Addresses(End::Source, AddressRange::host(tunnel.local));
         let Remote::Address(peer) = tunnel.remote else { panic!("{tunnel:?}") };
         let theirs = Match::Addresses(End::Destination, AddressRange::host(peer));
+        let rules = VpeRules::default().with_source_ports(VpeSourcePorts::PerWindow);
+        let mut per_window = tunnel.clone();
+        per_window.rules.vpe = Some(Box::new(rules));
+        for end in [End::Source, End::Destination] {
+            let rule = Ends::of(&per_window, end).outer_protocol(OuterProtocol::Udp { local_port: 4501 });
+            let ports: Vec<_> = rule.matches.iter().filter(|m| matches!(m, Match::Ports(..))).collect();
+            assert_eq!(ports, [&port(End::Destination, 4501)], "from any port, at {end:?}");
+        }
         let local_port = 4500;
         for (protocol, more) in [
             (OuterProtocol::Esp, vec![Match::Protocol(50)]),

@@ -60,5 +60,6 @@ mod transport;
 mod two_passes;
 mod vpe;
 mod vpe_jumbo;
+mod vpe_ports;
 mod vpe_workers;
 mod workers;

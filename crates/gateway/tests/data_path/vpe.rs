@@ -7,7 +7,7 @@ use serde_json::Value;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
 use testudo_crypto::{KeyMaterial, Suite};
-use testudo_ipsec::{Action, PacketRules, Policy, Selector, VpeClasses, VpeRules};
+use testudo_ipsec::{Action, PacketRules, Policy, Selector, VpeClasses, VpeRules, VpeSourcePorts};
 use testudo_packet::DropReason;
 use testudo_wire::ip::Version;
 use testudo_wire::protocol;
@@ -396,8 +396,9 @@ fn flows(packets: usize) -> Vec<Vec<u8>> {
 fn packets_of_a_burst_are_sealed_as_one_by_one() {
     let classes = VpeClasses::of_sets([&[46][..], &[10, 12]]);
     let rules = VpeRules::default().with_slots(classes, 0, 8).expect("24 windows");
-    for (udp, outer) in [(false, Version::V4), (true, Version::V4), (false, Version::V6), (true, Version::V6)]
-    {
+    let per_window = rules.with_source_ports(VpeSourcePorts::PerWindow);
+    let outers = [(false, Version::V4), (true, Version::V4), (false, Version::V6), (true, Version::V6)];
+    for ((udp, outer), rules) in outers.into_iter().flat_map(|outer| [(outer, rules), (outer, per_window)]) {
         let spec = TunnelSpec { udp, outer, ..with(rules) };
         // No packet is shorter than one byte: none is padded.
         let slow = TunnelSpec { rules: PacketRules { tfc_pad_to: 1, ..spec.rules.clone() }, ..spec.clone() };

@@ -20,7 +20,11 @@ use testudo_crypto::{Direction, Job};
 use testudo_packet::{Buffer, DropReason};
 use testudo_wire::ip::{self, IpHeader};
 use testudo_wire::protocol;
+use testudo_wire::udp::UDP_HEADER_BYTES;
 use testudo_wire::vpe::{VPE_HEADER_BYTES, VPE_ICV_AT, VpeHeader, VpePlaintext};
+
+/// Where a UDP header is in the longest outer headers: at their end.
+const UDP_AT: usize = OUTER_BYTES - UDP_HEADER_BYTES;
 
 // What the fast path writes before a packet is the longest outer headers and VPE's own.
 const _: () = assert!(ROOM_BEFORE == OUTER_BYTES + VPE_HEADER_BYTES);
@@ -32,6 +36,9 @@ pub(crate) struct VpeFraming<'a> {
     front: u32,
     auth_start: u32,
     sender: u16,
+    /// What the UDP source port has in every packet, and the bits of the Window ID that it has beside.
+    port: u16,
+    port_mask: u16,
     spi: u32,
     sa: u32,
     then: u8,
@@ -42,11 +49,15 @@ impl<'a> VpeFraming<'a> {
     #[inline]
     pub(crate) fn of(sa: &'a OutboundSa, sa_ref: SaRef) -> Option<Self> {
         let (template, numbers) = (sa.template.as_ref()?, sa.vpe.as_ref()?);
+        let own = template.udp_ports().map_or(0, |(source, _)| source);
+        let (port, port_mask) = numbers.rules().source_ports.first_and_mask(own);
         Some(Self {
             template,
             front: packet_offset(template.bytes() + VPE_HEADER_BYTES),
             auth_start: packet_offset(template.bytes()),
             sender: numbers.rules().sender,
+            port,
+            port_mask,
             spi: sa.spi,
             sa: sa_ref.bits(),
             then: sa.then,
@@ -101,6 +112,10 @@ impl<'a> VpeFraming<'a> {
         let (Ok(total), Some(around)) = (total, job.buffer.around::<ROOM_BEFORE, 0>()) else { return false };
         if let Some((outer, own)) = around.before.split_first_chunk_mut() {
             self.template.stamp_outer::<V6, UDP>(outer, total, content.traffic_class);
+            if UDP {
+                let port = self.port | window & self.port_mask;
+                outer[UDP_AT..UDP_AT + 2].copy_from_slice(&port.to_be_bytes());
+            }
             own[..VPE_ICV_AT].copy_from_slice(&header.to_bytes());
             own[VPE_ICV_AT..].fill(0);
         }
@@ -173,8 +188,13 @@ fn surround(sa: &OutboundSa, packet: &mut Buffer, class: u8, number: u64) -> Opt
     let total = packet.len();
     let bytes = packet.bytes_mut();
     outer.write(bytes.get_mut(..outer_bytes)?, total, class, ATOMIC).ok()?;
-    let header = bytes.get_mut(outer_bytes..)?.first_chunk_mut::<VPE_HEADER_BYTES>()?;
     let (sender, window) = (numbers.rules().sender, numbers.chosen());
+    if let Some((own, _)) = outer.udp_ports() {
+        let port = numbers.rules().source_ports.of_window(own, window);
+        let udp_at = outer_bytes.checked_sub(UDP_HEADER_BYTES)?;
+        bytes.get_mut(udp_at..)?.first_chunk_mut::<2>()?.copy_from_slice(&port.to_be_bytes());
+    }
+    let header = bytes.get_mut(outer_bytes..)?.first_chunk_mut::<VPE_HEADER_BYTES>()?;
     header[..VPE_ICV_AT].copy_from_slice(&VpeHeader { sender, window, number, spi: sa.spi }.to_bytes());
     header[VPE_ICV_AT..].fill(0);
     Some(outer_bytes)

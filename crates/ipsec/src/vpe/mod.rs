@@ -33,7 +33,7 @@ pub(crate) use flow::flow_hash;
 pub(crate) use inbound_windows::{InboundWindows, SaWindows};
 pub(crate) use numbers::Numbers;
 pub(crate) use places::Places;
-pub use rules::{TooManyWindows, VpeClasses, VpeRules};
+pub use rules::{TooManyWindows, VpeClasses, VpeRules, VpeSourcePorts};
 pub use seen::{MAX_WINDOWS_SEEN, WindowsSeen};
 pub(crate) use senders::{News, Senders};
 pub use shared_windows::SharedWindows;

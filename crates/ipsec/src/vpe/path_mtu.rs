@@ -27,7 +27,10 @@ impl Ipsec {
     /// What a quoted packet shows of VPE, if it is of a protocol number or a port where VPE is served.
     pub(crate) fn quoted_vpe(&self, quoted: &QuotedPacket) -> Option<QuotedVpe> {
         let is_vpe = match quoted.header {
-            Some(QuotedHeader::Udp { source_port, .. }) => self.vpe.has_port(source_port),
+            // Whichever end has a port of its window's, or behind a NAT: both of a tunnel are one.
+            Some(QuotedHeader::Udp { source_port, destination_port, .. }) => {
+                self.vpe.has_port(source_port) || self.vpe.has_port(destination_port)
+            }
             Some(QuotedHeader::Ah { .. }) => false,
             _ => self.vpe.is_vpe(quoted.protocol, quoted.version, address_bits(quoted.source)),
         };
@@ -80,7 +83,7 @@ impl Ipsec {
         let is_from_here = quoted.source == ends.local
             && match (ends.encapsulation, quoted.header) {
                 (Encapsulation::EspInUdp { local_port, .. }, Some(QuotedHeader::Udp { source_port, .. })) => {
-                    source_port == local_port
+                    source_port == rules.source_ports.of_window(local_port, vpe.window)
                 }
                 (Encapsulation::Esp, _) => quoted.protocol == rules.ip_protocol,
                 _ => false,

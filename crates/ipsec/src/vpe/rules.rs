@@ -66,6 +66,40 @@ pub struct TooManyWindows {
     classes: u8,
 }
 
+/// The UDP source ports of a tunnel's packets, at both of its ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum VpeSourcePorts {
+    /// The tunnel's own port for all: where a NAT is between the ends, its mapping leads back to the sender.
+    #[default]
+    One,
+    /// One for each window, so that whoever hashes ports spreads windows and keeps each in its order
+    /// ([`of_window`](Self::of_window)). Such a port says nothing of where its sender receives.
+    PerWindow,
+}
+
+impl VpeSourcePorts {
+    /// The first of the ports that say nothing but which window it is: the dynamic ones (RFC 6335 6), as
+    /// VXLAN (RFC 7348 5) and GRE in UDP (RFC 8086 3.2.1) have them. They go up to 65,535.
+    pub const FIRST: u16 = 0xC000;
+
+    /// The source port of a window's packets, of a tunnel with this port of its own.
+    #[must_use]
+    #[inline]
+    pub fn of_window(self, own: u16, window: u16) -> u16 {
+        let (first, mask) = self.first_and_mask(own);
+        first | window & mask
+    }
+
+    /// What every port has, and which bits of a Window ID it has, so that no packet asks which case it is.
+    #[inline]
+    pub(crate) fn first_and_mask(self, own: u16) -> (u16, u16) {
+        match self {
+            Self::One => (own, 0),
+            Self::PerWindow => (Self::FIRST, !Self::FIRST),
+        }
+    }
+}
+
 /// What a tunnel of VPE has beyond one of ESP: its protocol number, its sender's windows, and how many
 /// windows it takes from the peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -79,6 +113,8 @@ pub struct VpeRules {
     /// After so many seconds flows have other windows; 0 for never. At that moment packets of a flow may
     /// overtake one another.
     pub rehash_seconds: u32,
+    /// The UDP source ports of its packets, where they are in UDP.
+    pub source_ports: VpeSourcePorts,
     classes: VpeClasses,
     first_slot: u16,
     slots: u16,
@@ -89,7 +125,17 @@ impl Default for VpeRules {
         let (classes, first_slot) = (VpeClasses::default(), 0);
         let (slots, windows_max) = (Self::SLOTS, Self::WINDOWS_MAX);
         let ip_protocol = VPE_PROTOCOL;
-        Self { ip_protocol, sender: 0, windows_max, rehash_seconds: 0, classes, first_slot, slots }
+        let source_ports = VpeSourcePorts::One;
+        Self {
+            ip_protocol,
+            sender: 0,
+            windows_max,
+            rehash_seconds: 0,
+            source_ports,
+            classes,
+            first_slot,
+            slots,
+        }
     }
 }
 
@@ -115,6 +161,12 @@ impl VpeRules {
     #[must_use]
     pub fn with_rehash(self, rehash_seconds: u32) -> Self {
         Self { rehash_seconds, ..self }
+    }
+
+    /// The same with these UDP source ports.
+    #[must_use]
+    pub fn with_source_ports(self, source_ports: VpeSourcePorts) -> Self {
+        Self { source_ports, ..self }
     }
 
     /// The same with so many windows at the most from the peer.

@@ -25,6 +25,7 @@ pub(crate) struct Channel<S> {
 enum Receiver {
     Udp(Box<UdpReceiver>),
     Raw(RawReceiver),
+    Nothing,
 }
 
 impl Channel<Socket> {
@@ -36,10 +37,10 @@ impl Channel<Socket> {
 impl<S: MessageSocket> Channel<S> {
     pub(crate) fn new(endpoint: Endpoint, socket: S) -> Self {
         let is_udp = endpoint.encapsulation.is_udp();
-        let receiver = if is_udp {
-            Receiver::Udp(Box::new(UdpReceiver::new()))
-        } else {
-            Receiver::Raw(RawReceiver::new(&endpoint))
+        let receiver = match endpoint.encapsulation.receives() {
+            false => Receiver::Nothing,
+            true if is_udp => Receiver::Udp(Box::new(UdpReceiver::new())),
+            true => Receiver::Raw(RawReceiver::new(&endpoint)),
         };
         Self { socket, endpoint, receiver, joins: is_udp, dont_fragment: true }
     }
@@ -59,6 +60,7 @@ impl<S: MessageSocket> Channel<S> {
             let outcome = match &mut self.receiver {
                 Receiver::Udp(receiver) => receiver.receive(&self.socket, &self.endpoint, pool, batch, done),
                 Receiver::Raw(receiver) => receiver.receive(&self.socket, &self.endpoint, pool, batch, done),
+                Receiver::Nothing => return Ok(()),
             };
             match outcome {
                 Err(error) if is_fatal(&error) => return Err(error),

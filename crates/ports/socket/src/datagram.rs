@@ -54,7 +54,7 @@ impl Datagram {
         match header.protocol {
             protocol::UDP if header.fragment.is_none() => {
                 let udp = UdpHeader::parse(header.payload(packet)).map_err(reason)?;
-                let own = |e: &Endpoint| e.encapsulation.udp_port() == Some(udp.source_port);
+                let own = |e: &Endpoint| e.encapsulation.sends(udp.source_port, udp.destination_port);
                 if let Some((index, endpoint)) = find(&header, endpoints, own) {
                     // A raw socket sends the UDP header, too, and its address has no port.
                     let (removed, port) = match endpoint.encapsulation.is_udp() {

@@ -203,7 +203,9 @@ fn concerns<'a>(datagram: &[u8], endpoints: impl Iterator<Item = &'a Endpoint>) 
 /// Whether a quoted datagram shows what those of an endpoint show.
 fn is_of(quoted: &QuotedPacket, endpoint: &Endpoint) -> bool {
     let has_header = match (endpoint.encapsulation, quoted.header) {
-        (end, Some(QuotedHeader::Udp { source_port, .. })) => end.udp_port() == Some(source_port),
+        (end, Some(QuotedHeader::Udp { source_port, destination_port, .. })) => {
+            end.sends(source_port, destination_port)
+        }
         (Encapsulation::RawEsp, Some(QuotedHeader::Esp { .. })) => true,
         (Encapsulation::RawAh, Some(QuotedHeader::Ah { .. })) => true,
         (Encapsulation::RawVpe { number }, _) => quoted.protocol == number && quoted.vpe.is_some(),

@@ -12,6 +12,9 @@ use testudo_wire::ip::Version;
 use testudo_wire::protocol;
 use testudo_wire::steering::Steering;
 
+/// Ports from this one on belong to no service (RFC 6335 6).
+const FIRST_DYNAMIC_PORT: u16 = 0xC000;
+
 /// How protected datagrams cross the network at an endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Encapsulation {
@@ -25,6 +28,13 @@ pub enum Encapsulation {
     /// socket takes the ESP from beside it. Needs CAP_NET_RAW to open.
     UdpBeside {
         /// The daemon's UDP port.
+        port: u16,
+    },
+    /// What is sent in UDP to this port of the peer's from ports that nobody receives at, by a raw socket: the
+    /// dynamic ones (RFC 6335 6), by which VPE shows its windows. It receives nothing. Needs CAP_NET_RAW to
+    /// open.
+    UdpFromMany {
+        /// The peer's UDP port.
         port: u16,
     },
     /// ESP as IP protocol 50 (RFC 4303). Needs CAP_NET_RAW to open.
@@ -43,7 +53,9 @@ impl Encapsulation {
     #[must_use]
     pub const fn protocol(self) -> u8 {
         match self {
-            Encapsulation::Udp { .. } | Encapsulation::UdpBeside { .. } => protocol::UDP,
+            Encapsulation::Udp { .. }
+            | Encapsulation::UdpBeside { .. }
+            | Encapsulation::UdpFromMany { .. } => protocol::UDP,
             Encapsulation::RawEsp => protocol::ESP,
             Encapsulation::RawAh => protocol::AH,
             Encapsulation::RawVpe { number } => number,
@@ -55,17 +67,38 @@ impl Encapsulation {
         matches!(self, Encapsulation::Udp { .. })
     }
 
-    /// The local UDP port.
+    /// The local UDP port, at which it receives.
     pub(crate) const fn udp_port(self) -> Option<u16> {
         match self {
             Encapsulation::Udp { port } | Encapsulation::UdpBeside { port } => Some(port),
-            Encapsulation::RawEsp | Encapsulation::RawAh | Encapsulation::RawVpe { .. } => None,
+            _ => None,
         }
+    }
+
+    /// Whether datagrams with these UDP ports are its own.
+    pub(crate) const fn sends(self, source_port: u16, destination_port: u16) -> bool {
+        match self {
+            Encapsulation::Udp { port } | Encapsulation::UdpBeside { port } => port == source_port,
+            Encapsulation::UdpFromMany { port } => {
+                port == destination_port && source_port >= FIRST_DYNAMIC_PORT
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether anything comes to it.
+    pub(crate) const fn receives(self) -> bool {
+        !matches!(self, Encapsulation::UdpFromMany { .. })
+    }
+
+    /// Whether a raw socket sends its datagrams with the UDP header that they have.
+    pub(crate) const fn has_own_udp_header(self) -> bool {
+        matches!(self, Encapsulation::UdpBeside { .. } | Encapsulation::UdpFromMany { .. })
     }
 
     /// Whether the kernel writes the IP header when it sends, and fragments.
     pub(crate) const fn has_kernels_header(self) -> bool {
-        self.udp_port().is_some()
+        self.is_udp() || self.has_own_udp_header()
     }
 }
 
@@ -85,6 +118,9 @@ impl fmt::Display for Endpoint {
             Encapsulation::Udp { port } => write!(f, "udp {}", SocketAddr::new(self.local, port)),
             Encapsulation::UdpBeside { port } => {
                 write!(f, "udp {} (beside IKE)", SocketAddr::new(self.local, port))
+            }
+            Encapsulation::UdpFromMany { port } => {
+                write!(f, "udp {} from a port for each window, to port {port}", self.local)
             }
             Encapsulation::RawEsp => write!(f, "esp {}", self.local),
             Encapsulation::RawAh => write!(f, "ah {}", self.local),
@@ -200,7 +236,16 @@ pub(crate) fn endpoint(
             }
             Role::Further => open_udp(endpoint.local, port, config, true)?,
         },
-        Encapsulation::UdpBeside { port } => (open_beside(endpoint, port, config, role)?, endpoint),
+        Encapsulation::UdpBeside { port } => {
+            let socket = open_raw_udp(endpoint, config)?;
+            if role != Role::Further {
+                let raw = Raw { version: Version::of(endpoint.local), content: Content::EspInUdp(port) };
+                let set = socket.set_filter(&raw.program(Steering::BySpi, &[WHOLE]));
+                set.map_err(io_error(format!("set the filter of the raw socket for {endpoint}")))?;
+            }
+            (socket, endpoint)
+        }
+        Encapsulation::UdpFromMany { .. } => (open_raw_udp(endpoint, config)?, endpoint),
         Encapsulation::RawEsp => (open_raw(endpoint, ipproto::ESP, config, role)?, endpoint),
         Encapsulation::RawAh => (open_raw(endpoint, ipproto::AH, config, role)?, endpoint),
         Encapsulation::RawVpe { number } => {
@@ -255,21 +300,15 @@ fn set_kernels_header(socket: &Socket, config: &SocketConfig) -> io::Result<()> 
     }
 }
 
-/// Opens a raw socket that receives the ESP in UDP to a port that another socket has, and sends datagrams of
-/// UDP with their UDP header. The kernel makes the IP header, so that it fragments as it does for UDP
+/// Opens a raw socket that sends datagrams of UDP with their UDP header, and receives nothing until its
+/// filter lets something pass. The kernel makes the IP header, so that it fragments as it does for UDP
 /// sockets.
-fn open_beside(
-    endpoint: Endpoint,
-    port: u16,
-    config: &SocketConfig,
-    role: Role,
-) -> Result<Socket, OpenError> {
+fn open_raw_udp(endpoint: Endpoint, config: &SocketConfig) -> Result<Socket, OpenError> {
     let local = endpoint.local;
     let socket = new_socket(local, SocketType::RAW, ipproto::UDP)?;
     let action = |what: &str| format!("{what} of the raw socket for {endpoint}");
     // Until now all UDP of the host has come. First nothing more comes, so that the queue has an end.
-    let set_filter = |program: &[_]| socket.set_filter(program).map_err(io_error(action("set the filter")));
-    set_filter(&filter::NOTHING)?;
+    socket.set_filter(&filter::NOTHING).map_err(io_error(action("set the filter")))?;
     prepare(&socket, local, config, &action)?;
     if local.is_ipv6() {
         for option in RAW_IPV6_REPORTS {
@@ -282,10 +321,6 @@ fn open_beside(
     let address = SocketAddr::new(local, 0);
     rustix::net::bind(&socket, &address).map_err(|e| bind_error(address, e.into()))?;
     socket.discard_received();
-    if role != Role::Further {
-        let raw = Raw { version: Version::of(local), content: Content::EspInUdp(port) };
-        set_filter(&raw.program(Steering::BySpi, &[WHOLE]))?;
-    }
     Ok(socket)
 }
 

@@ -19,6 +19,7 @@ const MAX_QUEUES: u32 = 256;
 /// | endpoint | how its sockets share |
 /// | --- | --- |
 /// | UDP | one program for the port (`SO_REUSEPORT`): each datagram has one socket, also while queues change |
+/// | UDP from many ports | sends alone: a socket for each queue, which gets nothing |
 /// | raw, and beside IKE | the kernel copies each datagram to each raw socket: a filter lets its share pass |
 ///
 /// Both are classic BPF, which needs no privilege, and compute [`Steering::queue`]. IKE's messages,
@@ -241,10 +242,10 @@ impl SocketQueues {
 }
 
 impl Raw {
-    /// The raw socket of an endpoint, if it has one.
+    /// The raw socket by which an endpoint receives, if it has one.
     fn of(end: &Endpoint) -> Option<Self> {
         let content = match end.encapsulation {
-            Encapsulation::Udp { .. } => return None,
+            Encapsulation::Udp { .. } | Encapsulation::UdpFromMany { .. } => return None,
             Encapsulation::UdpBeside { port } => Content::EspInUdp(port),
             // VPE has its windows where ESP has its SPI.
             Encapsulation::RawEsp | Encapsulation::RawVpe { .. } => Content::Esp,

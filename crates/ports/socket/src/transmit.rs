@@ -5,7 +5,7 @@ use crate::channel::{Channel, is_fatal};
 use crate::control::Control;
 use crate::datagram::{Datagram, Way};
 use crate::kernel::{MessageSocket, Outgoing};
-use crate::open::{Encapsulation, Endpoint};
+use crate::open::Endpoint;
 use arrayvec::ArrayVec;
 use std::io::{self, IoSlice};
 use std::ops::Range;
@@ -94,8 +94,7 @@ fn address_all<S>(channels: &[Channel<S>], batch: &Batch, mtu: usize, datagrams:
 /// Writes the UDP checksum of what leaves by raw sockets over IPv6, where there must be one (RFC 8200 8.1)
 /// and no UDP socket computes it. Over IPv4 none is as good (RFC 3948 2.1).
 fn complete_checksums<S>(channels: &[Channel<S>], datagrams: &Datagrams, batch: &mut Batch) {
-    let needs_one =
-        |end: &Endpoint| end.local.is_ipv6() && matches!(end.encapsulation, Encapsulation::UdpBeside { .. });
+    let needs_one = |end: &Endpoint| end.local.is_ipv6() && end.encapsulation.has_own_udp_header();
     if !channels.iter().any(|channel| needs_one(&channel.endpoint)) {
         return;
     }

@@ -3,11 +3,12 @@
 use crate::exit::{Failure, Kind, failure};
 use crate::interface;
 use crate::ports::spread::QueueSets;
+use std::collections::HashSet;
 use std::num::{NonZeroU16, NonZeroU32};
 use testudo_control::Configuration;
 use testudo_control::config::{Action, OuterEndpoint, OuterProtocol, SpreadInbound, Tunnel};
 use testudo_gateway::Role;
-use testudo_ipsec::{IpsecProtocol, Mode};
+use testudo_ipsec::{IpsecProtocol, Mode, VpeSourcePorts};
 use testudo_packet::Port;
 use testudo_port_socket::{
     Encapsulation, Endpoint, Membership, OpenError, SocketConfig, SocketPort, SocketQueues,
@@ -90,6 +91,18 @@ pub fn endpoint(OuterEndpoint { local, protocol }: OuterEndpoint) -> Endpoint {
     Endpoint { local, encapsulation }
 }
 
+/// The sockets that tunnels send by alone: those of VPE whose windows have UDP source ports of their own.
+pub fn sending_endpoints(configuration: &Configuration) -> Vec<Endpoint> {
+    let of = |tunnel: &Tunnel| match (tunnel.encapsulation, tunnel.rules.vpe.as_deref()?.source_ports) {
+        (testudo_ipsec::Encapsulation::EspInUdp { remote_port: port, .. }, VpeSourcePorts::PerWindow) => {
+            Some(Endpoint { local: tunnel.local, encapsulation: Encapsulation::UdpFromMany { port } })
+        }
+        _ => None,
+    };
+    let mut seen = HashSet::new();
+    configuration.tunnels.iter().filter_map(of).filter(|end| seen.insert(*end)).collect()
+}
+
 /// The sockets of a configuration, without a mark where the system refuses that alone.
 fn open_marked(
     mut config: SocketConfig,
@@ -157,6 +170,7 @@ pub fn open_sockets(
     let (optional, needed): (Vec<_>, Vec<_>) =
         configuration.outer_endpoints().into_iter().partition(|end| configuration.is_optional(end));
     let mut config = SocketConfig::new(needed.into_iter().map(endpoint).collect());
+    config.endpoints.extend(sending_endpoints(configuration));
     config.optional = optional.into_iter().map(endpoint).collect();
     config.groups = configuration.groups().map(|(group, local)| Membership { group, local }).collect();
     config.interface.clone_from(&configuration.unprotected.interface);

@@ -133,6 +133,7 @@ impl XdpPort {
         let (optional, needed): (Vec<_>, Vec<_>) =
             ends.into_iter().partition(|end| configuration.is_optional(end));
         let mut config = SocketConfig::new(needed.into_iter().map(host::endpoint).collect());
+        config.endpoints.extend(host::sending_endpoints(configuration));
         config.optional = optional.into_iter().map(host::endpoint).collect();
         config.interface.clone_from(&configuration.unprotected.interface);
         let errors = IcmpErrors::open(&config).map_err(failure(Kind::Port))?;

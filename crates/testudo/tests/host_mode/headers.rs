@@ -11,11 +11,13 @@ use std::net::{Shutdown, TcpListener, TcpStream, UdpSocket};
 use std::thread;
 use testudo_judge::harness::{Suite, TestResult};
 use testudo_lab::capture::{Capture, WHOLE};
+use testudo_lab::traffic::Stream;
 
 pub fn tests<'a>(suite: Suite<'a, Link>) -> Suite<'a, Link> {
     suite
         .test("outer_headers_follow_the_inner_ones_as_the_tunnel_says", v4_fields)
         .test("outer_flow_labels_tell_flows_apart_only_where_that_is_wanted", flow_labels)
+        .test("windows_of_vpe_have_udp_source_ports_of_their_own_where_that_is_wanted", source_ports)
         .test("tcp_segments_fit_a_narrow_path_from_the_start", clamps_mss)
 }
 
@@ -44,6 +46,73 @@ fn ping(link: &Link, tos: u8, df: &str) -> TestResult {
     let tos = tos.to_string();
     link.a.run(&["ping", "-q", "-c", "3", "-i", "0.02", "-W", "5", "-Q", &tos, "-M", df, "-s", "100", B])?;
     Ok(())
+}
+
+/// Many flows in both directions, between gateways that know each other's address and such that learn it:
+/// every window has one port, which no other has, and neither gateway takes that for a move.
+fn source_ports(link: &mut Link) -> TestResult {
+    for (learns, is_per_window) in [(false, true), (true, true), (false, false)] {
+        let mut ends = pair(true)?;
+        let ports = if is_per_window { "per-window" } else { "one" };
+        for end in &mut ends {
+            let tunnel = &mut end.tunnels[0];
+            tunnel.vpe = true;
+            tunnel.more = format!(
+                "allow_manual_counter_nonce = true\nclasses = [[46]]\nudp_source_ports = \"{ports}\""
+            );
+            for sa in [&mut tunnel.outbound, &mut tunnel.inbound] {
+                // Of VPE it is the cipher's key alone.
+                sa.key.truncate(32);
+            }
+        }
+        let [a, mut b] = ends;
+        if learns {
+            b.tunnels[0].remote = "any".to_owned();
+        }
+        let (left, _) = link.start_a(&a)?;
+        let (right, _) = link.start_b(&b)?;
+        for (from, work) in [([192, 0, 2, 1], [A, B]), ([192, 0, 2, 2], [B, A])] {
+            let (here, there) = if work[0] == A { (&link.a, &link.b) } else { (&link.b, &link.a) };
+            let packets = seen(link, &from, || {
+                let mut streams = Vec::new();
+                for _ in 0..24 {
+                    streams.push(Stream::start((here, work[0]), (there, work[1]))?);
+                }
+                streams.iter().try_for_each(|stream| stream.flows(10))?;
+                for stream in streams {
+                    let (_, lost) = stream.end()?;
+                    ensure(lost.is_empty(), || format!("lost: {lost:?}\n{}", left.log()))?;
+                }
+                Ok(())
+            })?;
+            spread_over_ports(&packets, is_per_window)?;
+        }
+        for log in [left.log(), right.log()] {
+            let moves =
+                log.lines().filter(|line| line.contains("moved") || line.contains("the peer is at")).count();
+            ensure(moves <= usize::from(learns), || format!("a peer that moved: {log}"))?;
+        }
+        left.stop()?;
+        right.stop()?;
+    }
+    Ok(())
+}
+
+/// Whether outer datagrams of VPE have a source port for each window, or one for all, and one destination.
+fn spread_over_ports(packets: &[Vec<u8>], is_per_window: bool) -> TestResult {
+    let mut windows = HashSet::new();
+    for packet in packets {
+        let port = |at: usize| u16::from_be_bytes([packet[at], packet[at + 1]]);
+        let window = u16::from_le_bytes([packet[30], packet[31]]);
+        let expected = if is_per_window { 0xC000 + window } else { 4501 };
+        let (source, destination) = (port(20), port(22));
+        ensure((source, destination) == (expected, 4501), || {
+            format!("window {window} goes from port {source} to {destination}")
+        })?;
+        windows.insert(window);
+    }
+    // Twenty-four flows in eight windows of the default class.
+    ensure(windows.len() > 2, || format!("{windows:?}"))
 }
 
 fn v4_fields(link: &mut Link) -> TestResult {

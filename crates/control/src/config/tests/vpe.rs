@@ -2,7 +2,7 @@
 
 use super::*;
 use testudo_crypto::Suite;
-use testudo_ipsec::{VpeClasses, VpeRules};
+use testudo_ipsec::{VpeClasses, VpeRules, VpeSourcePorts};
 
 const ALLOWED: &str = "allow_manual_counter_nonce = true\n";
 
@@ -34,6 +34,25 @@ fn a_tunnel_of_vpe_has_its_protocol_number_or_its_port() {
     let encapsulation = Encapsulation::EspInUdp { local_port: 7000, remote_port: 7000 };
     assert_eq!(udp.encapsulation, encapsulation);
     assert!(good(&in_udp("").replace("\"192.0.2.2\"", "\"any\"")).tunnels[0].remote == Remote::Any);
+}
+
+/// A NAT, which needs keepalives, would map each port apart; a daemon may find one.
+#[test]
+fn windows_may_have_udp_source_ports_of_their_own() {
+    let ports = |lines: &str| good(&in_udp(lines)).tunnels[0].rules.of_vpe().source_ports;
+    assert_eq!([ports(""), ports("udp_source_ports = \"one\"")], [VpeSourcePorts::One; 2]);
+    const PER_WINDOW: &str = "udp_source_ports = \"per-window\"";
+    assert_eq!(ports(PER_WINDOW), VpeSourcePorts::PerWindow);
+    let tunnel = &good(&in_udp(&format!("udp_port = 7000\n{PER_WINDOW}"))).tunnels[0];
+    assert_eq!((tunnel.outer_protocol(), tunnel.keepalive), (OuterProtocol::Udp { local_port: 7000 }, None));
+    expect(&in_udp(&format!("{PER_WINDOW}\nkeepalive_seconds = 20")), &["no `keepalive_seconds`", "NAT"]);
+    expect(&in_udp("udp_source_ports = \"two\""), &["\"one\"", "\"per-window\""]);
+    expect(&vpe(PER_WINDOW), &["only where VPE is in UDP", "vpe-in-udp"]);
+    expect(&in_tunnel(PER_WINDOW), &["only with VPE"]);
+    let interface = format!("if_id = 42\nencapsulation = \"vpe-in-udp\"\n{PER_WINDOW}");
+    let text =
+        format!("[ike]\nsocket = \"x.sock\"\n{MINIMAL}[[interface]]\nname = \"ipsec0\"\n{interface}\n");
+    expect(&text, &["interface[ipsec0].udp_source_ports", "a daemon may find a NAT"]);
 }
 
 #[test]

@@ -14,6 +14,7 @@
 mod ah;
 mod beside;
 mod esp;
+mod from_many;
 mod support;
 mod wildcard;
 
@@ -25,6 +26,7 @@ fn main() {
     esp::tests(&sites);
     ah::tests(&sites);
     beside::tests(&sites);
+    from_many::tests(&sites);
     wildcard::tests(&sites);
     println!("raw: ok");
 }
