@@ -1,0 +1,103 @@
+//! Jobs that go to the device together.
+
+use crate::device::{BIN_WORDS, JOB_WORDS, Launch};
+use crate::place::{MARK_WORD, Placed};
+use std::cmp::Reverse;
+use std::time::Instant;
+use testudo_crypto::Job;
+
+/// A batch: it gathers jobs, is with the device, or gives its jobs back.
+pub(crate) struct Batch {
+    /// Which of the device's batches it is.
+    pub index: usize,
+    /// Jobs that are not given back yet.
+    jobs: Vec<Option<Job>>,
+    placed: Vec<Placed>,
+    /// The jobs' places, in the order of the plan.
+    order: Vec<usize>,
+    /// How much of the arena is in use, in bytes.
+    pub arena_bytes: usize,
+    /// How many jobs were given back.
+    given_back: usize,
+    pub mark: u32,
+    pub launched: Instant,
+}
+
+impl Batch {
+    /// Room for `jobs` jobs, all of it allocated here.
+    pub(crate) fn new(index: usize, jobs: usize) -> Self {
+        Self {
+            index,
+            jobs: Vec::with_capacity(jobs),
+            placed: Vec::with_capacity(jobs),
+            order: Vec::with_capacity(jobs),
+            arena_bytes: 0,
+            given_back: 0,
+            mark: 0,
+            launched: Instant::now(),
+        }
+    }
+
+    /// Whether no more jobs fit.
+    pub(crate) fn is_full(&self) -> bool {
+        self.jobs.len() == self.jobs.capacity()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.jobs.is_empty()
+    }
+
+    /// Jobs that are not given back.
+    pub(crate) fn left(&self) -> usize {
+        self.jobs.len() - self.given_back
+    }
+
+    /// Adds a job that is in the arena.
+    pub(crate) fn push(&mut self, job: Job, placed: Placed) {
+        self.arena_bytes = placed.end;
+        self.jobs.push(Some(job));
+        self.placed.push(placed);
+    }
+
+    /// The next job to be given back, in the order in which they came.
+    pub(crate) fn pop(&mut self) -> Option<(Job, Placed)> {
+        let at = self.given_back;
+        let job = self.jobs.get_mut(at)?.take()?;
+        self.given_back += 1;
+        self.placed.get(at).map(|placed| (job, *placed))
+    }
+
+    /// Empties it for new jobs.
+    pub(crate) fn clear(&mut self) {
+        self.jobs.clear();
+        self.placed.clear();
+        self.order.clear();
+        (self.arena_bytes, self.given_back) = (0, 0);
+    }
+
+    /// Writes the plan: jobs by kind, the longest first, in bins of one kind and up to `lanes` jobs. `None`
+    /// if the plan is too short.
+    pub(crate) fn plan(&mut self, mark: u32, lanes: usize, plan: &mut [u32]) -> Option<Launch> {
+        self.mark = mark;
+        self.order.clear();
+        self.order.extend(0..self.placed.len());
+        let placed = &self.placed;
+        self.order.sort_unstable_by_key(|n| (placed[*n].work.kind, Reverse(placed[*n].bytes)));
+        let same_kind = |a: &usize, b: &usize| placed[*a].work.kind == placed[*b].work.kind;
+        let bins = || self.order.chunk_by(same_kind).flat_map(|kind| kind.chunks(lanes.max(1)));
+        let count = bins().count();
+        let mut at = count * BIN_WORDS;
+        for (bin, jobs) in bins().enumerate() {
+            let kind = placed[*jobs.first()?].work.kind;
+            let words = [kind, u32::try_from(at).ok()?, u32::try_from(jobs.len()).ok()?, 0];
+            plan.get_mut(bin * BIN_WORDS..)?.first_chunk_mut().map(|to| *to = words)?;
+            for job in jobs {
+                let to: &mut [u32; JOB_WORDS] = plan.get_mut(at..)?.first_chunk_mut()?;
+                *to = placed[*job].words;
+                to[MARK_WORD] = mark;
+                at += JOB_WORDS;
+            }
+        }
+        Some(Launch { bins: count, plan_words: at, arena_bytes: self.arena_bytes })
+    }
+}

@@ -1,0 +1,307 @@
+//! The safe engine.
+
+use crate::NAME;
+use crate::batch::Batch;
+use crate::device::{Device, Sizes};
+use crate::opencl::OpenClDevice;
+use crate::place::{self, Unplaced};
+use crate::work::{RawKey, Work};
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+use testudo_crypto::{
+    Capability, Direction, Engine, EngineError, Job, JobStatus, KeyId, KeyMaterial, KeyTable, Suite,
+};
+use zeroize::Zeroizing;
+
+/// The longest text: more than an IP datagram can carry.
+const MAX_TEXT_BYTES: usize = 65_535;
+/// Batches that the device has at a time: while one is computed another one is copied.
+const UNDER_WAY: usize = 2;
+/// How long a device may keep a batch. The gateway waits a second for a job.
+const PATIENCE: Duration = Duration::from_millis(750);
+/// Jobs that the engine wants at a time.
+const PREFERRED_BURST: usize = 64;
+
+/// Which device, and how much memory it is given.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GpuConfig {
+    /// A part of the device's name or of its platform's, in any case. Without it the first GPU is taken, and
+    /// a processor (PoCL) never.
+    pub device: Option<String>,
+    /// Keys that the device may hold.
+    pub keys: usize,
+    /// Jobs of a batch at most; each has 2 KB of the arena on average.
+    pub batch_jobs: usize,
+}
+
+impl Default for GpuConfig {
+    fn default() -> Self {
+        Self { device: None, keys: 16_384, batch_jobs: 4_096 }
+    }
+}
+
+impl GpuConfig {
+    pub(crate) fn sizes(&self) -> Sizes {
+        let jobs = self.batch_jobs.max(1);
+        // One of the longest packets must fit.
+        let arena_bytes = jobs.saturating_mul(2048).max(2 * MAX_TEXT_BYTES).next_multiple_of(4096);
+        Sizes { batches: UNDER_WAY + 1, batch_jobs: jobs, arena_bytes, keys: self.keys.max(1) }
+    }
+}
+
+/// A key that the device holds.
+struct Key {
+    work: Work,
+    slot: u32,
+    salt: Box<Zeroizing<[u8; 4]>>,
+}
+
+/// The engine on one device.
+pub struct GpuEngine {
+    device: Box<dyn Device>,
+    keys: KeyTable<Key>,
+    /// Slots of keys that are in no use.
+    free_slots: Vec<u32>,
+    /// Batches that are empty.
+    free: Vec<Batch>,
+    /// The batch that gathers jobs.
+    open: Option<Batch>,
+    /// Batches that the device has, or whose jobs are being given back: the first.
+    under_way: VecDeque<Batch>,
+    /// Whether the first has ended.
+    first_is_done: bool,
+    mark: u32,
+    /// Why the device is out of service.
+    broken: Option<String>,
+    patience: Duration,
+}
+
+impl GpuEngine {
+    /// Opens the device and builds the kernels for it: seconds, where the driver has not done it before. The
+    /// caller has it compute known answers ([`testudo_crypto::self_test`]) before it is used.
+    ///
+    /// # Errors [`EngineError::Unavailable`]: there is no OpenCL, no such device, not enough memory, or the
+    /// kernels cannot be built, with the compiler's words.
+    pub fn open(config: &GpuConfig) -> Result<Self, EngineError> {
+        let sizes = config.sizes();
+        let opened = OpenClDevice::open(config.device.as_deref(), sizes);
+        let device = opened.map_err(|reason| EngineError::Unavailable { engine: NAME, reason })?;
+        Ok(Self::over(Box::new(device), sizes))
+    }
+
+    /// On a device that is open.
+    pub(crate) fn over(device: Box<dyn Device>, sizes: Sizes) -> Self {
+        let slots = u32::try_from(sizes.keys.min(KeyTable::<Key>::MAX_KEYS)).unwrap_or(0);
+        Self {
+            device,
+            keys: KeyTable::new(sizes.keys),
+            free_slots: (0..slots).rev().collect(),
+            free: (0..sizes.batches).rev().map(|index| Batch::new(index, sizes.batch_jobs)).collect(),
+            open: None,
+            under_way: VecDeque::with_capacity(sizes.batches),
+            first_is_done: false,
+            mark: 0,
+            broken: None,
+            patience: PATIENCE,
+        }
+    }
+
+    /// How long the device may keep a batch.
+    #[cfg(test)]
+    pub(crate) fn set_patience(&mut self, patience: Duration) {
+        self.patience = patience;
+    }
+
+    /// Takes the device out of service, once.
+    #[cold]
+    fn break_down(&mut self, reason: String) {
+        if self.broken.is_none() {
+            tracing::error!("engine {NAME} is out of service until a restart: {reason}");
+            self.broken = Some(reason);
+        }
+    }
+
+    /// Does something with the device, unless that is out of service.
+    fn with_device(&mut self, what: impl FnOnce(&mut dyn Device) -> Result<(), String>) -> Option<()> {
+        if self.broken.is_some() {
+            return None;
+        }
+        what(self.device.as_mut()).map_err(|reason| self.break_down(reason)).ok()
+    }
+
+    /// Launches the batch that gathers jobs, if it has any.
+    fn launch(&mut self) {
+        let Some(mut batch) = self.open.take_if(|batch| !batch.is_empty()) else { return };
+        self.mark = self.mark.wrapping_add(1).max(1);
+        let (mark, lanes) = (self.mark, self.device.lanes());
+        self.with_device(|device| {
+            let memory = device.memory(batch.index).ok_or("a batch is with the device already")?;
+            let launch = batch.plan(mark, lanes, memory.0).ok_or("a plan is too long")?;
+            device.launch(batch.index, launch)
+        });
+        batch.launched = Instant::now();
+        self.under_way.push_back(batch);
+    }
+
+    /// The batch that gathers jobs; `None` if none is free.
+    fn open_batch(&mut self) -> Option<&mut Batch> {
+        if self.open.is_none() {
+            self.open = self.free.pop();
+        }
+        self.open.as_mut()
+    }
+
+    /// Puts one job into the batch that gathers; `None`, with the job untouched, if there is no room now.
+    fn take(&mut self, job: &mut Job) -> Option<()> {
+        // A second batch, because the first may have too little room for this job.
+        for _ in 0..2 {
+            self.open_batch()?;
+            let Self { open: Some(batch), device, keys, .. } = self else { return None };
+            let (key, index) = (keys.get(job.key), batch.index);
+            let Some(key) = key.filter(|key| is_ours(job, &key.work)) else {
+                job.status = JobStatus::Fault;
+                return Some(());
+            };
+            let (_, arena) = device.memory(index)?;
+            match place::lay_out(job, &key.work, (**key.salt, key.slot), arena, batch.arena_bytes) {
+                Ok(placed) => {
+                    batch.push(job.take(), placed);
+                    if batch.is_full() {
+                        self.launch();
+                    }
+                    return Some(());
+                }
+                Err(Unplaced::NoRoom) if !batch.is_empty() => self.launch(),
+                Err(Unplaced::NoRoom | Unplaced::Malformed) => {
+                    job.status = JobStatus::Fault;
+                    return Some(());
+                }
+            }
+        }
+        None
+    }
+
+    /// Whether the first batch has ended: the device has done it, or will not.
+    fn has_ended(&mut self) -> bool {
+        let Some(batch) = self.under_way.front() else { return false };
+        if self.first_is_done || self.broken.is_some() {
+            return true;
+        }
+        let (index, since) = (batch.index, batch.launched);
+        match self.device.is_done(index) {
+            Ok(true) => self.first_is_done = true,
+            Ok(false) if since.elapsed() > self.patience => {
+                self.break_down(format!("a batch did not come back within {:?}", self.patience));
+            }
+            Ok(false) => {}
+            Err(reason) => self.break_down(reason),
+        }
+        self.first_is_done || self.broken.is_some()
+    }
+
+    /// The next job of the first batch, which has ended.
+    fn give_back(&mut self) -> Option<Job> {
+        let batch = self.under_way.front_mut()?;
+        let (mark, index) = (batch.mark, batch.index);
+        let (mut job, placed) = batch.pop()?;
+        job.status = JobStatus::Fault;
+        if self.broken.is_none()
+            && let Some((_, arena)) = self.device.memory(index)
+        {
+            match place::is_marked(&placed, arena, mark) {
+                true => job.status = place::finish(&mut job, &placed, arena),
+                false => self.break_down("the device gave a batch back without having done it".to_owned()),
+            }
+        }
+        if self.under_way.front().is_some_and(|batch| batch.left() == 0)
+            && let Some(mut batch) = self.under_way.pop_front()
+        {
+            batch.clear();
+            self.free.push(batch);
+            self.first_is_done = false;
+        }
+        Some(job)
+    }
+}
+
+/// Whether a job is in its key's direction, and not too long.
+fn is_ours(job: &Job, work: &Work) -> bool {
+    job.direction == work.direction && job.text_bytes as usize <= MAX_TEXT_BYTES
+}
+
+impl Engine for GpuEngine {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn description(&self) -> String {
+        match &self.broken {
+            None => self.device.description(),
+            Some(reason) => format!("{}, out of service: {reason}", self.device.description()),
+        }
+    }
+
+    fn capability(&self, suite: Suite) -> Option<Capability> {
+        Work::of(suite, Direction::Seal)?;
+        Some(Capability { max_text_bytes: MAX_TEXT_BYTES, max_keys: self.keys.limit() })
+    }
+
+    fn install(&mut self, key: &KeyMaterial, direction: Direction) -> Result<KeyId, EngineError> {
+        let suite = key.suite();
+        self.keys.check_room(NAME)?;
+        let work = Work::of(suite, direction).ok_or(EngineError::Unsupported { engine: NAME, suite })?;
+        let refused = |reason: &str| EngineError::KeyRefused { engine: NAME, reason: reason.to_owned() };
+        let raw = RawKey::new(key).ok_or_else(|| refused("it is too long"))?;
+        let slot = self.free_slots.last().copied();
+        let slot = slot.ok_or(EngineError::Full { engine: NAME, limit: self.keys.limit() })?;
+        let expanded = self.with_device(|device| device.expand(slot, work.kind, &raw));
+        expanded.ok_or_else(|| refused("the device is out of service"))?;
+        let id = self.keys.insert(NAME, Key { work, slot, salt: Box::new(key.nonce_salt()) })?;
+        self.free_slots.pop();
+        Ok(id)
+    }
+
+    fn remove(&mut self, key: KeyId) {
+        let Some(Key { slot, .. }) = self.keys.remove(key) else { return };
+        // Jobs under it that wait go before the key does.
+        self.launch();
+        self.with_device(|device| device.wipe(slot));
+        self.free_slots.push(slot);
+    }
+
+    fn submit(&mut self, jobs: &mut [Job]) -> usize {
+        let mut taken = 0;
+        for job in jobs {
+            if self.broken.is_some() {
+                job.status = JobStatus::Fault;
+            } else if self.take(job).is_none() {
+                break;
+            }
+            taken += 1;
+        }
+        if self.under_way.len() < UNDER_WAY {
+            self.launch();
+        }
+        taken
+    }
+
+    fn preferred_burst(&self, _: Suite) -> usize {
+        PREFERRED_BURST
+    }
+
+    fn poll(&mut self, done: &mut Vec<Job>, max: usize) {
+        let mut left = max;
+        while left > 0 && self.has_ended() {
+            let Some(job) = self.give_back() else { break };
+            done.push(job);
+            left -= 1;
+        }
+        if self.under_way.len() < UNDER_WAY {
+            self.launch();
+        }
+    }
+
+    fn in_flight(&self) -> usize {
+        self.under_way.iter().chain(&self.open).map(Batch::left).sum()
+    }
+}

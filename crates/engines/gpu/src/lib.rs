@@ -1,0 +1,58 @@
+//! The engine on GPUs: batches of packets, done by one launch of a kernel each, through OpenCL, whose library
+//! is opened at run time.
+//!
+//! ```text
+//!   Job ─► arena (pinned): packet's copy, room for a digest ─┐  one write, one launch, one read
+//!          plan: bins, each with the jobs of one kind  ─┴─► device ─► poll: compared, copied back ─► Job
+//! ```
+//!
+//! **Bins.** A launch serves every suite: jobs are sorted by kind (cipher, integrity algorithm, direction,
+//! length of the key), the longest first, and cut into bins of as many as a work-group has lanes. A group has
+//! one kind and packets of similar length, so that its lanes end together (PIPSEA 3.2).
+//!
+//! **Batches.** Two are with the device at a time; meanwhile jobs gather in the next one. It goes when one of
+//! the two comes back, or when it is full. While the device idles each `submit` is a batch.
+//!
+//! **Nothing is believed.** Packets are copied, and copied back only when all is right: ICVs are compared
+//! here, in constant time, and whatever goes wrong leaves the packet as it came. Each job has a mark, another
+//! in each launch, which its lane writes last: what has not been computed is found out. After a failure, a
+//! wrong mark or 750 ms without an answer the device gets no more; what it had ends as faults, for the next
+//! engine.
+//!
+//! **Keys** are expanded on the device, in a slot of its memory, and zeroed there when they are removed and
+//! when the engine ends. They reach it as arguments of a launch; which copies of these a driver keeps, nobody
+//! knows.
+//!
+//! **The kernel** is one source for OpenCL C, CUDA C++ and, for tests, C++ on the CPU ([`SOURCE`]). It is not
+//! constant in time: its tables are indexed by secrets, and who shares the GPU may measure that.
+//!
+//! Layers: `work` says what a suite is to the kernel, `place` lays a job out and ends it, `batch` gathers
+//! jobs and plans bins, `device` is what runs them (`opencl`; in tests the source compiled as C++), `engine`
+//! is the safe [`Engine`](testudo_crypto::Engine).
+//!
+//! Deliberately missing: parallelism within a packet, packets in memory that a device reaches by itself,
+//! CUDA's driver API, several devices in one engine, headers written by the kernel.
+
+mod batch;
+mod device;
+mod engine;
+mod opencl;
+mod place;
+#[cfg(test)]
+mod tests;
+mod work;
+
+pub use engine::{GpuConfig, GpuEngine};
+
+/// The engine's name in configuration and errors.
+pub const NAME: &str = "gpu";
+
+/// The kernels, in parts that are one source when joined.
+pub const SOURCE: [&str; 6] = [
+    include_str!("../kernel/portable.cl"),
+    include_str!("../kernel/tables.cl"),
+    include_str!("../kernel/ciphers.cl"),
+    include_str!("../kernel/hashes.cl"),
+    include_str!("../kernel/jobs.cl"),
+    include_str!("../kernel/keys.cl"),
+];

@@ -1,0 +1,407 @@
+//! A device of OpenCL's.
+
+use crate::SOURCE;
+use crate::device::{Device, KEY_WORDS, Launch, Sizes};
+use crate::work::RawKey;
+use opencl3::command_queue::CommandQueue;
+use opencl3::context::Context;
+use opencl3::device::{
+    CL_DEVICE_TYPE_ALL, CL_DEVICE_TYPE_CPU, CL_DEVICE_TYPE_GPU, Device as ClDevice, cl_device_id,
+};
+use opencl3::error_codes::ClError;
+use opencl3::event::Event;
+use opencl3::kernel::Kernel;
+use opencl3::memory::{
+    Buffer, CL_MAP_READ, CL_MAP_WRITE, CL_MEM_ALLOC_HOST_PTR, CL_MEM_READ_ONLY, CL_MEM_READ_WRITE, ClMem,
+};
+use opencl3::platform::get_platforms;
+use opencl3::program::Program;
+use opencl3::types::{CL_BLOCKING, CL_NON_BLOCKING, cl_uint};
+use std::ffi::c_void;
+use std::mem::ManuallyDrop;
+use std::ptr::{self, NonNull};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Lanes of a group, and thereby jobs of a bin, at least; a device that prefers more has more.
+const MIN_LANES: usize = 32;
+/// How long a device may take for its first launch, since drivers finish compiling then.
+const FIRST_WAIT: Duration = Duration::from_secs(60);
+/// How long a device that is closed may take for what it still has.
+const LAST_WAIT: Duration = Duration::from_millis(500);
+/// clGetEventInfo's answer for a command that has ended; below it are errors.
+const COMPLETE: i32 = 0;
+
+/// Memory of the host that the device reaches by itself (pinned), for as long as it lives.
+struct Pinned<T> {
+    buffer: Buffer<T>,
+    start: NonNull<T>,
+    len: usize,
+}
+
+/// A batch's memory, on both sides.
+struct Memory {
+    host_plan: Pinned<u32>,
+    host_arena: Pinned<u8>,
+    plan: Buffer<u32>,
+    arena: Buffer<u8>,
+    /// The last command of its launch, while it is under way.
+    ended: Option<Event>,
+}
+
+/// All that OpenCL has for us. Dropped only when no command is under way, and not at all on a device that
+/// fails: releasing may panic there, and a command may still write to pinned memory.
+struct Parts {
+    batches: Vec<Memory>,
+    keys: Buffer<u32>,
+    run: Kernel,
+    expand: Kernel,
+    wipe: Kernel,
+    queue: CommandQueue,
+    _program: Program,
+    _context: Context,
+}
+
+/// One device, with the kernels built for it.
+pub(crate) struct OpenClDevice {
+    parts: ManuallyDrop<Parts>,
+    description: String,
+    lanes: usize,
+    has_failed: bool,
+}
+
+// SAFETY: the handles of OpenCL may be used on any thread (OpenCL 1.2, A.2), each type of `opencl3` says so
+// too, and the addresses of pinned memory are ours alone.
+unsafe impl<T: Send> Send for Pinned<T> {}
+
+impl<T> Pinned<T> {
+    fn new(context: &Context, queue: &CommandQueue, len: usize) -> Result<Self, String> {
+        let flags = CL_MEM_READ_WRITE | CL_MEM_ALLOC_HOST_PTR;
+        // SAFETY: no memory of ours is handed over.
+        let buffer = unsafe { Buffer::<T>::create(context, flags, len, ptr::null_mut()) };
+        let buffer = buffer.map_err(|error| memory_error(error, len * size_of::<T>()))?;
+        let mut address: *mut c_void = ptr::null_mut();
+        let bytes = len * size_of::<T>();
+        // SAFETY: the whole buffer is mapped, and when this blocking call returns its address is valid until
+        // it is unmapped, which happens in `unmap` alone.
+        unsafe {
+            let map = CL_MAP_READ | CL_MAP_WRITE;
+            queue.enqueue_map_buffer(&buffer, CL_BLOCKING, map, 0, bytes, &mut address, &[])
+        }
+        .map_err(|error| format!("memory cannot be mapped: {error}"))?;
+        let start = NonNull::new(address.cast::<T>()).filter(|start| start.is_aligned());
+        Ok(Self { buffer, start: start.ok_or("the driver mapped memory to no address")?, len })
+    }
+
+    fn slice(&self) -> &[T] {
+        // SAFETY: `len` elements are mapped there, aligned, and stay so while this lives. `T` is an integer,
+        // so that any bytes are values. A writer writes has `&mut self`; the device writes only while its
+        // batch is under way, when nobody is given a slice.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
+    }
+
+    fn slice_mut(&mut self) -> &mut [T] {
+        // SAFETY: as above, and this is the only reference, since `self` is borrowed mutably.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
+    }
+
+    fn unmap(&self, queue: &CommandQueue) {
+        // SAFETY: what `new` mapped, once: the caller drops this afterwards and reads nothing.
+        let _gone =
+            unsafe { queue.enqueue_unmap_mem_object(self.buffer.get(), self.start.as_ptr().cast(), &[]) };
+    }
+}
+
+fn memory_error(error: ClError, bytes: usize) -> String {
+    format!("the device gives no memory of {bytes} bytes: {error}")
+}
+
+/// What a compiler said, in one line of bounded length.
+fn in_one_line(log: &str) -> String {
+    const MOST: usize = 2000;
+    let lines: Vec<_> = log.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    lines.join("; ").chars().take(MOST).collect()
+}
+
+/// A buffer on the device.
+fn buffer<T>(context: &Context, flags: u64, len: usize) -> Result<Buffer<T>, String> {
+    // SAFETY: no memory of ours is handed over.
+    let made = unsafe { Buffer::<T>::create(context, flags, len, ptr::null_mut()) };
+    made.map_err(|error| memory_error(error, len * size_of::<T>()))
+}
+
+impl Memory {
+    fn new(context: &Context, queue: &CommandQueue, sizes: Sizes) -> Result<Self, String> {
+        Ok(Self {
+            host_plan: Pinned::new(context, queue, sizes.plan_words())?,
+            host_arena: Pinned::new(context, queue, sizes.arena_bytes)?,
+            plan: buffer(context, CL_MEM_READ_ONLY, sizes.plan_words())?,
+            arena: buffer(context, CL_MEM_READ_WRITE, sizes.arena_bytes)?,
+            ended: None,
+        })
+    }
+}
+
+/// A device that was found: its id, whether it is a GPU or a processor, its name and its platform's.
+struct Found {
+    id: cl_device_id,
+    is_gpu: bool,
+    is_processor: bool,
+    name: String,
+    platform: String,
+}
+
+/// All devices of all platforms.
+fn devices() -> Result<Vec<Found>, String> {
+    let install = "install a driver with OpenCL (for tests on the processor: pocl-opencl-icd)";
+    let platforms = get_platforms().map_err(|error| format!("there is no OpenCL ({error}): {install}"))?;
+    let mut found = Vec::new();
+    for platform in platforms {
+        let of_platform = platform.name().unwrap_or_default();
+        // A platform without devices answers with an error.
+        for id in platform.get_devices(CL_DEVICE_TYPE_ALL).unwrap_or_default() {
+            let device = ClDevice::new(id);
+            let kind = device.dev_type().unwrap_or(0);
+            let name = device.name().unwrap_or_default().trim().to_owned();
+            let (is_gpu, is_processor) = (kind & CL_DEVICE_TYPE_GPU != 0, kind & CL_DEVICE_TYPE_CPU != 0);
+            found.push(Found { id, is_gpu, is_processor, name, platform: of_platform.trim().to_owned() });
+        }
+    }
+    Ok(found)
+}
+
+/// The device that is wanted by a part of its name or its platform's, or the first GPU.
+fn choose(mut found: Vec<Found>, wanted: Option<&str>) -> Result<Found, String> {
+    let known: Vec<_> = found.iter().map(|device| format!("{} ({})", device.name, device.platform)).collect();
+    let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+    let has = |text: &str, part: &str| text.to_lowercase().contains(&part.to_lowercase());
+    let is_it = |device: &Found| match wanted {
+        Some(part) => has(&device.name, part) || has(&device.platform, part),
+        None => device.is_gpu,
+    };
+    let at = found.iter().position(is_it).ok_or_else(|| match wanted {
+        Some(part) => format!("no device of OpenCL's is named like \"{part}\"; there are: {known}"),
+        None => format!("OpenCL has no GPU here; other devices are used by name alone: {known}"),
+    })?;
+    Ok(found.swap_remove(at))
+}
+
+impl OpenClDevice {
+    /// Opens a device and builds the kernels.
+    ///
+    /// # Errors
+    /// What is missing, or what the compiler said.
+    pub(crate) fn open(wanted: Option<&str>, sizes: Sizes) -> Result<Self, String> {
+        // Drivers set themselves up in the first call, and PoCL finds no device in a call beside that.
+        static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+        let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = choose(devices()?, wanted)?;
+        let device = ClDevice::new(found.id);
+        if cfg!(target_endian = "big") || !device.endian_little().unwrap_or(false) {
+            return Err(format!("{} is not little-endian", found.name));
+        }
+        let said = |what: &'static str| move |error: ClError| format!("{what}: {error}");
+        let context = Context::from_device(&device).map_err(said("no context can be made"))?;
+        // In order: a key is there before the jobs under it, and zeroed after them.
+        let queue = CommandQueue::create_default(&context, 0).map_err(said("no queue can be made"))?;
+        // In one piece: `opencl3` 0.12 hands several to the driver as what they are not.
+        let program = Program::create_and_build_from_source(&context, &SOURCE.concat(), "-cl-std=CL1.2");
+        let program = program.map_err(|log| {
+            format!("the kernels cannot be built for {}: {}", found.name, in_one_line(&log))
+        })?;
+        let kernel = |name| Kernel::create(&program, name).map_err(said("a kernel cannot be made"));
+        let (run, expand, wipe) =
+            (kernel("testudo_run")?, kernel("testudo_expand")?, kernel("testudo_wipe")?);
+        let multiple = run.get_work_group_size_multiple(found.id).unwrap_or(1).max(1);
+        let most = run.get_work_group_size(found.id).unwrap_or(1).max(1);
+        let lanes = MIN_LANES.next_multiple_of(multiple).min(most);
+        let batches =
+            (0..sizes.batches).map(|_| Memory::new(&context, &queue, sizes)).collect::<Result<_, _>>()?;
+        let keys = buffer(&context, CL_MEM_READ_WRITE, sizes.keys * KEY_WORDS)?;
+        let marks = if found.is_processor { ", a processor: for correctness, not for speed" } else { "" };
+        let description = format!("{}, {}{marks}, {lanes} lanes", found.platform, found.name);
+        let parts = Parts { batches, keys, run, expand, wipe, queue, _program: program, _context: context };
+        let mut device = Self { parts: ManuallyDrop::new(parts), description, lanes, has_failed: false };
+        device.warm_up()?;
+        Ok(device)
+    }
+
+    /// Runs each kernel once, so that no packet waits for a compiler: an empty bin, and a key of zeros.
+    fn warm_up(&mut self) -> Result<(), String> {
+        self.expand(0, 0, &RawKey([0; _]))?;
+        let (plan, _) = self.memory(0).ok_or("there is no batch")?;
+        plan.iter_mut().for_each(|word| *word = 0);
+        self.launch(0, Launch { bins: 1, plan_words: crate::device::BIN_WORDS, arena_bytes: 4 })?;
+        self.wipe(0)?;
+        let start = Instant::now();
+        while !self.is_done(0)? {
+            if start.elapsed() > FIRST_WAIT {
+                self.has_failed = true;
+                return Err(format!("{} did nothing within {FIRST_WAIT:?}", self.description));
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    }
+
+    /// Whether what was asked of the device worked.
+    fn noted<T>(&mut self, what: &str, result: Result<T, ClError>) -> Result<T, String> {
+        result.map_err(|error| {
+            self.has_failed = true;
+            format!("{what} failed: {error}")
+        })
+    }
+
+    /// Enqueues one group of a kernel whose arguments are set.
+    fn one_group(
+        &mut self,
+        what: &str,
+        kernel: impl Fn(&Parts) -> Result<&Kernel, ClError>,
+    ) -> Result<(), String> {
+        let started = kernel(&self.parts).and_then(|kernel| start(&self.parts.queue, kernel, 1, 1));
+        let flushed = started.and_then(|_| self.parts.queue.flush());
+        self.noted(what, flushed)
+    }
+}
+
+/// Enqueues a kernel whose arguments are set.
+fn start(queue: &CommandQueue, kernel: &Kernel, groups: usize, lanes: usize) -> Result<Event, ClError> {
+    let (global, local) = ([groups * lanes], [lanes]);
+    // SAFETY: one dimension, whose sizes are read before the call returns. The kernel's arguments are set by
+    // the callers, all of them, with the types that its source has, and the buffers hold all that the plan
+    // speaks of: offsets in it are those at which the host's copy of the arena was written, with checks.
+    unsafe {
+        let (global, local) = (global.as_ptr(), local.as_ptr());
+        queue.enqueue_nd_range_kernel(kernel.get(), 1, ptr::null(), global, local, &[])
+    }
+}
+
+impl Device for OpenClDevice {
+    fn description(&self) -> String {
+        self.description.clone()
+    }
+
+    fn lanes(&self) -> usize {
+        self.lanes
+    }
+
+    fn memory(&mut self, batch: usize) -> Option<(&mut [u32], &mut [u8])> {
+        let memory = self.parts.batches.get_mut(batch).filter(|memory| memory.ended.is_none())?;
+        Some((memory.host_plan.slice_mut(), memory.host_arena.slice_mut()))
+    }
+
+    fn expand(&mut self, slot: u32, kind: u32, key: &RawKey) -> Result<(), String> {
+        self.one_group("the expansion of a key", |Parts { expand, keys, .. }| {
+            let (slot, kind): (cl_uint, cl_uint) = (slot, kind);
+            // SAFETY: the arguments of `testudo_expand` in its source: a buffer, two words, and a structure
+            // of 24 words, which `RawKey` is. They are copied before the calls return.
+            unsafe {
+                expand.set_arg(0, &keys.get())?;
+                expand.set_arg(1, &slot)?;
+                expand.set_arg(2, &kind)?;
+                expand.set_arg(3, key)?;
+            }
+            Ok(expand)
+        })
+    }
+
+    fn wipe(&mut self, slot: u32) -> Result<(), String> {
+        self.one_group("the removal of a key", |Parts { wipe, keys, .. }| {
+            // SAFETY: the arguments of `testudo_wipe` in its source, a buffer and a word.
+            unsafe {
+                wipe.set_arg(0, &keys.get())?;
+                wipe.set_arg(1, &slot)?;
+            }
+            Ok(wipe)
+        })
+    }
+
+    fn launch(&mut self, batch: usize, launch: Launch) -> Result<(), String> {
+        let lanes = self.lanes;
+        let launched = self.parts.launch(batch, launch, lanes);
+        self.noted("a launch", launched)
+    }
+
+    fn is_done(&mut self, batch: usize) -> Result<bool, String> {
+        let Some(memory) = self.parts.batches.get_mut(batch) else { return Ok(false) };
+        let Some(event) = &memory.ended else { return Ok(true) };
+        let status = event.command_execution_status().map(|status| status.0);
+        match status {
+            Ok(COMPLETE) => {
+                memory.ended = None;
+                Ok(true)
+            }
+            Ok(1..) => Ok(false),
+            Ok(code) => self.noted("a launch", Err(ClError(code))),
+            Err(error) => self.noted("a question for a launch", Err(error)),
+        }
+    }
+}
+
+impl Parts {
+    /// Writes plan and arena, runs, and reads the arena.
+    fn launch(&mut self, batch: usize, launch: Launch, lanes: usize) -> Result<(), ClError> {
+        const OUT_OF_RANGE: ClError = ClError(opencl3::error_codes::CL_INVALID_VALUE);
+        let Self { batches, keys, run, queue, .. } = self;
+        let memory = batches.get_mut(batch).ok_or(OUT_OF_RANGE)?;
+        let Memory { host_plan, host_arena, plan, arena, ended } = memory;
+        let from_plan = host_plan.slice().get(..launch.plan_words).ok_or(OUT_OF_RANGE)?;
+        let from_arena = host_arena.slice().get(..launch.arena_bytes).ok_or(OUT_OF_RANGE)?;
+        // SAFETY: pinned memory, as long as what it is copied to, lives until no command is under way
+        // (`Drop`), and is neither written nor read by the host until `ended` is complete.
+        unsafe {
+            queue.enqueue_write_buffer(plan, CL_NON_BLOCKING, 0, from_plan, &[])?;
+            queue.enqueue_write_buffer(arena, CL_NON_BLOCKING, 0, from_arena, &[])?;
+        }
+        // SAFETY: the arguments of `testudo_run` in its source: three buffers.
+        unsafe {
+            run.set_arg(0, &plan.get())?;
+            run.set_arg(1, &arena.get())?;
+            run.set_arg(2, &keys.get())?;
+        }
+        start(queue, run, launch.bins, lanes)?;
+        let to = host_arena.slice_mut().get_mut(..launch.arena_bytes).ok_or(OUT_OF_RANGE)?;
+        // SAFETY: as for writing.
+        let event = unsafe { queue.enqueue_read_buffer(arena, CL_NON_BLOCKING, 0, to, &[])? };
+        *ended = Some(event);
+        queue.flush()
+    }
+
+    /// Zeroes all keys and waits until nothing is under way; whether that came to an end.
+    fn close(&mut self) -> bool {
+        let bytes = self.keys.size().unwrap_or(0);
+        // SAFETY: the whole buffer, a multiple of the pattern, which is copied before the call returns.
+        let wiped = unsafe { self.queue.enqueue_fill_buffer(&mut self.keys, &[0_u32], 0, bytes, &[]) };
+        let Ok(wiped) = wiped else { return false };
+        if self.queue.flush().is_err() {
+            return false;
+        }
+        let start = Instant::now();
+        loop {
+            match wiped.command_execution_status().map(|status| status.0) {
+                // The queue is in order: this was the last command.
+                Ok(COMPLETE) => return true,
+                Ok(1..) if start.elapsed() < LAST_WAIT => std::thread::sleep(Duration::from_micros(100)),
+                _ => return false,
+            }
+        }
+    }
+}
+
+impl Drop for OpenClDevice {
+    fn drop(&mut self) {
+        if self.has_failed || !self.parts.close() {
+            // What a device that failed still does with our memory, nobody knows: it is left to it.
+            return;
+        }
+        let Parts { batches, queue, .. } = &*self.parts;
+        for memory in batches {
+            memory.host_plan.unmap(queue);
+            memory.host_arena.unmap(queue);
+        }
+        if queue.finish().is_ok() {
+            // SAFETY: nothing uses the parts afterwards: this is the end of the only owner, and happens once.
+            unsafe { ManuallyDrop::drop(&mut self.parts) };
+        }
+    }
+}

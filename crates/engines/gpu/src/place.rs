@@ -1,0 +1,223 @@
+//! Where a packet is in a batch's arena, and how it gets back out of it.
+
+use crate::device::{DIGEST_BYTES, JOB_WORDS, RESULT_BYTES};
+use crate::work::{Layout, Mode, Work};
+use subtle::ConstantTimeEq;
+use testudo_crypto::{AeadParts, Direction, Job, JobParts, JobStatus};
+
+/// Packets begin at multiples of this, a transaction of memory's part.
+const ALIGNMENT: usize = 16;
+
+/// A job that is in the arena.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Placed {
+    pub work: Work,
+    /// Bytes that the device goes through: what jobs are sorted by.
+    pub bytes: usize,
+    /// The job for the kernel; its mark is set by the launch.
+    pub words: [u32; JOB_WORDS],
+    /// Where the text is in the arena, its length, and where the digest is.
+    text_at: usize,
+    text_bytes: usize,
+    digest_at: usize,
+    /// The first byte behind all.
+    pub end: usize,
+}
+
+/// Why a job is not in the arena.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Unplaced {
+    /// The rest of the arena is too short.
+    NoRoom,
+    /// It is none of ours, or not well-formed.
+    Malformed,
+}
+
+/// The number of the word that holds the mark.
+pub(crate) const MARK_WORD: usize = 9;
+
+/// Lays a job out from `start` on; the job is not changed.
+pub(crate) fn lay_out(
+    job: &mut Job,
+    work: &Work,
+    (salt, key_slot): ([u8; 4], u32),
+    arena: &mut [u8],
+    start: usize,
+) -> Result<Placed, Unplaced> {
+    let start = start.next_multiple_of(ALIGNMENT);
+    let parts = job.parts(work.suite).ok_or(Unplaced::Malformed)?;
+    let room = arena.get_mut(start..).ok_or(Unplaced::NoRoom)?;
+    let laid = match work.layout {
+        Layout::Pair(mode) => pair(&parts, mode, work, salt, room)?,
+        Layout::Gcm => gcm(parts.aead(salt).ok_or(Unplaced::Malformed)?, room)?,
+        Layout::Gmac => gmac(&parts, salt, room)?,
+    };
+    let result = laid.bytes.next_multiple_of(4);
+    let ended =
+        room.get_mut(result..).and_then(|rest| rest.get_mut(..RESULT_BYTES)).ok_or(Unplaced::NoRoom)?;
+    ended.fill(0);
+    let word = |bytes: usize| u32::try_from(bytes / 4).map_err(|_| Unplaced::Malformed);
+    let count = |bytes: usize| u32::try_from(bytes).map_err(|_| Unplaced::Malformed);
+    let nonce = laid.nonce.as_chunks::<4>().0.iter().map(|chunk| u32::from_le_bytes(*chunk));
+    let mut words = [0; JOB_WORDS];
+    let head = [
+        word(start)?,
+        count(laid.authenticated)?,
+        count(laid.cipher_at)?,
+        count(laid.cipher_bytes)?,
+        key_slot,
+        word(start + result)?,
+    ];
+    words.iter_mut().zip(head.into_iter().chain(nonce)).for_each(|(to, from)| *to = from);
+    Ok(Placed {
+        work: *work,
+        bytes: laid.bytes,
+        words,
+        text_at: start + laid.text_at,
+        text_bytes: laid.text_bytes,
+        digest_at: start + result,
+        end: start + result + RESULT_BYTES,
+    })
+}
+
+/// A packet in the arena, from its own start.
+struct Laid {
+    /// All that was copied.
+    bytes: usize,
+    authenticated: usize,
+    cipher_at: usize,
+    cipher_bytes: usize,
+    nonce: [u8; 12],
+    /// What is copied back.
+    text_at: usize,
+    text_bytes: usize,
+}
+
+/// Puts parts behind each other; returns their length.
+fn put(room: &mut [u8], parts: &[&[u8]]) -> Result<usize, Unplaced> {
+    let mut at = 0;
+    for part in parts {
+        let end = at + part.len();
+        room.get_mut(at..end).ok_or(Unplaced::NoRoom)?.copy_from_slice(part);
+        at = end;
+    }
+    Ok(at)
+}
+
+fn nonce(salt: [u8; 4], iv: Option<&[u8; 8]>) -> Result<[u8; 12], Unplaced> {
+    let mut nonce = [0; 12];
+    nonce[..4].copy_from_slice(&salt);
+    nonce[4..].copy_from_slice(iv.ok_or(Unplaced::Malformed)?);
+    Ok(nonce)
+}
+
+fn pair(
+    parts: &JobParts<'_>,
+    mode: Mode,
+    work: &Work,
+    salt: [u8; 4],
+    room: &mut [u8],
+) -> Result<Laid, Unplaced> {
+    let JobParts { packet, iv_at, text_at, icv_at, high_half, .. } = parts;
+    let (iv_at, text_at, icv_at) = (*iv_at, *text_at, *icv_at);
+    let high_half = high_half.as_ref().map_or(&[][..], |half| half);
+    let covered = packet.get(..icv_at).ok_or(Unplaced::Malformed)?;
+    let bytes = put(room, &[covered, high_half])?;
+    let (cipher_at, nonce) = match mode {
+        Mode::Null => (icv_at, [0; 12]),
+        Mode::Cbc => (iv_at, [0; 12]),
+        Mode::Ctr => (text_at, nonce(salt, packet.get(iv_at..).and_then(|rest| rest.first_chunk()))?),
+    };
+    // The block that becomes the IV is encrypted, too.
+    let text_at = match (mode, work.direction) {
+        (Mode::Null, _) => icv_at,
+        (Mode::Cbc, Direction::Seal) => iv_at,
+        _ => text_at,
+    };
+    let text_bytes = icv_at - text_at;
+    Ok(Laid {
+        bytes,
+        authenticated: bytes,
+        cipher_at,
+        cipher_bytes: icv_at - cipher_at,
+        nonce,
+        text_at,
+        text_bytes,
+    })
+}
+
+fn gcm(parts: AeadParts<'_>, room: &mut [u8]) -> Result<Laid, Unplaced> {
+    let aad = parts.aad.as_bytes();
+    let cipher_at = aad.len().next_multiple_of(ALIGNMENT);
+    let bytes = put(room, &[aad, &[0; ALIGNMENT][..cipher_at - aad.len()], parts.text])?;
+    let text_bytes = parts.text.len();
+    Ok(Laid {
+        bytes,
+        authenticated: aad.len(),
+        cipher_at,
+        cipher_bytes: text_bytes,
+        nonce: parts.nonce,
+        text_at: cipher_at,
+        text_bytes,
+    })
+}
+
+/// In ESP the number's high half is between SPI and low half (RFC 4543 3.3). In AH, whose header is longer,
+/// it comes last (RFC 4302 2.5.1), and the IV, as a part of the field that carries the ICV, counts as zeros
+/// (RFC 4543 4).
+fn gmac(parts: &JobParts<'_>, salt: [u8; 4], room: &mut [u8]) -> Result<Laid, Unplaced> {
+    const ESP_HEADER_BYTES: usize = 8;
+    let JobParts { packet, iv_at, text_at, icv_at, high_half, .. } = parts;
+    let high_half = high_half.as_ref().map_or(&[][..], |half| half);
+    let of = |range: std::ops::Range<usize>| packet.get(range).ok_or(Unplaced::Malformed);
+    let (iv, text) = (of(*iv_at..*text_at)?, of(*text_at..*icv_at)?);
+    let bytes = match *iv_at {
+        ESP_HEADER_BYTES => put(room, &[of(0..4)?, high_half, of(4..8)?, iv, text])?,
+        header => put(room, &[of(0..header)?, &[0; 8], text, high_half])?,
+    };
+    let nonce = nonce(salt, iv.first_chunk())?;
+    let cipher_at = bytes.next_multiple_of(4);
+    Ok(Laid { bytes, authenticated: bytes, cipher_at, cipher_bytes: 0, nonce, text_at: 0, text_bytes: 0 })
+}
+
+/// Whether the job's lane has reached its end in the launch whose mark this is.
+pub(crate) fn is_marked(placed: &Placed, arena: &[u8], mark: u32) -> bool {
+    let at = placed.digest_at + DIGEST_BYTES;
+    arena.get(at..).and_then(|rest| rest.first_chunk()) == Some(&mark.to_le_bytes())
+}
+
+/// Ends a job that the device has done: copies the text back if that is to be had.
+pub(crate) fn finish(job: &mut Job, placed: &Placed, arena: &[u8]) -> JobStatus {
+    finished(job, placed, arena).unwrap_or(JobStatus::Fault)
+}
+
+/// `None`, with the packet untouched, if it is not the packet that was laid out.
+fn finished(job: &mut Job, placed: &Placed, arena: &[u8]) -> Option<JobStatus> {
+    let Placed { work, text_at, text_bytes, digest_at, .. } = *placed;
+    let from = arena.get(text_at..text_at + text_bytes)?;
+    let digest = arena.get(digest_at..digest_at + DIGEST_BYTES)?;
+    let parts = job.parts(work.suite)?;
+    let (text, icv) = match work.layout {
+        Layout::Gcm => {
+            // Only the nonce would need the salt.
+            let AeadParts { text, icv, .. } = parts.aead([0; 4])?;
+            (text, icv)
+        }
+        Layout::Pair(_) | Layout::Gmac => {
+            let (covered, icv) = parts.packet.split_at_mut_checked(parts.icv_at)?;
+            let at = covered.len().checked_sub(text_bytes)?;
+            (covered.get_mut(at..)?, icv)
+        }
+    };
+    let digest = digest.get(..icv.len())?;
+    if text.len() != from.len() {
+        return None;
+    }
+    match work.direction {
+        Direction::Open if !bool::from(digest.ct_eq(icv)) => return Some(JobStatus::AuthenticationFailed),
+        Direction::Open => {}
+        Direction::Seal => icv.copy_from_slice(digest),
+    }
+    text.copy_from_slice(from);
+    Some(JobStatus::Done)
+}

@@ -1,0 +1,173 @@
+//! A device in memory: the kernels as C++, which play a device's faults on request.
+
+use crate::SOURCE;
+use crate::device::{Device, KEY_WORDS, Launch, Sizes};
+use crate::work::RawKey;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+
+/// What goes wrong from now on, and what is to be seen of the device.
+#[derive(Default)]
+pub(super) struct Faults {
+    /// Calls fail, as on a device that is lost.
+    pub is_lost: AtomicBool,
+    /// Nothing that is launched ends.
+    pub hangs: AtomicBool,
+    /// Launches end and do nothing.
+    pub idles: AtomicBool,
+    /// A bit that is flipped in what comes back, in each digest or text.
+    pub errs: AtomicBool,
+    /// Launches so far.
+    pub launches: AtomicU32,
+    /// The keys' memory, after each call.
+    pub keys: Mutex<Vec<u32>>,
+}
+
+impl Faults {
+    pub(super) fn set(fault: &AtomicBool) {
+        fault.store(true, Ordering::Relaxed);
+    }
+}
+
+type Run = unsafe extern "C" fn(*const u32, *mut u32, *const u32, u32);
+type Expand = unsafe extern "C" fn(*mut u32, u32, u32, RawKeyByValue);
+type Wipe = unsafe extern "C" fn(*mut u32, u32);
+
+/// The kernel's `raw_key`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct RawKeyByValue([u32; 24]);
+
+struct Kernels {
+    run: Run,
+    expand: Expand,
+    wipe: Wipe,
+    _library: libloading::Library,
+}
+
+/// The kernels, compiled once in a process.
+fn kernels() -> &'static Kernels {
+    static KERNELS: OnceLock<Kernels> = OnceLock::new();
+    KERNELS.get_or_init(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let (source, library) = (folder.path().join("kernels.cpp"), folder.path().join("kernels.so"));
+        std::fs::write(&source, SOURCE.concat()).unwrap();
+        let warnings = ["-Wall", "-Wextra", "-Werror", "-Wno-parentheses"];
+        let options = ["-std=c++17", "-O2", "-shared", "-fPIC", "-o"];
+        let said = Command::new("g++").args(warnings).args(options).arg(&library).arg(&source).output();
+        let said = said.expect("g++ compiles the kernels: install the package g++");
+        assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
+        // SAFETY: the library is what was just compiled from our source, and has no constructors.
+        let library = unsafe { libloading::Library::new(&library) }.unwrap();
+        // SAFETY: the functions have these signatures in the source.
+        unsafe {
+            Kernels {
+                run: *library.get(b"testudo_run_groups").unwrap(),
+                expand: *library.get(b"testudo_expand").unwrap(),
+                wipe: *library.get(b"testudo_wipe").unwrap(),
+                _library: library,
+            }
+        }
+    })
+}
+
+struct Memory {
+    plan: Vec<u32>,
+    /// Words, for their alignment.
+    arena: Vec<u32>,
+    is_under_way: bool,
+}
+
+/// The device.
+pub(super) struct Compiled {
+    batches: Vec<Memory>,
+    keys: Vec<u32>,
+    faults: Arc<Faults>,
+}
+
+impl Compiled {
+    pub(super) fn new(sizes: Sizes, faults: Arc<Faults>) -> Self {
+        let memory = |_| Memory {
+            plan: vec![0; sizes.plan_words()],
+            arena: vec![0; sizes.arena_bytes / 4],
+            is_under_way: false,
+        };
+        Self {
+            batches: (0..sizes.batches).map(memory).collect(),
+            keys: vec![0; sizes.keys * KEY_WORDS],
+            faults,
+        }
+    }
+
+    fn check(&self) -> Result<(), String> {
+        match self.faults.is_lost.load(Ordering::Relaxed) {
+            true => Err("the device is lost".to_owned()),
+            false => Ok(()),
+        }
+    }
+}
+
+fn bytes(words: &mut [u32]) -> &mut [u8] {
+    // SAFETY: the same memory, with any bytes and no alignment.
+    unsafe { std::slice::from_raw_parts_mut(words.as_mut_ptr().cast(), words.len() * 4) }
+}
+
+impl Device for Compiled {
+    fn description(&self) -> String {
+        "the kernels as C++".to_owned()
+    }
+
+    fn lanes(&self) -> usize {
+        7
+    }
+
+    fn memory(&mut self, batch: usize) -> Option<(&mut [u32], &mut [u8])> {
+        let memory = self.batches.get_mut(batch).filter(|memory| !memory.is_under_way)?;
+        Some((&mut memory.plan, bytes(&mut memory.arena)))
+    }
+
+    fn expand(&mut self, slot: u32, kind: u32, key: &RawKey) -> Result<(), String> {
+        self.check()?;
+        assert!((slot as usize) < self.keys.len() / KEY_WORDS);
+        // SAFETY: the slot is within the keys.
+        unsafe { (kernels().expand)(self.keys.as_mut_ptr(), slot, kind, RawKeyByValue(key.0)) };
+        Ok(())
+    }
+
+    fn wipe(&mut self, slot: u32) -> Result<(), String> {
+        self.check()?;
+        assert!((slot as usize) < self.keys.len() / KEY_WORDS);
+        // SAFETY: the slot is within the keys.
+        unsafe { (kernels().wipe)(self.keys.as_mut_ptr(), slot) };
+        self.faults.keys.lock().unwrap().clone_from(&self.keys);
+        Ok(())
+    }
+
+    fn launch(&mut self, batch: usize, launch: Launch) -> Result<(), String> {
+        self.check()?;
+        self.faults.launches.fetch_add(1, Ordering::Relaxed);
+        let memory = &mut self.batches[batch];
+        assert!(!memory.is_under_way && launch.arena_bytes <= 4 * memory.arena.len());
+        memory.is_under_way = true;
+        if self.faults.idles.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let (plan, arena) = (memory.plan.as_ptr(), memory.arena.as_mut_ptr());
+        let groups = u32::try_from(launch.bins).unwrap();
+        // SAFETY: plan and arena are as long as the plan says: that is what is tested.
+        unsafe { (kernels().run)(plan, arena, self.keys.as_ptr(), groups) };
+        if self.faults.errs.load(Ordering::Relaxed) {
+            // The first word of the last digest.
+            memory.arena[launch.arena_bytes / 4 - 17] ^= 1;
+        }
+        Ok(())
+    }
+
+    fn is_done(&mut self, batch: usize) -> Result<bool, String> {
+        self.check()?;
+        let is_done = !self.faults.hangs.load(Ordering::Relaxed);
+        self.batches[batch].is_under_way &= !is_done;
+        Ok(is_done)
+    }
+}

@@ -1,0 +1,151 @@
+//! A device that is lost, hangs, does nothing or errs.
+
+use super::compiled::Faults;
+use super::engine;
+use crate::SOURCE;
+use crate::device::{BIN_WORDS, JOB_WORDS, KEY_WORDS};
+use crate::engine::GpuEngine;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use testudo_crypto::{Direction, Engine, EngineError, Job, JobStatus, KeyId, KeyMaterial, Suite};
+use testudo_packet::Buffer;
+
+const SUITE: Suite = Suite::AES128_SHA1;
+
+fn material() -> KeyMaterial {
+    let bytes: Vec<u8> = (1..=36).collect();
+    KeyMaterial::new(SUITE, bytes.into()).unwrap()
+}
+
+fn job(key: KeyId, ticket: u32) -> Job {
+    let packet: Vec<u8> = (0..24 + 64 + 12).collect();
+    let (text_start, text_bytes) = (24, 64);
+    let buffer = Buffer::copied(&packet, 0, 0);
+    Job { key, ticket, text_start, text_bytes, ..Job::new(buffer, Direction::Seal, 0) }
+}
+
+fn jobs(key: KeyId, count: u32) -> Vec<Job> {
+    (0..count).map(|ticket| job(key, ticket)).collect()
+}
+
+/// Polls until nothing is in flight; a second is never needed.
+fn all(engine: &mut GpuEngine) -> Vec<Job> {
+    let mut done = Vec::new();
+    let start = std::time::Instant::now();
+    while engine.in_flight() > 0 && start.elapsed() < Duration::from_secs(20) {
+        engine.poll(&mut done, 5);
+    }
+    assert_eq!(engine.in_flight(), 0);
+    done
+}
+
+/// Submits jobs, lets a fault begin, and shows that each ends once, as a fault with its packet untouched, in
+/// order.
+fn nothing_is_lost_under(fault: fn(&Faults), patience: Duration) -> String {
+    let faults = Arc::new(Faults::default());
+    let mut engine = engine(&faults);
+    engine.set_patience(patience);
+    let key = engine.install(&material(), Direction::Seal).unwrap();
+    let mut jobs = jobs(key, 120);
+    fault(&faults);
+    let taken = engine.submit(&mut jobs);
+    assert!(taken > 0);
+    let done: Vec<Job> = all(&mut engine);
+    let in_place = jobs[..taken].iter().filter(|job| job.status != JobStatus::Taken).count();
+    assert_eq!(done.len() + in_place, taken);
+    let untouched = job(key, 0).buffer.bytes().to_vec();
+    assert!(done.iter().all(|job| job.status == JobStatus::Fault && job.buffer.bytes() == untouched));
+    assert!(done.is_sorted_by_key(|job| job.ticket));
+    // It gets no more, and refuses keys, so that the next engine takes over at once.
+    let launches = faults.launches.load(Ordering::Relaxed);
+    let mut later = [job(key, 0)];
+    assert_eq!((engine.submit(&mut later), later[0].status), (1, JobStatus::Fault));
+    let refused = engine.install(&material(), Direction::Seal);
+    assert!(matches!(refused, Err(EngineError::KeyRefused { .. })), "{refused:?}");
+    assert_eq!(faults.launches.load(Ordering::Relaxed), launches);
+    engine.description()
+}
+
+const LONG: Duration = Duration::from_secs(3600);
+
+#[test]
+fn a_gpu_that_is_lost_loses_no_packet() {
+    let said = nothing_is_lost_under(|faults| Faults::set(&faults.is_lost), LONG);
+    assert!(said.ends_with("out of service: the device is lost"), "{said}");
+}
+
+#[test]
+fn a_gpu_that_hangs_loses_no_packet() {
+    let said = nothing_is_lost_under(|faults| Faults::set(&faults.hangs), Duration::ZERO);
+    assert!(said.ends_with("a batch did not come back within 0ns"), "{said}");
+}
+
+#[test]
+fn a_gpu_that_does_nothing_seals_nothing() {
+    let said = nothing_is_lost_under(|faults| Faults::set(&faults.idles), LONG);
+    assert!(said.ends_with("gave a batch back without having done it"), "{said}");
+}
+
+#[test]
+fn a_gpu_that_errs_is_found_out_by_known_answers() {
+    let faults = Arc::new(Faults::default());
+    let mut engine = engine(&faults);
+    Faults::set(&faults.errs);
+    let found = testudo_crypto::self_test(&mut engine);
+    assert!(matches!(found, Err(EngineError::SelfTest { engine: "gpu", .. })), "{found:?}");
+}
+
+/// Before the key goes, what waits under it is launched.
+#[test]
+fn a_removed_key_does_its_last_jobs_and_is_zeroed_on_the_device() {
+    let faults = Arc::new(Faults::default());
+    let mut engine = engine(&faults);
+    Faults::set(&faults.hangs);
+    let key = engine.install(&material(), Direction::Seal).unwrap();
+    // The third batch waits, since two are with the device.
+    for count in [2, 2, 2] {
+        assert_eq!(engine.submit(&mut jobs(key, count)), count as usize);
+    }
+    assert_eq!(faults.launches.load(Ordering::Relaxed), 2);
+    engine.remove(key);
+    assert_eq!(faults.launches.load(Ordering::Relaxed), 3);
+    assert!(faults.keys.lock().unwrap().iter().all(|word| *word == 0));
+    faults.hangs.store(false, Ordering::Relaxed);
+    let done = all(&mut engine);
+    assert_eq!(done.iter().filter(|job| job.status == JobStatus::Done).count(), 6);
+    assert!(done.iter().all(|job| job.buffer.bytes() == done[0].buffer.bytes()));
+}
+
+/// While the device is busy jobs gather, and a batch that is full goes; more than it has room for stay the
+/// caller's.
+#[test]
+fn jobs_gather_while_the_device_is_busy() {
+    let faults = Arc::new(Faults::default());
+    let mut engine = engine(&faults);
+    Faults::set(&faults.hangs);
+    let key = engine.install(&material(), Direction::Seal).unwrap();
+    let mut taken = 0;
+    for _ in 0..200 {
+        taken += u32::try_from(engine.submit(&mut [job(key, taken)])).unwrap();
+    }
+    // Two of one job each, and one of 48.
+    assert_eq!((taken, faults.launches.load(Ordering::Relaxed)), (50, 3));
+    let mut left = [job(key, 0)];
+    assert_eq!((engine.submit(&mut left), left[0].status), (0, JobStatus::Pending));
+    faults.hangs.store(false, Ordering::Relaxed);
+    let done = all(&mut engine);
+    assert!(done.iter().zip(0..).all(|(job, ticket)| job.ticket == ticket && job.status == JobStatus::Done));
+    assert_eq!(done.len(), 50);
+}
+
+/// Both sides count words alike.
+#[test]
+fn the_kernel_has_the_sizes_of_the_host() {
+    for (name, words) in [("BIN_WORDS", BIN_WORDS), ("JOB_WORDS", JOB_WORDS), ("KEY_WORDS", KEY_WORDS)] {
+        let line = format!("#define {name} {words}\n");
+        assert!(SOURCE[0].contains(&line), "{line}");
+    }
+    assert!(SOURCE[0].contains(&format!("#define JOB_MARK {}\n", crate::place::MARK_WORD)));
+    assert!(SOURCE[0].contains("#define DIGEST_WORDS 16\n"));
+}

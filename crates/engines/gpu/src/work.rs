@@ -1,0 +1,103 @@
+//! What a suite is to the kernel.
+
+use testudo_crypto::{AesKey, Cipher, Direction, Integrity, KeyMaterial, Suite};
+use zeroize::Zeroizing;
+
+/// How a job is laid out for the kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Layout {
+    /// The packet from its header on, and the number's high half behind it. Of the cipher in CBC mode the
+    /// IV's field is the first block.
+    Pair(Mode),
+    /// Additional data padded to 16 bytes, then the text.
+    Gcm,
+    /// Additional data alone, put together of what AES-GMAC authenticates.
+    Gmac,
+}
+
+/// The mode of a pair's cipher.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// Nothing is encrypted.
+    Null,
+    Cbc,
+    Ctr,
+}
+
+/// A suite in one direction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Work {
+    pub suite: Suite,
+    pub direction: Direction,
+    pub layout: Layout,
+    /// The kernel's number for both algorithms, the direction and the length of the AES key (`portable.cl`).
+    pub kind: u32,
+}
+
+/// Words of a raw key that an AES key has.
+const fn aes_words(key: AesKey) -> u32 {
+    match key {
+        AesKey::Aes128 => 4,
+        AesKey::Aes192 => 6,
+        AesKey::Aes256 => 8,
+    }
+}
+
+impl Work {
+    /// `None` for a suite that the kernel does not do.
+    pub(crate) fn of(suite: Suite, direction: Direction) -> Option<Self> {
+        let (cipher, key, layout) = match suite.cipher() {
+            Cipher::Null => (0, 0, Layout::Pair(Mode::Null)),
+            Cipher::AesCbc(key) => (1, aes_words(key), Layout::Pair(Mode::Cbc)),
+            Cipher::AesCtr(key) => (2, aes_words(key), Layout::Pair(Mode::Ctr)),
+            Cipher::TripleDesCbc => (3, 0, Layout::Pair(Mode::Cbc)),
+            Cipher::AesGcm(key) | Cipher::AesGcmImplicitIv(key) | Cipher::AesGcmVpe(key) => {
+                (4, aes_words(key), Layout::Gcm)
+            }
+            Cipher::AesGmac(key) => (4, aes_words(key), Layout::Gmac),
+            _ => return None,
+        };
+        let integrity = match suite.integrity() {
+            Integrity::Combined | Integrity::None => 0,
+            Integrity::HmacMd5 => 1,
+            Integrity::HmacSha1 => 2,
+            Integrity::HmacSha256 => 3,
+            Integrity::HmacSha384 => 4,
+            Integrity::HmacSha512 => 5,
+            Integrity::AesXcbc | Integrity::AesCmac => return None,
+        };
+        let opens = u32::from(direction == Direction::Open);
+        let kind = cipher | integrity << 8 | opens << 16 | key << 24;
+        Some(Self { suite, direction, layout, kind })
+    }
+}
+
+/// Words of a [`RawKey`], and where in it the integrity algorithm's key is.
+const RAW_KEY_WORDS: usize = 24;
+const RAW_INTEGRITY_AT: usize = 8;
+
+/// A key as the kernel takes it: the cipher's, then the integrity algorithm's, each with zeros behind.
+#[repr(C)]
+pub(crate) struct RawKey(pub(crate) [u32; RAW_KEY_WORDS]);
+
+impl zeroize::Zeroize for RawKey {
+    fn zeroize(&mut self) {
+        self.0.zeroize();
+    }
+}
+
+impl RawKey {
+    /// `None` if the key is longer than any of ours.
+    pub(crate) fn new(material: &KeyMaterial) -> Option<Zeroizing<Self>> {
+        let mut raw = Zeroizing::new(Self([0; RAW_KEY_WORDS]));
+        let (cipher, integrity) = raw.0.split_at_mut(RAW_INTEGRITY_AT);
+        for (words, bytes) in [(cipher, material.key()), (integrity, material.integrity_key())] {
+            let (chunks, rest) = bytes.as_chunks::<4>();
+            if chunks.len() > words.len() || !rest.is_empty() {
+                return None;
+            }
+            words.iter_mut().zip(chunks).for_each(|(word, chunk)| *word = u32::from_le_bytes(*chunk));
+        }
+        Some(raw)
+    }
+}
