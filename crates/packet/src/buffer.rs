@@ -1,7 +1,7 @@
 //! One packet with headroom and tailroom.
 
 use crate::region::RegionNumber;
-use crate::storage::{MAX_BYTES, Storage};
+use crate::storage::{LINE_BYTES, MAX_BYTES, Storage};
 use crate::{Interface, Mark};
 
 /// The headroom or tailroom is too small for what should be added.
@@ -14,7 +14,9 @@ pub struct NoRoom {
     pub available: usize,
 }
 
-/// One packet: a contiguous run of bytes with headroom and tailroom, owned by its holder.
+/// One packet, or one segment of it: a contiguous run of bytes with headroom and tailroom, owned by its
+/// holder. It may have more segments of its packet linked to it, which it then owns
+/// ([`link`](Self::link)); unless said otherwise, methods speak of its own bytes.
 ///
 /// The default buffer has no storage: it fills a slot whose buffer was taken.
 #[derive(Default)]
@@ -56,6 +58,35 @@ impl Buffer {
     #[inline(always)]
     pub(crate) fn is_unmarked_of(&self, region: RegionNumber) -> bool {
         self.storage.is_unmarked_of(region)
+    }
+
+    /// Whether more segments of its packet are linked to it.
+    #[must_use]
+    #[inline(always)]
+    pub fn is_chain(&self) -> bool {
+        self.storage.is_linked()
+    }
+
+    /// Links the next segment, for which the last line of the tailroom is used; gives it back where that is
+    /// not free.
+    pub(crate) fn set_next(&mut self, next: Buffer) -> Result<(), Buffer> {
+        // The bytes before the line stay within the storage: see the fields.
+        if self.tailroom() < LINE_BYTES { Err(next) } else { self.storage.link(next) }
+    }
+
+    pub(crate) fn take_next(&mut self) -> Option<Buffer> {
+        self.storage.unlink()
+    }
+
+    pub(crate) fn next(&self) -> Option<&Buffer> {
+        self.storage.next()
+    }
+
+    /// The bytes of this segment, and the next one.
+    pub(crate) fn with_next(&mut self) -> (&mut [u8], Option<&mut Buffer>) {
+        let (start, end) = (self.start as usize, self.end as usize);
+        let (bytes, next) = self.storage.split_next();
+        (bytes.get_mut(start..end).unwrap_or_default(), next)
     }
 
     /// A buffer around a copy of `bytes`, with the given headroom and tailroom: for tests and for packets

@@ -24,13 +24,16 @@
 //! some, of which a device can be told as a whole. Most packets fit a frame; a pool has some long buffers for
 //! the others.
 //!
-//! Deliberately missing: multi-segment packets.
+//! A packet may also be a *chain*: a buffer to which more are linked, for a packet in several frames that
+//! nobody has to merge. Who has the first buffer has all of them. Few code sees chains: see
+//! [`Port::takes_chains`].
 
 #![deny(unsafe_code)]
 #![cfg_attr(test, allow(clippy::cast_possible_truncation, reason = "test data is made of small numbers"))]
 
 mod batch;
 mod buffer;
+mod chain;
 mod drop_reason;
 mod frames;
 mod interface;
@@ -49,6 +52,7 @@ mod tx_outcome;
 
 pub use batch::{BATCH_SIZE, Batch};
 pub use buffer::{Around, Buffer, NoRoom};
+pub use chain::{MAX_SEGMENTS, Segments, SegmentsMut};
 pub use drop_reason::{DropCounters, DropReason};
 pub use interface::Interface;
 pub use journal::{Journal, Passage, Record};

@@ -29,6 +29,7 @@ pub struct Pool {
     long: Option<Frames>,
     created: u64,
     merged: u64,
+    linearised: u64,
     drops: DropCounters,
     /// Drops of each interface, where there are several.
     drops_by_interface: Vec<DropCounters>,
@@ -62,6 +63,7 @@ impl Pool {
             long: None,
             created: 0,
             merged: 0,
+            linearised: 0,
             drops: DropCounters::default(),
             drops_by_interface: Vec::new(),
             drops_at_interfaces: 0,
@@ -189,6 +191,9 @@ impl Pool {
     /// # Errors
     /// The same buffer, unchanged, if no buffer is that long, or all such are in use.
     pub fn lengthen(&mut self, buffer: Buffer, bytes: usize) -> Result<Buffer, Buffer> {
+        if buffer.is_chain() {
+            return Err(buffer);
+        }
         let Some(mut long) = self.long.as_mut().and_then(Frames::pop) else { return Err(buffer) };
         let start = buffer.headroom();
         if start + bytes > long.capacity() || self.long.as_ref().is_none_or(|all| all.own(&buffer)) {
@@ -206,6 +211,118 @@ impl Pool {
         Ok(long)
     }
 
+    /// Merges the segments of a chain into one buffer that is long enough, and counts it. A packet in one
+    /// buffer stays as it is.
+    ///
+    /// # Errors
+    /// The same chain, unchanged, if no buffer is that long, or all such are in use.
+    pub fn linearise(&mut self, buffer: Buffer) -> Result<Buffer, Buffer> {
+        if !buffer.is_chain() {
+            return Ok(buffer);
+        }
+        let bytes = buffer.chain_bytes();
+        let Some(mut whole) = self.pop_for(bytes) else { return Err(buffer) };
+        let mut area = whole.receive_area();
+        for segment in buffer.segments() {
+            let (place, behind) = area.split_at_mut(segment.len());
+            place.copy_from_slice(segment.bytes());
+            area = behind;
+        }
+        whole.set_len(bytes);
+        whole.set_interface(buffer.interface());
+        whole.set_mark(buffer.mark());
+        self.linearised += 1;
+        self.note_moved(&buffer, &whole);
+        self.recycle(buffer);
+        Ok(whole)
+    }
+
+    /// Puts a segment in front of a packet, which it then is the first one of. It gets the packet's
+    /// interface.
+    ///
+    /// # Errors
+    /// Both, if the packet has as many segments as a chain may have, or `front` has no room for the link.
+    pub fn link_before(&mut self, mut front: Buffer, packet: Buffer) -> Result<Buffer, (Buffer, Buffer)> {
+        front.set_interface(packet.interface());
+        self.note_moved(&packet, &front);
+        match front.link(packet) {
+            Ok(()) => Ok(front),
+            Err(packet) => {
+                self.note_moved(&front, &packet);
+                Err((front, packet))
+            }
+        }
+    }
+
+    /// Takes `count` bytes from a packet's front, and buffers that are then empty out of the chain. Where the
+    /// packet has no more bytes than that, the last buffer stays, empty.
+    #[must_use]
+    pub fn trim_front(&mut self, mut packet: Buffer, mut count: usize) -> Buffer {
+        loop {
+            let here = count.min(packet.len());
+            packet.narrow(u32::try_from(here).unwrap_or(u32::MAX), u32::MAX);
+            count -= here;
+            if !packet.is_empty() {
+                return packet;
+            }
+            let Some(mut rest) = packet.take_rest() else { return packet };
+            rest.set_interface(packet.interface());
+            rest.set_mark(packet.mark());
+            self.note_moved(&packet, &rest);
+            self.recycle(packet);
+            packet = rest;
+        }
+    }
+
+    /// Keeps the first `bytes` bytes of a packet, and no buffer after the one that holds the last of them.
+    pub fn trim_back(&mut self, packet: &mut Buffer, bytes: usize) {
+        if let Some(rest) = packet.cut_at(bytes) {
+            self.recycle(rest);
+        }
+    }
+
+    /// Splits a packet after `bytes` bytes: it keeps these, and the others are returned, as a packet that was
+    /// created of it. Whole buffers are moved. What the buffer where the cut falls holds behind it is copied to
+    /// a frame, less than a frame's worth.
+    ///
+    /// `None`, with nothing changed, if there is no frame, or the chain would have too many.
+    #[must_use]
+    pub fn split_off(&mut self, packet: &mut Buffer, bytes: usize) -> Option<Buffer> {
+        let behind = packet.bytes_behind(bytes)?;
+        let mut copied = None;
+        if behind.is_empty() {
+            self.created += 1;
+        } else {
+            let mut own = self.create(behind.len())?;
+            own.receive_area()[..behind.len()].copy_from_slice(behind);
+            own.set_len(behind.len());
+            copied = Some(own);
+        }
+        let mut own = match (copied, packet.cut_at(bytes)) {
+            (Some(mut own), Some(rest)) => {
+                if let Err(rest) = own.link(rest) {
+                    // Not reached: a chain that was cut has one segment less, and a frame has the room.
+                    self.recycle(rest);
+                }
+                own
+            }
+            (copied, rest) => copied.or(rest).unwrap_or_default(),
+        };
+        own.set_interface(packet.interface());
+        if self.journal.is_some() {
+            self.note_derived(&own, packet);
+        }
+        Some(own)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn note_moved(&mut self, from: &Buffer, to: &Buffer) {
+        if let Some(journal) = &mut self.journal {
+            journal.moved(from, to);
+        }
+    }
+
     /// Takes back the buffer of a packet that was sent. What is not of this pool is freed.
     pub fn recycle(&mut self, buffer: Buffer) {
         if self.frames.own_unmarked(&buffer) {
@@ -216,10 +333,18 @@ impl Pool {
     }
 
     /// Marks are cleared here and not where a buffer is taken: most have none, which the comparison that
-    /// tells whose they are finds at no cost.
+    /// tells whose they are finds at no cost, as it finds that they are no chains.
     #[cold]
     #[inline(never)]
     fn recycle_uncommon(&mut self, mut buffer: Buffer) {
+        while let Some(rest) = buffer.take_rest() {
+            self.recycle_one(buffer);
+            buffer = rest;
+        }
+        self.recycle_one(buffer);
+    }
+
+    fn recycle_one(&mut self, mut buffer: Buffer) {
         buffer.set_mark(Mark::NONE);
         if self.frames.own(&buffer) {
             self.frames.push(buffer);
@@ -376,6 +501,12 @@ impl Pool {
     #[must_use]
     pub fn merged(&self) -> u64 {
         self.merged
+    }
+
+    /// Packets whose segments were [merged](Self::linearise) so far.
+    #[must_use]
+    pub fn linearised(&self) -> u64 {
+        self.linearised
     }
 
     /// Drops so far, by reason.

@@ -89,6 +89,12 @@ pub trait Port: Send {
         false
     }
 
+    /// Whether [`rx`](Self::rx) may give packets in chains of buffers, and [`tx`](Self::tx) sends such packets
+    /// without merging them. Other ports are given none.
+    fn takes_chains(&self) -> bool {
+        false
+    }
+
     /// How many interfaces packets come from and leave by. With more than one, the packets of a call of
     /// [`rx`](Self::rx) are of one interface, and each says [which](crate::Buffer::interface);
     /// [`tx`](Self::tx) sends each packet by its own.

@@ -24,6 +24,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The number of a region, which each of its buffers has; 0 is that of buffers outside of all regions.
 pub(crate) type RegionNumber = u16;
+/// The highest number: a buffer has 15 bits for it.
+const MOST_REGIONS: RegionNumber = (1 << 15) - 1;
 
 /// A region, as its owner has it: where frames come from.
 pub struct Region {
@@ -160,8 +162,8 @@ impl Arenas {
 
     fn add(&mut self, arena: Arena) -> RegionNumber {
         let free = self.0.iter().position(Option::is_none).unwrap_or(self.0.len());
-        let number = RegionNumber::try_from(free + 1).unwrap_or(0);
-        assert!(number != 0, "{free} regions are in use, as many as have numbers");
+        let number = RegionNumber::try_from(free + 1).unwrap_or(RegionNumber::MAX);
+        assert!(number <= MOST_REGIONS, "{free} regions are in use, as many as have numbers");
         if free == self.0.len() {
             self.0.push(None);
         }

@@ -6,7 +6,7 @@
 )]
 
 use crate::region::{self, RegionNumber};
-use crate::{Interface, Mark};
+use crate::{Buffer, Interface, Mark};
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
@@ -25,8 +25,9 @@ pub(crate) struct Storage {
 }
 
 /// Length in bytes (24 bits: a buffer is shorter than 16 MiB). The interface of the packet in them (8 bits)
-/// and its [mark](Mark) (16 bits), which in [`Buffer`](crate::Buffer) would be eight more bytes. And the
-/// region (16 bits).
+/// and its [mark](Mark) (16 bits), which in [`Buffer`](crate::Buffer) would be eight more bytes. The region (15
+/// bits), and whether the cache line after these bytes holds the next segment of the packet (1 bit). That bit
+/// is beside the region, so that the comparison which finds most buffers at home finds no chain there.
 ///
 /// One word, as fields would be moved one by one: eleven instructions more for a packet to protect.
 #[derive(Clone, Copy, Default)]
@@ -37,6 +38,8 @@ struct Extent(u64);
 const MARK_AT: u32 = 48;
 /// Where it has the region.
 const REGION_AT: u32 = 32;
+/// The bit that says whether a next segment is linked.
+const LINKED: u64 = 1 << (MARK_AT - 1);
 /// Where it has the interface.
 const INTERFACE_AT: u32 = 24;
 /// The bits of the length.
@@ -60,7 +63,22 @@ impl Extent {
 
     #[inline(always)]
     fn region(self) -> RegionNumber {
-        (self.0 >> REGION_AT) as RegionNumber
+        ((self.0 & !LINKED) >> REGION_AT) as RegionNumber
+    }
+
+    #[inline(always)]
+    fn is_linked(self) -> bool {
+        self.0 & LINKED != 0
+    }
+
+    /// With one line less, which holds a link.
+    fn linked(self) -> Self {
+        Self((self.0 - LINE_BYTES as u64) | LINKED)
+    }
+
+    /// The same without the link, and with the line.
+    fn unlinked(self) -> Self {
+        Self((self.0 & !LINKED) + LINE_BYTES as u64)
     }
 
     #[inline(always)]
@@ -159,6 +177,59 @@ impl Storage {
         self.extent = self.extent.with_mark(mark);
     }
 
+    /// Whether a next segment is linked.
+    #[inline(always)]
+    pub(crate) fn is_linked(&self) -> bool {
+        self.extent.is_linked()
+    }
+
+    /// Makes the last line the place of the next segment; gives that back where there are not two lines, or
+    /// there is one already.
+    pub(crate) fn link(&mut self, next: Buffer) -> Result<(), Buffer> {
+        if self.is_linked() || self.extent.bytes() < 2 * LINE_BYTES {
+            return Err(next);
+        }
+        self.extent = self.extent.linked();
+        // SAFETY: the line after what the extent now says is ours, aligned for a `Buffer` and longer than one.
+        // Until the link is taken, nothing else reads or writes it.
+        unsafe { self.place_of_next().write(next) };
+        Ok(())
+    }
+
+    /// Takes the next segment; its line is a part of this storage again, with zeros.
+    pub(crate) fn unlink(&mut self) -> Option<Buffer> {
+        if !self.is_linked() {
+            return None;
+        }
+        let place = self.place_of_next();
+        // SAFETY: `link` wrote a buffer there. It is moved out, and the extent no longer says that it is there.
+        let next = unsafe { place.read() };
+        // SAFETY: as for `link`. A line of bytes is written: what `link` wrote must not be seen as bytes.
+        unsafe { place.cast::<[u8; LINE_BYTES]>().write([0; LINE_BYTES]) };
+        self.extent = self.extent.unlinked();
+        Some(next)
+    }
+
+    /// The next segment.
+    pub(crate) fn next(&self) -> Option<&Buffer> {
+        // SAFETY: `link` wrote a buffer there, which is borrowed with `self`.
+        self.is_linked().then(|| unsafe { &*self.place_of_next() })
+    }
+
+    /// The bytes, and the next segment, which is not among them.
+    pub(crate) fn split_next(&mut self) -> (&mut [u8], Option<&mut Buffer>) {
+        let place = self.is_linked().then(|| self.place_of_next());
+        // SAFETY: `link` wrote a buffer there, in the line after all that `deref_mut` gives out, so that the two
+        // do not overlap; both are borrowed with `self`.
+        let next = place.map(|place| unsafe { &mut *place });
+        (&mut *self, next)
+    }
+
+    /// Where the next segment is, if it is linked: the line after the extent.
+    fn place_of_next(&self) -> *mut Buffer {
+        self.start.as_ptr().cast::<u8>().wrapping_add(self.extent.bytes()).cast()
+    }
+
     fn layout(lines: usize) -> Layout {
         // A length that fits no layout cannot be allocated either; buffers are bounded far below.
         Layout::array::<Line>(lines).unwrap_or(Layout::new::<Line>())
@@ -185,6 +256,13 @@ impl Drop for Storage {
 #[cold]
 #[inline(never)]
 unsafe extern "C" fn free(start: NonNull<Line>, extent: Extent) {
+    if extent.is_linked() {
+        let mut storage = std::mem::ManuallyDrop::new(Storage { start, extent });
+        // The next segment first, and what is linked to that: no more than a chain may have.
+        drop(storage.unlink());
+        // SAFETY: as for this function; without a link this is the end.
+        return unsafe { free(start, storage.extent) };
+    }
     match extent.region() {
         // SAFETY: `zeroed` allocated it with this layout.
         0 => unsafe { dealloc(start.as_ptr().cast(), Storage::layout(extent.bytes() / LINE_BYTES)) },
@@ -231,13 +309,37 @@ mod tests {
     }
 
     #[test]
+    fn a_link_takes_the_last_line_and_gives_it_back() {
+        let mut storage = Storage::zeroed(3);
+        storage.fill(7);
+        let next = Buffer::copied(b"next", 0, 0);
+        let identity = next.identity();
+        storage.link(next).unwrap();
+        assert_eq!((storage.len(), storage.is_linked()), (128, true));
+        assert!(storage.link(Buffer::with_capacity(64)).is_err(), "one link each");
+        let (bytes, linked) = storage.split_next();
+        bytes.fill(9);
+        linked.unwrap().bytes_mut()[0] = b'N';
+        assert_eq!(storage.next().map(|next| next.bytes()), Some(&b"Next"[..]));
+        let next = storage.unlink().unwrap();
+        assert_eq!((next.identity(), next.bytes()), (identity, &b"Next"[..]));
+        assert_eq!((storage.len(), storage.unlink().is_none()), (192, true));
+        assert!(storage[..128].iter().all(|&byte| byte == 9) && storage[128..].iter().all(|&byte| byte == 0));
+        assert!(Storage::zeroed(1).link(next).is_err(), "a line for the packet must be left");
+    }
+
+    #[test]
     fn an_extent_keeps_length_region_interface_and_mark_apart() {
         let mark = Mark::seal_under(Mark::SESSIONS - 1);
-        let extent = Extent::of_lines(33, 0xABCD).unwrap().with_interface(Interface(0xFE)).with_mark(mark);
-        assert_eq!((extent.bytes(), extent.region(), extent.interface()), (33 * 64, 0xABCD, Interface(0xFE)));
+        let extent = Extent::of_lines(33, 0x2BCD).unwrap().with_interface(Interface(0xFE)).with_mark(mark);
+        assert_eq!((extent.bytes(), extent.region(), extent.interface()), (33 * 64, 0x2BCD, Interface(0xFE)));
         assert_eq!(extent.mark(), mark);
         let changed = extent.with_interface(Interface(1)).with_mark(Mark::NONE);
-        assert_eq!((changed.bytes(), changed.region(), changed.mark()), (33 * 64, 0xABCD, Mark::NONE));
+        assert_eq!((changed.bytes(), changed.region(), changed.mark()), (33 * 64, 0x2BCD, Mark::NONE));
+        let linked = extent.linked();
+        assert_eq!((linked.bytes(), linked.region(), linked.is_linked()), (32 * 64, 0x2BCD, true));
+        assert_eq!((linked.mark(), linked.interface()), (mark, Interface(0xFE)));
+        assert_eq!(linked.unlinked().0, extent.0);
         assert!(Extent::of_lines(1 << 18, 0).is_none(), "16 MiB");
         assert_eq!(Extent::of_lines((1 << 18) - 1, 7).unwrap().bytes(), MAX_BYTES);
     }
