@@ -20,11 +20,11 @@ pub enum JobStatus {
 }
 
 /// Bytes of SPI and sequence number, at the start of every ESP packet (RFC 4303 2).
-const ESP_HEADER_BYTES: usize = 8;
+pub(crate) const ESP_HEADER_BYTES: usize = 8;
 
 /// Bytes of a header of VPE, its ICV included, and where that is in it (`docs/VPE.md`).
-const VPE_HEADER_BYTES: usize = 32;
-const VPE_ICV_AT: usize = 16;
+pub(crate) const VPE_HEADER_BYTES: usize = 32;
+pub(crate) const VPE_ICV_AT: usize = 16;
 
 /// Bytes of the IV of a combined mode or of counter mode, and of the part of a nonce that stands for it.
 const NONCE_IV_BYTES: usize = 8;
@@ -74,7 +74,9 @@ impl Aad {
 ///                                     ▲ auth_start       ▲ text_start    ▲ text_start + text_bytes
 /// ```
 ///
-/// Offsets are counted from the packet's start ([`Buffer::bytes`]). From `auth_start` to the text's end
+/// Offsets are counted from the packet's start ([`Buffer::bytes`]). Where the packet is a chain they are
+/// counted over all of its segments, whose borders may be anywhere: then engines that
+/// [take chains](crate::Capability::takes_chains) find the parts with [`chain_parts`](Self::chain_parts). From `auth_start` to the text's end
 /// everything is authenticated; the text is encrypted, too. The ICV follows the text directly and is written
 /// when sealing, compared in constant time when opening. The IV directly precedes the text.
 ///

@@ -16,6 +16,7 @@
 #![forbid(unsafe_code)]
 
 mod absent;
+mod chain;
 mod engine;
 mod job;
 mod key;
@@ -27,6 +28,7 @@ mod self_test;
 mod suite;
 
 pub use absent::{Absent, Reason};
+pub use chain::{ChainParts, ChainShape, Pieces};
 pub use engine::{Capability, Engine, EngineError};
 pub use job::{Aad, AeadParts, Job, JobParts, JobStatus};
 pub use key::{KeyId, KeyMaterial, KeyMaterialError};

@@ -20,7 +20,7 @@ use zeroize::Zeroizing;
 
 /// The counter of the block that hides the tag, and of the first block of text.
 const TAG_COUNTER: u32 = 1;
-const TEXT_COUNTER: u32 = 2;
+pub(super) const TEXT_COUNTER: u32 = 2;
 
 /// Bytes of an ESP header: SPI and the number's low half.
 const ESP_HEADER_BYTES: usize = 8;
@@ -33,7 +33,7 @@ type Parts<'a> = [&'a [u8]];
 
 /// One key. AWS-LC and GHASH zero theirs when they are dropped.
 pub(super) struct GcmKey {
-    counter_mode: CtrKey,
+    pub(super) counter_mode: CtrKey,
     hash: GHash,
 }
 
@@ -106,12 +106,22 @@ impl GcmKey {
     }
 
     fn tag(&self, nonce: &[u8; NONCE_BYTES], aad: &Parts<'_>, ciphertext: &[u8]) -> Option<[u8; 16]> {
+        self.tag_of(nonce, aad, &[ciphertext])
+    }
+
+    /// The tag of a ciphertext in parts.
+    pub(super) fn tag_of(
+        &self,
+        nonce: &[u8; NONCE_BYTES],
+        aad: &Parts<'_>,
+        ciphertext: &Parts<'_>,
+    ) -> Option<[u8; 16]> {
         let mut hash = self.hash.clone();
         absorb(&mut hash, aad);
-        hash.update_padded(ciphertext);
-        let aad_bytes: usize = aad.iter().map(|part| part.len()).sum();
+        absorb(&mut hash, ciphertext);
+        let bytes = |parts: &Parts<'_>| -> usize { parts.iter().map(|part| part.len()).sum() };
         let bits = |bytes: usize| u64::try_from(bytes).ok()?.checked_mul(8);
-        let lengths = u128::from(bits(aad_bytes)?) << 64 | u128::from(bits(ciphertext.len())?);
+        let lengths = u128::from(bits(bytes(aad))?) << 64 | u128::from(bits(bytes(ciphertext))?);
         hash.update(&[lengths.to_be_bytes().into()]);
         let mut tag: [u8; 16] = hash.finalize().into();
         self.counter_mode.apply(nonce, TAG_COUNTER, &mut tag)?;

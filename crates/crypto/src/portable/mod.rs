@@ -3,6 +3,7 @@
 //! ```text
 //!   aead    combined modes that AWS-LC has      AES-GCM with whole ICVs, ChaCha20-Poly1305
 //!   gcm     composed of its halves              AES-GCM with shorter ICVs, AES-GMAC
+//!   chained the same over several buffers
 //!   ccm     composed of its halves, too         AES-CCM
 //!   pair    a cipher, then an integrity algorithm over all of it
 //!     cbc                AES by AWS-LC; DES and 3DES by RustCrypto
@@ -15,17 +16,19 @@ mod block_mac;
 mod cbc;
 mod cbc_mac;
 mod ccm;
+mod chained;
 mod ctr;
 mod gcm;
 mod mac;
 mod pair;
 
 use self::ccm::CcmKey;
+use self::chained::ChainKey;
 use self::gcm::GcmKey;
 use self::pair::PairKey;
 use crate::{
-    AeadParts, Capability, Cipher, Direction, Engine, EngineError, Job, JobParts, JobStatus, KeyId,
-    KeyMaterial, KeyPreparer, KeyTable, PreparedKey, Suite,
+    AeadParts, Capability, ChainShape, Cipher, Direction, Engine, EngineError, Job, JobParts, JobStatus,
+    KeyId, KeyMaterial, KeyPreparer, KeyTable, PreparedKey, Suite,
 };
 use aws_lc_rs::aead::LessSafeKey;
 use std::sync::Arc;
@@ -41,6 +44,8 @@ const MAX_TEXT_BYTES: usize = 1 << 31;
 /// One key and what it may be used for.
 struct PortableKey {
     form: Form,
+    /// What chains need where the form is no good for them.
+    chain: Option<Box<ChainKey>>,
     salt: Zeroizing<[u8; 4]>,
     suite: Suite,
     direction: Direction,
@@ -88,8 +93,9 @@ impl Engine for PortableEngine {
         format!("AWS-LC through aws-lc-rs, and RustCrypto, {}", std::env::consts::ARCH)
     }
 
-    fn capability(&self, _suite: Suite) -> Option<Capability> {
-        Some(Capability { max_text_bytes: MAX_TEXT_BYTES, max_keys: self.keys.limit() })
+    fn capability(&self, suite: Suite) -> Option<Capability> {
+        let takes_chains = is_gcm(suite);
+        Some(Capability { max_text_bytes: MAX_TEXT_BYTES, max_keys: self.keys.limit(), takes_chains })
     }
 
     fn install(&mut self, key: &KeyMaterial, direction: Direction) -> Result<KeyId, EngineError> {
@@ -129,8 +135,15 @@ impl PortableKey {
         // `KeyMaterial` has the length of its suite, so that only memory can run out here.
         let lacking = || EngineError::KeyRefused { engine: NAME, reason: "out of memory".to_owned() };
         let form = Form::new(key, direction).ok_or_else(lacking)?;
-        Ok(Self { form, salt: key.nonce_salt(), suite: key.suite(), direction })
+        let needs_chain = matches!(form, Form::Aead(_)) && is_gcm(key.suite());
+        let chain = needs_chain.then(|| Box::new(ChainKey::new(key)));
+        Ok(Self { form, chain, salt: key.nonce_salt(), suite: key.suite(), direction })
     }
+}
+
+/// Whether it encrypts with AES-GCM.
+fn is_gcm(suite: Suite) -> bool {
+    matches!(suite.cipher(), Cipher::AesGcm(_) | Cipher::AesGcmImplicitIv(_) | Cipher::AesGcmVpe(_))
 }
 
 /// Expands keys without an engine.
@@ -167,7 +180,7 @@ impl PortableKey {
         if job.text_bytes as usize > MAX_TEXT_BYTES {
             return JobStatus::Fault;
         }
-        let Some(parts) = job.parts(self.suite) else { return JobStatus::Fault };
+        let Some(parts) = job.parts(self.suite) else { return self.run_chain(job) };
         match &self.form {
             Form::Aead(key) => self.with_aead(parts, |parts| aead::run(key, self.direction, parts)),
             Form::Gcm(key) => self.with_aead(parts, |parts| key.run(self.direction, parts)),
@@ -175,6 +188,21 @@ impl PortableKey {
             Form::Gmac(key) => key.run_gmac(self.direction, *self.salt, parts),
             Form::Pair(key) => key.run(parts),
         }
+    }
+
+    /// Does one job over a chain; a fault if it is none.
+    #[cold]
+    fn run_chain(&self, job: &mut Job) -> JobStatus {
+        let Some(parts) = ChainShape::of(self.suite).and_then(|shape| job.chain_parts(shape, *self.salt))
+        else {
+            return JobStatus::Fault;
+        };
+        let key = match (&self.form, &self.chain) {
+            (Form::Gcm(key), _) => Some(&**key),
+            (Form::Aead(_), Some(key)) => key.expanded(),
+            _ => None,
+        };
+        key.map_or(JobStatus::Fault, |key| key.run_chain(self.direction, parts))
     }
 
     #[inline]

@@ -122,6 +122,26 @@ impl Sample {
         })
     }
 
+    /// The same job, its packet in a chain of buffers that end at these bytes, in ascending order, and where it
+    /// ends itself.
+    pub fn chained(job: Job, ends: &[usize]) -> Result<Job, String> {
+        let bytes = job.buffer.bytes().to_vec();
+        let borders = [&[0], ends, &[bytes.len()]].concat();
+        let mut pieces = borders.windows(2).map(|ends| Buffer::copied(&bytes[ends[0]..ends[1]], 0, 128));
+        let mut chain = pieces.next().ok_or("no piece")?;
+        pieces.try_for_each(|piece| chain.link(piece)).map_err(|_| "a piece could not be linked")?;
+        Ok(Job { buffer: chain, ..job })
+    }
+
+    /// A job that has ended over a chain, with its bytes in one buffer; the lengths of its pieces, too.
+    pub fn gathered(mut job: Job) -> (Job, Vec<usize>) {
+        let chain = std::mem::take(&mut job.buffer);
+        let mut bytes = vec![0; chain.chain_bytes()];
+        chain.copy_to(0, &mut bytes);
+        let lengths = chain.segments().map(Buffer::len).collect();
+        (Job { buffer: Buffer::copied(&bytes, 0, 0), ..job }, lengths)
+    }
+
     /// Checks a job that should have succeeded: the right bytes, and nothing around them touched.
     pub fn check(&self, job: &Job) -> Result<(), String> {
         let what =

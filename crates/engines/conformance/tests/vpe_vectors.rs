@@ -201,6 +201,56 @@ fn engines_agree_with_openssl_at_every_length() {
     }
 }
 
+/// Headers in a segment of their own, ends of segments at every place of a short packet, and 9,000 bytes in
+/// frames.
+#[test]
+fn engines_that_take_chains_seal_and_open_vpe_in_several_buffers() {
+    let mut tried = 0;
+    for mut engine in engines() {
+        let engine = engine.as_mut();
+        for name in ["aes128gcm16", "aes256gcm16", "chacha20poly1305"] {
+            let (suite, key) = (suite(name), &[7; 32][..if name == "aes128gcm16" { 16 } else { 32 }]);
+            if !engine.capability(suite).is_some_and(|capability| capability.takes_chains) {
+                continue;
+            }
+            tried += 1;
+            let cipher = Vector(serde_json::json!({ "suite": name })).cipher();
+            let directions = [Direction::Seal, Direction::Open];
+            let ids = directions.map(|direction| install(engine, suite, key, direction));
+            let front = OUTER_BYTES + VPE_HEADER_BYTES;
+            let mut all: Vec<(usize, Vec<usize>)> = (1..front + 40).map(|cut| (40, vec![cut])).collect();
+            all.extend((front..front + 40).map(|cut| (40, vec![front, cut])));
+            all.push((9_000, (0..5).map(|n| front + 1_773 * n).collect()));
+            for (bytes, cuts) in all {
+                let text: Vec<u8> = (0..=250).cycle().take(bytes).collect();
+                let header = VpeHeader { sender: 0, window: 3, number: cuts[0] as u64, spi: 0x1000 };
+                let mut icv = [0; VPE_ICV_BYTES];
+                let sealed = encrypt_aead(cipher, key, Some(&header.nonce()), &[], &text, &mut icv).unwrap();
+                let packets = [
+                    [&header.to_bytes()[..], &[0; VPE_ICV_BYTES], &text].concat(),
+                    [&header.to_bytes()[..], &icv, &sealed].concat(),
+                ];
+                let expected = [&packets[1], &[&header.to_bytes()[..], &icv, &text].concat()];
+                for at in 0..2 {
+                    let whole = job(&packets[at], ids[at], directions[at]);
+                    let bytes = whole.buffer.bytes().to_vec();
+                    let borders = [&[0], &cuts[..], &[bytes.len()]].concat();
+                    let mut pieces =
+                        borders.windows(2).map(|ends| Buffer::copied(&bytes[ends[0]..ends[1]], 0, 128));
+                    let mut chain = pieces.next().unwrap();
+                    pieces.for_each(|piece| chain.link(piece).unwrap());
+                    let ended = drive(engine, vec![Job { buffer: chain, ..whole }]).unwrap().remove(0);
+                    let mut all = vec![0; bytes.len()];
+                    ended.buffer.copy_to(0, &mut all);
+                    assert_eq!(ended.status, JobStatus::Done, "{name} cut at {cuts:?}");
+                    assert!(all[OUTER_BYTES..] == expected[at][..], "{name} cut at {cuts:?}");
+                }
+            }
+        }
+    }
+    assert!(tried >= 2);
+}
+
 #[test]
 fn a_job_whose_header_is_none_of_vpe_is_a_fault() {
     for mut engine in engines() {

@@ -243,7 +243,7 @@ impl Engine for GpuEngine {
 
     fn capability(&self, suite: Suite) -> Option<Capability> {
         Work::of(suite, Direction::Seal)?;
-        Some(Capability { max_text_bytes: MAX_TEXT_BYTES, max_keys: self.keys.limit() })
+        Some(Capability { max_text_bytes: MAX_TEXT_BYTES, max_keys: self.keys.limit(), takes_chains: false })
     }
 
     fn install(&mut self, key: &KeyMaterial, direction: Direction) -> Result<KeyId, EngineError> {

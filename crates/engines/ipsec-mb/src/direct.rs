@@ -54,7 +54,8 @@ fn batch_of<'a, const IV: usize, const ICV: usize, const VPE: bool>(
             break;
         }
         let (run, behind) = rest.split_at_mut(run_length(rest, id));
-        at += run.len();
+        let run_jobs = run.len();
+        at += run_jobs;
         rest = behind;
         let Some(MbKey { form, salt, direction, .. }) = key else {
             run.iter_mut().for_each(|job| job.status = JobStatus::Fault);
@@ -65,6 +66,7 @@ fn batch_of<'a, const IV: usize, const ICV: usize, const VPE: bool>(
         works.extend(taken.filter_map(|(job, s)| {
             if VPE { Work::of_vpe(job, *direction, s) } else { Work::new::<IV>(job, **salt, *direction, s) }
         }));
+        aeads.has_refused |= works.len() - from != run_jobs;
         let works = &mut works[from..];
         match form {
             Form::Gcm(length, key) => each(&mut aeads.gcm(*length), key, *direction, works),

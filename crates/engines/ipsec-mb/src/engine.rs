@@ -5,6 +5,7 @@ use crate::burst::{self, Bursts, Waiting};
 use crate::ccm::{self, CcmKey};
 use crate::chained::ChainedKey;
 use crate::direct::{self, BATCH_SIZE, Scratch};
+use crate::in_parts;
 use crate::library::Library;
 use crate::line;
 use crate::manager::{ChaChaKey, GcmKey, Manager};
@@ -148,7 +149,16 @@ impl Engine for IpsecMbEngine {
             kind if kind.has_jobs() => ccm::MAX_TEXT_BYTES,
             _ => direct::MAX_TEXT_BYTES,
         };
-        Some(Capability { max_text_bytes, max_keys: self.keys.limit() })
+        let takes_chains = match suite.cipher() {
+            Cipher::AesGcm(_) | Cipher::AesGcmImplicitIv(_) | Cipher::AesGcmVpe(_) => {
+                self.manager.does_gcm_in_parts()
+            }
+            Cipher::ChaCha20Poly1305 | Cipher::ChaCha20Poly1305ImplicitIv | Cipher::ChaCha20Poly1305Vpe => {
+                true
+            }
+            _ => false,
+        };
+        Some(Capability { max_text_bytes, max_keys: self.keys.limit(), takes_chains })
     }
 
     fn install(&mut self, key: &KeyMaterial, direction: Direction) -> Result<KeyId, EngineError> {
@@ -197,7 +207,7 @@ impl Engine for IpsecMbEngine {
         let (mut aeads, scratch) = self.manager.parts();
         let mut waiting = Waiting::new();
         let mut bursts = scratch.map(|scratch| Bursts { scratch, waiting: &mut waiting });
-        let mut rest = jobs;
+        let mut rest = &mut *jobs;
         while let Some(id) = rest.first().map(|job| job.key) {
             let key = self.keys.get(id);
             let kind = key.map_or(Kind::Aead16, |key| key.kind);
@@ -228,8 +238,12 @@ impl Engine for IpsecMbEngine {
             }
             rest = behind;
         }
-        if let Some(bursts) = &mut bursts {
+        if let Some(mut bursts) = bursts {
             bursts.finish();
+        }
+        drop(waiting);
+        if aeads.has_refused {
+            in_parts::run(&mut aeads, &self.keys, jobs);
         }
         count
     }

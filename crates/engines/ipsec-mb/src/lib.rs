@@ -6,6 +6,7 @@
 //!   engine    the safe Engine: keys in a table, runs of jobs under one key
 //!     direct    AES-GCM in one direct call, ChaCha20-Poly1305 in three
 //!     gmac      AES-GMAC in direct calls, its AAD part by part
+//!     in_parts  AEADs over chains of buffers, the text part by part
 //!     ccm       AES-CCM in the library's queue of jobs
 //!     burst     a cipher and an integrity algorithm: AES-CBC, AES-CTR and HMAC with SHA in the library's
 //!               bursts, the rest in its queue (`shape`, `line`, `queue`)
@@ -42,6 +43,8 @@ mod direct;
 mod engine;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod gmac;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod in_parts;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod library;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]

@@ -3,16 +3,18 @@
 
 use crate::chained::{Chained, ChainedFunctions};
 use crate::gmac::Gmac;
+use crate::in_parts::{GcmInParts, InParts};
 use crate::library::Library;
 use crate::queue::QueueFunctions;
 use crate::raw::{
     ChaChaContext, ChaChaFinalize, ChaChaInit, ChaChaUpdate, ChainedOffsets, FEATURE_VAES, GcmContext,
-    GcmKeyData, GcmPre, GcmRun, GmacFinalize, GmacInit, GmacOffsets, GmacUpdate, ImbMgr, Layout,
+    GcmFinalize, GcmInit, GcmKeyData, GcmPartsOffsets, GcmPre, GcmRun, GcmUpdate, GmacFinalize, GmacInit,
+    GmacOffsets, GmacUpdate, ImbMgr, Layout,
 };
 use std::ffi::{c_uint, c_void};
 use std::ptr::NonNull;
 use subtle::ConstantTimeEq;
-use testudo_crypto::AesKey;
+use testudo_crypto::{AesKey, Direction};
 use zeroize::Zeroize;
 
 /// Bytes of an AEAD's ICV, and of the longest of all.
@@ -54,6 +56,7 @@ struct Functions {
     /// For each length of key, as below.
     gcm: [GcmFunctions; 3],
     gmac: Option<[GmacFunctions; 3]>,
+    gcm_parts: Option<[GcmPartsFunctions; 3]>,
     chacha_init: ChaChaInit,
     chacha_enc: ChaChaUpdate,
     chacha_dec: ChaChaUpdate,
@@ -74,6 +77,14 @@ pub(crate) struct GmacFunctions {
     pub(crate) init: GmacInit,
     pub(crate) update: GmacUpdate,
     pub(crate) finalize: GmacFinalize,
+}
+
+/// AES-GCM over texts in parts, for one length of key.
+#[derive(Clone, Copy)]
+pub(crate) struct GcmPartsFunctions {
+    pub(crate) init: GcmInit,
+    pub(crate) seal: (GcmUpdate, GcmFinalize),
+    pub(crate) open: (GcmUpdate, GcmFinalize),
 }
 
 /// One multi-buffer manager, and the contexts for its direct calls.
@@ -182,6 +193,11 @@ impl Manager {
         self.functions.gmac.is_some()
     }
 
+    /// Whether this version's AES-GCM over texts in parts is known.
+    pub(crate) fn does_gcm_in_parts(&self) -> bool {
+        self.functions.gcm_parts.is_some()
+    }
+
     /// Expands a key of AES-GCM or AES-GMAC.
     ///
     /// # Errors
@@ -213,6 +229,7 @@ impl Manager {
             functions: &self.functions,
             gcm_context: &mut self.gcm_context,
             chacha_context: &mut self.chacha_context,
+            has_refused: false,
         };
         let manager = self.manager;
         (aeads, self.chained.as_mut().map(|chained| Scratch { manager, chained }))
@@ -233,6 +250,8 @@ pub(crate) struct Aeads<'a> {
     functions: &'a Functions,
     gcm_context: &'a mut GcmContext,
     chacha_context: &'a mut ChaChaContext,
+    /// Whether any job was refused: it may be over a chain.
+    pub(crate) has_refused: bool,
 }
 
 impl Aeads<'_> {
@@ -246,6 +265,12 @@ impl Aeads<'_> {
     pub(crate) fn gmac(&mut self, length: AesKey) -> Option<Gmac<'_>> {
         let functions = self.functions.gmac.as_ref()?[length as usize];
         Some(Gmac::new(functions, self.gcm_context))
+    }
+
+    /// AES-GCM over texts in parts with keys of this length; `None` if the library's is not known.
+    pub(crate) fn gcm_in_parts(&mut self, length: AesKey) -> Option<GcmInParts<'_>> {
+        let functions = self.functions.gcm_parts.as_ref()?[length as usize];
+        Some(GcmInParts { functions, context: self.gcm_context })
     }
 
     /// The pass for ChaCha20-Poly1305.
@@ -359,6 +384,38 @@ pub(crate) struct ChaChaPass<'a> {
     context: &'a mut ChaChaContext,
 }
 
+impl InParts for ChaChaPass<'_> {
+    type Key = ChaChaKey;
+
+    fn begin(&mut self, key: &ChaChaKey, nonce: &[u8; 12], aad: &[u8]) {
+        let key: *const c_void = key.0.as_ptr().cast();
+        let (nonce, context) = (nonce.as_ptr().cast(), &raw mut *self.context);
+        // SAFETY: as in `call`.
+        unsafe { (self.functions.chacha_init)(key, context, nonce, aad.as_ptr().cast(), aad.len() as u64) };
+    }
+
+    fn update(&mut self, key: &ChaChaKey, direction: Direction, text: &mut [u8]) {
+        let update = match direction {
+            Direction::Seal => self.functions.chacha_enc,
+            Direction::Open => self.functions.chacha_dec,
+        };
+        let data: *mut c_void = text.as_mut_ptr().cast();
+        // SAFETY: as in `call`; a part may have any length.
+        unsafe { update(key.0.as_ptr().cast(), &raw mut *self.context, data, data, text.len() as u64) };
+    }
+
+    fn end(&mut self, _: &ChaChaKey, _: Direction, icv: &mut Icv) {
+        // SAFETY: as in `call`.
+        unsafe {
+            (self.functions.chacha_finalize)(
+                &raw mut *self.context,
+                icv.as_mut_ptr().cast(),
+                icv.len() as u64,
+            );
+        }
+    }
+}
+
 impl ChaChaPass<'_> {
     #[inline]
     fn call(
@@ -427,6 +484,15 @@ impl Functions {
                 finalize: function(manager, o.finalize[n])?,
             })
         };
+        // SAFETY: as below.
+        let parts = |o: &GcmPartsOffsets, n: usize| unsafe {
+            Ok::<_, String>(GcmPartsFunctions {
+                init: function(manager, o.init[n])?,
+                seal: (function(manager, o.enc_update[n])?, function(manager, o.enc_finalize[n])?),
+                open: (function(manager, o.dec_update[n])?, function(manager, o.dec_finalize[n])?),
+            })
+        };
+        let all_parts = |o| Ok::<_, String>([parts(o, 0)?, parts(o, 1)?, parts(o, 2)?]);
         let gmacs = |o| Ok::<_, String>([gmac(o, 0)?, gmac(o, 1)?, gmac(o, 2)?]);
         // SAFETY: each offset is that of a pointer to a function of the signature that the field's type says
         // (our precondition, and the signatures of the headers read for `raw`).
@@ -434,6 +500,7 @@ impl Functions {
             Ok(Self {
                 gcm: [gcm(0)?, gcm(1)?, gcm(2)?],
                 gmac: layout.gmac.as_ref().map(gmacs).transpose()?,
+                gcm_parts: layout.gcm_parts.as_ref().map(all_parts).transpose()?,
                 chacha_init: function(manager, o.chacha20_poly1305_init)?,
                 chacha_enc: function(manager, o.chacha20_poly1305_enc_update)?,
                 chacha_dec: function(manager, o.chacha20_poly1305_dec_update)?,

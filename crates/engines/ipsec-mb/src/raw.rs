@@ -50,6 +50,12 @@ pub(crate) type GcmRun = unsafe extern "C" fn(
     *mut u8,
     u64,
 );
+/// `aes_gcm_init_t`: key, context, IV (12 bytes), AAD, its length.
+pub(crate) type GcmInit = unsafe extern "C" fn(*const GcmKeyData, *mut GcmContext, *const u8, *const u8, u64);
+/// `aes_gcm_enc_dec_update_t`: key, context, out, in, length, which may be any.
+pub(crate) type GcmUpdate = unsafe extern "C" fn(*const GcmKeyData, *mut GcmContext, *mut u8, *const u8, u64);
+/// `aes_gcm_enc_dec_finalize_t`: key, context, tag, its length.
+pub(crate) type GcmFinalize = unsafe extern "C" fn(*const GcmKeyData, *mut GcmContext, *mut u8, u64);
 /// `aes_gmac_init_t`: key, context, IV, its length.
 pub(crate) type GmacInit = unsafe extern "C" fn(*const GcmKeyData, *mut GcmContext, *const u8, u64);
 /// `aes_gmac_update_t`: key, context, a part of the message of any length, its length.
@@ -215,6 +221,16 @@ pub(crate) struct GmacOffsets {
     pub(crate) finalize: [usize; 3],
 }
 
+/// Offsets of the functions of AES-GCM over a text in parts, for keys of 128, 192 and 256 bits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct GcmPartsOffsets {
+    pub(crate) init: [usize; 3],
+    pub(crate) enc_update: [usize; 3],
+    pub(crate) dec_update: [usize; 3],
+    pub(crate) enc_finalize: [usize; 3],
+    pub(crate) dec_finalize: [usize; 3],
+}
+
 /// Offsets of the functions of all other suites, for a version whose `IMB_JOB` is [`ImbJob`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ChainedOffsets {
@@ -244,6 +260,8 @@ pub(crate) struct Layout {
     pub(crate) offsets: Offsets,
     /// `None` where the header was not read for them.
     pub(crate) gmac: Option<GmacOffsets>,
+    /// `None` where the header was not read for them.
+    pub(crate) gcm_parts: Option<GcmPartsOffsets>,
     /// `None` where jobs have a layout other than [`ImbJob`]'s: 240 bytes in 1.5, 216 in 2.0, which also
     /// wants sessions.
     pub(crate) chained: Option<ChainedOffsets>,
@@ -275,6 +293,14 @@ const OFFSETS: Offsets = Offsets {
 const GMAC_OFFSETS: GmacOffsets =
     GmacOffsets { init: [720, 728, 736], update: [744, 752, 760], finalize: [768, 776, 784] };
 
+const GCM_PARTS_OFFSETS: GcmPartsOffsets = GcmPartsOffsets {
+    init: [304, 312, 320],
+    enc_update: [328, 336, 344],
+    dec_update: [352, 360, 368],
+    enc_finalize: [376, 384, 392],
+    dec_finalize: [400, 408, 416],
+};
+
 const CHAINED_OFFSETS: ChainedOffsets = ChainedOffsets {
     get_next_job: 64,
     submit_job_nocheck: 80,
@@ -300,6 +326,7 @@ pub(crate) const LAYOUTS: &[Layout] = &[
         version: (1, 3),
         offsets: OFFSETS,
         gmac: Some(GMAC_OFFSETS),
+        gcm_parts: Some(GCM_PARTS_OFFSETS),
         chained: Some(CHAINED_OFFSETS),
         architectures: &["none", "no AES-NI", "SSE", "AVX", "AVX2", "AVX512"],
         self_test_bit: 20,
@@ -310,6 +337,7 @@ pub(crate) const LAYOUTS: &[Layout] = &[
         version: (1, 5),
         offsets: OFFSETS,
         gmac: None,
+        gcm_parts: None,
         chained: None,
         architectures: &["none", "no AES-NI", "SSE", "AVX", "AVX2", "AVX512"],
         self_test_bit: 20,
@@ -320,6 +348,7 @@ pub(crate) const LAYOUTS: &[Layout] = &[
         version: (2, 0),
         offsets: OFFSETS,
         gmac: None,
+        gcm_parts: None,
         chained: None,
         architectures: &["none", "SSE", "AVX2", "AVX512"],
         self_test_bit: 19,
@@ -417,6 +446,21 @@ mod tests {
             return 0;
         }"#;
 
+    /// Prints the offsets of [`GcmPartsOffsets`].
+    const PROGRAM_FOR_GCM_PARTS: &str = r#"
+        #include <stdio.h>
+        #include <stddef.h>
+        #include <intel-ipsec-mb.h>
+        #define O(f) printf("%zu\n", offsetof(IMB_MGR, f));
+        int main(void) {
+            O(gcm128_init) O(gcm192_init) O(gcm256_init)
+            O(gcm128_enc_update) O(gcm192_enc_update) O(gcm256_enc_update)
+            O(gcm128_dec_update) O(gcm192_dec_update) O(gcm256_dec_update)
+            O(gcm128_enc_finalize) O(gcm192_enc_finalize) O(gcm256_enc_finalize)
+            O(gcm128_dec_finalize) O(gcm192_dec_finalize) O(gcm256_dec_finalize)
+            return 0;
+        }"#;
+
     fn expected_of_jobs(o: &ChainedOffsets) -> Vec<usize> {
         use std::mem::offset_of;
         let mut list =
@@ -506,6 +550,11 @@ mod tests {
         if let Some(gmac) = &layout.gmac {
             let found = ask_the_compiler(&include, PROGRAM_FOR_GMAC).unwrap();
             assert_eq!(found, [gmac.init, gmac.update, gmac.finalize].as_flattened());
+        }
+        if let Some(o) = &layout.gcm_parts {
+            let found = ask_the_compiler(&include, PROGRAM_FOR_GCM_PARTS).unwrap();
+            let expected = [o.init, o.enc_update, o.dec_update, o.enc_finalize, o.dec_finalize];
+            assert_eq!(found, expected.as_flattened());
         }
         match &layout.chained {
             None => println!("the jobs of this version are not used"),

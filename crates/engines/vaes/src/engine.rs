@@ -165,7 +165,11 @@ impl Engine for VaesEngine {
     fn capability(&self, suite: Suite) -> Option<Capability> {
         let is_done = Kind::new(suite, Direction::Seal).is_some()
             || chained::Kind::new(suite, Direction::Seal).is_some();
-        is_done.then(|| Capability { max_text_bytes: MAX_TEXT_BYTES, max_keys: self.keys.limit() })
+        is_done.then(|| Capability {
+            max_text_bytes: MAX_TEXT_BYTES,
+            max_keys: self.keys.limit(),
+            takes_chains: false,
+        })
     }
 
     fn install(&mut self, key: &KeyMaterial, direction: Direction) -> Result<KeyId, EngineError> {

@@ -44,7 +44,7 @@ impl Engine for Nothing {
     }
 
     fn capability(&self, _: Suite) -> Option<Capability> {
-        Some(Capability { max_text_bytes: 1 << 16, max_keys: 1 << 20 })
+        Some(Capability { max_text_bytes: 1 << 16, max_keys: 1 << 20, takes_chains: false })
     }
 
     fn install(&mut self, _: &KeyMaterial, _: Direction) -> Result<KeyId, EngineError> {

@@ -83,7 +83,7 @@ impl Engine for Recorder {
     }
 
     fn capability(&self, _suite: Suite) -> Option<Capability> {
-        Some(Capability { max_text_bytes: usize::MAX, max_keys: usize::MAX })
+        Some(Capability { max_text_bytes: usize::MAX, max_keys: usize::MAX, takes_chains: false })
     }
 
     fn install(&mut self, key: &KeyMaterial, direction: Direction) -> Result<KeyId, EngineError> {

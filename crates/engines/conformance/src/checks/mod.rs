@@ -1,5 +1,6 @@
 //! The checks, by name.
 
+mod chains;
 mod contract;
 mod forgeries;
 mod headers;
@@ -24,6 +25,8 @@ pub(crate) const ALL: &[(&str, Check)] = &[
     ("every length", shapes::every_length),
     ("every alignment", shapes::every_alignment),
     ("long packets", shapes::long_packets),
+    ("packets in several buffers", chains::segmentations),
+    ("forged packets in several buffers", chains::forgeries),
     ("mixed batches", contract::mixed_batches),
     ("removal and reuse of keys", keys::reuse),
     ("many keys", keys::many),
