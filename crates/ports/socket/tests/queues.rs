@@ -123,7 +123,9 @@ fn of(encapsulation: Encapsulation, pair: [IpAddr; 2], source_port: u16, content
         Encapsulation::RawEsp => datagram(pair, protocol::ESP, content),
         Encapsulation::RawAh => datagram(pair, protocol::AH, &[&[50, 4, 0, 0], content].concat()),
         Encapsulation::RawVpe { number } => datagram(pair, number, content),
-        Encapsulation::Udp { port } | Encapsulation::UdpBeside { port } => {
+        Encapsulation::Udp { port }
+        | Encapsulation::UdpBeside { port }
+        | Encapsulation::UdpFromMany { port } => {
             datagram(pair, protocol::UDP, &udp((source_port, port), content))
         }
     }
