@@ -1,11 +1,12 @@
-//! Reads `[engine.cryptodev]`: a device of DPDK that does cryptography.
+//! Reads `[engine.cryptodev]`, a device of DPDK that does cryptography, and `[engine.gpu]`.
 
 use super::value::{self, Parsed};
 use super::walk::{Problem, Section, Walker};
 use toml::de::DeValue;
 
-/// The engine's name.
+/// The engines' names.
 pub(super) const CRYPTODEV: &str = "cryptodev";
+pub(super) const GPU: &str = "gpu";
 /// Queue pairs and arguments of DPDK at most.
 const MAX_QUEUE_PAIRS: u16 = 64;
 const MAX_ARGUMENTS: usize = 64;
@@ -23,33 +24,62 @@ pub struct Cryptodev {
     pub eal: Vec<String>,
 }
 
+/// `[engine.gpu]`
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Gpu {
+    /// A part of the name of a device of OpenCL's, or of its platform's; without it, the first GPU.
+    pub device: Option<String>,
+}
+
 /// The sections of engines: that of `cryptodev` is there if `named`, the engines in use, has its name, and
-/// not otherwise.
+/// not otherwise; that of `gpu` may be there if it is named.
 pub(super) fn read_engine(
     root: &mut Section<'_>,
     walker: &mut Walker<'_>,
     named: Option<&[String]>,
-) -> Option<Cryptodev> {
+) -> (Option<Cryptodev>, Gpu) {
     const HEADER: &str = "[engine.cryptodev]";
-    let is_named = named.map(|engines| engines.iter().any(|name| name == CRYPTODEV));
-    let mut sections = match (root.table(walker, "engine"), is_named) {
-        (Some(sections), _) => sections,
-        (None, Some(true)) => root.absent_section(walker, "engine", HEADER),
-        (None, _) => return None,
+    let is_named = |name: &str| named.map(|engines| engines.iter().any(|named| named == name));
+    let wants_cryptodev = is_named(CRYPTODEV) == Some(true);
+    let mut sections = match root.table(walker, "engine") {
+        Some(sections) => sections,
+        None if wants_cryptodev => root.absent_section(walker, "engine", HEADER),
+        None => return (None, Gpu::default()),
     };
-    let section = sections.table(walker, CRYPTODEV);
-    match (&section, is_named) {
-        (None, Some(true)) => drop(sections.absent_section(walker, CRYPTODEV, HEADER)),
-        (Some(section), Some(false)) => {
-            let problem = Problem::expected("\"cryptodev\" in `engines` of [gateway]").found("no such name");
-            let help = "name all engines in their order, for example `engines = [\"cryptodev\", \"vaes\"]`";
-            walker.report(&section.span().clone(), sections.path_of(CRYPTODEV), problem.help(help));
+    let [cryptodev, gpu] = [CRYPTODEV, GPU].map(|name| {
+        let section = sections.table(walker, name);
+        if let (Some(section), Some(false)) = (&section, is_named(name)) {
+            let problem =
+                Problem::expected(format!("\"{name}\" in `engines` of [gateway]")).found("no such name");
+            let help =
+                format!("name all engines in their order, for example `engines = [\"{name}\", \"vaes\"]`");
+            walker.report(&section.span().clone(), sections.path_of(name), problem.help(help));
         }
-        _ => {}
+        section
+    });
+    if cryptodev.is_none() && wants_cryptodev {
+        drop(sections.absent_section(walker, CRYPTODEV, HEADER));
     }
-    let read = section.and_then(|section| read_cryptodev(section, walker));
+    let cryptodev = cryptodev.and_then(|section| read_cryptodev(section, walker));
+    let gpu = gpu.map(|section| read_gpu(section, walker));
     sections.finish(walker);
-    read
+    (cryptodev, gpu.unwrap_or_default())
+}
+
+fn read_gpu(mut section: Section<'_>, walker: &mut Walker<'_>) -> Gpu {
+    let device = section.optional(walker, "device", part_of_a_name);
+    section.finish(walker);
+    Gpu { device }
+}
+
+/// A part of a name.
+fn part_of_a_name(value: &DeValue<'_>) -> Parsed<String> {
+    const WHAT: &str = "a part of a device's name";
+    let text = value::string(value, WHAT)?;
+    if text.trim().is_empty() || text.len() > 256 {
+        return Err(Problem::expected(WHAT).help("for example \"NVIDIA\"; `clinfo -l` lists devices"));
+    }
+    Ok(text.to_owned())
 }
 
 fn read_cryptodev(mut section: Section<'_>, walker: &mut Walker<'_>) -> Option<Cryptodev> {

@@ -56,7 +56,7 @@ mod xdp;
 pub use addition::Slot;
 pub use checks::MAX_RULES;
 pub use dpdk::{DpdkSettings, NextHop};
-pub use engine::Cryptodev;
+pub use engine::{Cryptodev, Gpu};
 pub use error::{ConfigError, ConfigErrors, Excerpt, MAX_ERRORS};
 pub use gateway::ENGINES;
 pub use interface::MAX_INTERFACES;
@@ -207,7 +207,7 @@ fn read_document(
     let gateway = section(&mut root, walker, "gateway", "[gateway]");
     let gateway = gateway::read_gateway(gateway, walker, base);
     let named = gateway.as_ref().map(|gateway| gateway.engines.as_slice());
-    let cryptodev = engine::read_engine(&mut root, walker, named);
+    let (cryptodev, gpu) = engine::read_engine(&mut root, walker, named);
     let ike = root.table(walker, "ike").map(|section| ike::read_ike(section, walker, base));
     let mut ports = section(&mut root, walker, "port", "[port.protected] and [port.unprotected]");
     let protected = section(&mut ports, walker, "protected", "[port.protected]");
@@ -256,6 +256,7 @@ fn read_document(
     is_complete.then_some(Configuration {
         gateway,
         cryptodev,
+        gpu,
         ike,
         protected,
         unprotected: unprotected.value,

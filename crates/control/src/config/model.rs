@@ -1,6 +1,6 @@
 //! The configuration as plain data: everything in it has been checked against everything else.
 
-use super::engine::Cryptodev;
+use super::engine::{Cryptodev, Gpu};
 use super::negotiated_vpe::NegotiatedVpe;
 use super::offload::Offload;
 use super::port_kind::PortKind;
@@ -25,6 +25,8 @@ pub struct Configuration {
     pub gateway: Gateway,
     /// `[engine.cryptodev]`; `engines` names it, too.
     pub cryptodev: Option<Cryptodev>,
+    /// `[engine.gpu]`, or what it is without it.
+    pub gpu: Gpu,
     /// `[ike]`; `None` where keys are typed in alone.
     pub ike: Option<Ike>,
     /// `[port.protected]`

@@ -77,7 +77,7 @@ mod tests {
         let mut kept = saved.clone();
         for (id, window) in [(1_u32, &fast), (2, &slow)] {
             let append = |bytes: &mut Vec<u8>, window: &[u8]| {
-                let front = [(id << 16).to_le_bytes(), (window.len() as u32).to_le_bytes()];
+                let front = [(id << 16).to_le_bytes(), u32::try_from(window.len()).unwrap().to_le_bytes()];
                 bytes.extend(front.concat());
                 bytes.extend(window);
             };

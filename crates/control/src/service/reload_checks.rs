@@ -64,6 +64,9 @@ pub(super) fn refuse_what_needs_a_restart(old: &Configuration, new: &Configurati
     if old.cryptodev != new.cryptodev {
         return restart("[engine.cryptodev]");
     }
+    if old.gpu != new.gpu {
+        return restart("[engine.gpu]");
+    }
     if old.ike != new.ike {
         return restart("[ike]");
     }

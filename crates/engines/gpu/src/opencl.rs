@@ -95,7 +95,7 @@ impl<T> Pinned<T> {
 
     fn slice(&self) -> &[T] {
         // SAFETY: `len` elements are mapped there, aligned, and stay so while this lives. `T` is an integer,
-        // so that any bytes are values. A writer writes has `&mut self`; the device writes only while its
+        // so that any bytes are values. Writing takes `&mut self`; the device writes only while its
         // batch is under way, when nobody is given a slice.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }

@@ -1,4 +1,4 @@
-//! `[engine.cryptodev]`.
+//! `[engine.cryptodev]` and `[engine.gpu]`.
 
 use super::*;
 
@@ -37,4 +37,17 @@ fn what_is_no_device_is_told() {
     expect(&device("device = \"x\"\neal = \"--no-huge\""), &["a list"]);
     expect(&device("device = \"x\"\neal = [\"--help\"]"), &["engine.cryptodev.eal[0]", "--no-huge"]);
     expect(&device("device = \"x\"\nqueues = 2"), &["engine.cryptodev.queues"]);
+}
+
+#[test]
+fn a_gpu_may_be_chosen_by_a_part_of_its_name() {
+    let of = |lines: &str| good(&text("[\"gpu\", \"vaes\"]", lines));
+    assert_eq!(of("").gateway.engines, ["gpu", "vaes", "portable"]);
+    assert_eq!(of("").gpu.device, None);
+    assert_eq!(of("[engine.gpu]").gpu.device, None);
+    let named = of("[engine.gpu]\ndevice = \"NVIDIA H100\"");
+    assert_eq!((named.gpu.device.as_deref(), named.cryptodev), (Some("NVIDIA H100"), None));
+    expect(&text("[\"vaes\"]", "[engine.gpu]"), &["engine.gpu", "\"gpu\" in `engines`"]);
+    expect(&text("[\"gpu\"]", "[engine.gpu]\ndevice = \" \""), &["engine.gpu.device", "clinfo -l"]);
+    expect(&text("[\"gpu\"]", "[engine.gpu]\nkeys = 2"), &["engine.gpu.keys"]);
 }

@@ -1,0 +1,90 @@
+//! The engine `gpu` in the program, on PoCL: it seals what every engine seals, errors name what there is, and
+//! where there is no GPU the next engine is used.
+
+#![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used, dead_code, reason = "a test that cannot prepare its files has failed")]
+
+mod support;
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+use support::config::{CONFIGURATION, pair};
+use support::gateway::{PROGRAM, Said};
+use support::wait;
+use tempfile::TempDir;
+use testudo_port_pcap::{FrameWriter, Link};
+
+const NO_ENGINE: i32 = 5;
+const PACKETS: u8 = 200;
+const POCL: &str = "portable computing";
+
+/// A folder with packets for a tunnel, and the configuration of its gateway with the GPU `device`.
+fn fixture(suite: &str, device: &str) -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let mut config = pair(true).unwrap()[0].clone();
+    config.unprotected = "interface = \"eth0\"".to_owned();
+    config.tunnels[0].selectors = vec![("10.1.0.0/16".to_owned(), "10.2.0.0/16".to_owned())];
+    config.tunnels[0].more = "known_answer = { next_sequence_number = 1, iv_seed = 7 }".to_owned();
+    config.tunnels[0].suite = suite.to_owned();
+    config.tunnels[0].outbound = support::config::Sa::random(0x1001, suite).unwrap();
+    config.tunnels[0].inbound = support::config::Sa::random(0x1002, suite).unwrap();
+    config.write(folder.path()).unwrap();
+    let path = folder.path().join(CONFIGURATION);
+    let text = fs::read_to_string(&path).unwrap();
+    let text = text.replacen("[gateway]\n", "[gateway]\nengines = [\"gpu\", \"portable\"]\n", 1);
+    fs::write(&path, text + &format!("\n[engine.gpu]\ndevice = \"{device}\"\n")).unwrap();
+    fs::write(folder.path().join("in.pcap"), capture()).unwrap();
+    folder
+}
+
+fn replay(folder: &Path, output: &str, words: &[&str]) -> Said {
+    let mut command = Command::new(PROGRAM);
+    let output = format!("unprotected={output}");
+    let files = ["replay", CONFIGURATION, "--rx", "protected=in.pcap", "--tx", &output];
+    command.current_dir(folder).args(files).args(words);
+    wait::output(&mut command).unwrap().into()
+}
+
+/// Packets of all lengths up to 1,400 bytes.
+fn capture() -> Vec<u8> {
+    let mut file = Vec::new();
+    let mut writer = FrameWriter::new(&mut file, Link::Raw, 65_535).unwrap();
+    for mark in 0..PACKETS {
+        let length = 28 + 7 * u16::from(mark);
+        let [high, low] = length.to_be_bytes();
+        let mut packet = vec![0x45, 0, high, low, 0, mark, 0, 0, 64, 17, 0, 0, 10, 1, 0, 1, 10, 2, 0, 1];
+        let sum = testudo_wire::checksum::of(&packet).to_bytes();
+        packet[10..12].copy_from_slice(&sum);
+        packet.resize(usize::from(length), mark);
+        let time = Duration::from_secs(1_700_000_000) + Duration::from_micros(7) * mark.into();
+        writer.write(time, &packet, usize::from(length)).unwrap();
+    }
+    file
+}
+
+#[test]
+fn a_gpu_seals_what_the_portable_engine_seals() {
+    for suite in ["aes128gcm16", "aes256-sha256", "3des-sha1", "aes192ctr-sha512"] {
+        let folder = fixture(suite, POCL);
+        let by_gpu = replay(folder.path(), "gpu.pcap", &["--engine", "gpu"]);
+        assert_eq!(by_gpu.code, Some(0), "{suite}: {by_gpu:#?}");
+        let by_portable = replay(folder.path(), "portable.pcap", &["--engine", "portable"]);
+        assert_eq!(by_portable.code, Some(0), "{suite}: {by_portable:#?}");
+        let [gpu, portable] =
+            ["gpu.pcap", "portable.pcap"].map(|name| fs::read(folder.path().join(name)).unwrap());
+        assert!(gpu.len() > 200 * 700, "{} bytes", gpu.len());
+        assert!(gpu == portable, "{suite}");
+    }
+}
+
+#[test]
+fn without_the_gpu_one_line_says_what_there_is_and_the_next_engine_is_used() {
+    let folder = fixture("aes128gcm16", "no such device");
+    let said = replay(folder.path(), "out.pcap", &["--engine", "gpu"]);
+    assert_eq!(said.code, Some(NO_ENGINE), "{said:#?}");
+    assert!(said.stderr.lines().count() == 1 && said.stderr.contains("no such device"), "{said:#?}");
+    let said = replay(folder.path(), "out.pcap", &[]);
+    assert_eq!(said.code, Some(0), "the next engine does it: {said:#?}");
+}
