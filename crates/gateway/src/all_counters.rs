@@ -130,6 +130,12 @@ impl AllCounters {
         self.sum(WorkerCounters::merged)
     }
 
+    /// Packets in chains of buffers that were merged into one.
+    #[must_use]
+    pub fn linearised(&self) -> u64 {
+        self.sum(WorkerCounters::linearised)
+    }
+
     /// Buffers that were free after the last turns.
     #[must_use]
     pub fn free_buffers(&self) -> u64 {

@@ -105,6 +105,7 @@ pub struct WorkerCounters {
     unprotected_wait: SharedWait,
     created: AtomicU64,
     merged: AtomicU64,
+    linearised: AtomicU64,
     free_buffers: AtomicU64,
     drops: [AtomicU64; DropReason::ALL.len()],
     outbound_stages: SharedStageTimes,
@@ -127,6 +128,7 @@ impl WorkerCounters {
             unprotected_wait: SharedWait::default(),
             created: AtomicU64::new(0),
             merged: AtomicU64::new(0),
+            linearised: AtomicU64::new(0),
             free_buffers: AtomicU64::new(0),
             drops: [const { AtomicU64::new(0) }; DropReason::ALL.len()],
             outbound_stages: SharedStageTimes::default(),
@@ -162,6 +164,7 @@ impl WorkerCounters {
         self.interfaces.publish(pool, protected);
         self.created.store(pool.created(), Ordering::Relaxed);
         self.merged.store(pool.merged(), Ordering::Relaxed);
+        self.linearised.store(pool.linearised(), Ordering::Relaxed);
         self.free_buffers.store(pool.available() as u64, Ordering::Relaxed);
         for (reason, count) in pool.drops().iter() {
             self.drops[reason as usize].store(count, Ordering::Relaxed);
@@ -251,6 +254,13 @@ impl WorkerCounters {
     #[must_use]
     pub fn merged(&self) -> u64 {
         self.merged.load(Ordering::Relaxed)
+    }
+
+    /// Packets in chains of buffers that were merged into one: for an engine or a port that takes no chains, or
+    /// since the packet was not plain.
+    #[must_use]
+    pub fn linearised(&self) -> u64 {
+        self.linearised.load(Ordering::Relaxed)
     }
 
     /// Buffers of the pool that were free after the last turn.

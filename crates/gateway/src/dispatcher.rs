@@ -11,6 +11,7 @@ use crate::placement::{KeyPreparers, PlacedKey, Placement, PlacementError, SaKey
 use crate::rings::job_id;
 use testudo_crypto::{Direction, Engine, Job, JobStatus, KeyId, Offload, OffloadState, SaFacts, Suite};
 use testudo_ipsec::{Moment, SaRef};
+use testudo_packet::{DropReason, Pool};
 
 /// Completions taken from an engine at a time. A turn hands out up to 319 jobs in each direction, four
 /// batches of which the last begins with one packet missing: with less than both together an engine under
@@ -210,6 +211,34 @@ impl Dispatcher {
     fn offload_key(&mut self, direction: Direction, sa: SaRef) -> Option<KeyId> {
         let key = self.lanes.get_mut(direction, sa)?.key;
         self.placement.offload_key(key)
+    }
+
+    /// Merges the chains of jobs whose engine does not take any, or has behind it none that does and could do
+    /// what it fails at. Those that no buffer is long enough for are dropped.
+    #[cold]
+    pub(crate) fn merge_chains(&mut self, jobs: &mut Vec<Job>, pool: &mut Pool) {
+        jobs.retain_mut(|job| {
+            if !job.buffer.is_chain() || self.takes_chain(job) {
+                return true;
+            }
+            match pool.linearise(std::mem::take(&mut job.buffer)) {
+                Ok(whole) => {
+                    job.buffer = whole;
+                    true
+                }
+                Err(chain) => {
+                    pool.discard(chain, DropReason::PoolEmpty);
+                    false
+                }
+            }
+        });
+    }
+
+    fn takes_chain(&self, job: &Job) -> bool {
+        let Some(lane) = self.lanes.of(job) else { return false };
+        let Some(suite) = self.suites.suite(lane.suite_rank) else { return false };
+        let last = self.placement.len().wrapping_sub(1);
+        [lane.first.0 as usize, last].into_iter().all(|engine| self.placement.takes_chains(engine, suite))
     }
 
     /// Takes all of `jobs`. Either all of them have ended in place (`true`), or those that have ended, and
@@ -492,11 +521,28 @@ impl Dispatcher {
         }
     }
 
+    /// The next engine for a job over a chain, from `from` on, that takes these.
+    #[cold]
+    fn next_for_chain(&mut self, job: &Job, mut from: usize) -> Option<(usize, KeyId)> {
+        let lane = self.lanes.of_ticket(job)?;
+        let (key, suite) = (lane.key, self.suites.suite(lane.suite_rank)?);
+        loop {
+            let (engine, id) = self.placement.engine_for(key, from)?;
+            if self.placement.takes_chains(engine, suite) {
+                return Some((engine, id));
+            }
+            from = engine + 1;
+        }
+    }
+
     /// Gives a job to the next engine after `engine` that has its key or takes it now.
     fn hand_over(&mut self, job: Job, engine: usize, released: &mut Vec<Job>) {
         // The key of a removed SA is gone from every engine.
         let key = self.lanes.of_ticket(&job).map(|lane| lane.key);
-        let next = key.and_then(|key| self.placement.engine_for(key, engine + 1));
+        let mut next = key.and_then(|key| self.placement.engine_for(key, engine + 1));
+        if job.buffer.is_chain() {
+            next = self.next_for_chain(&job, engine + 1);
+        }
         let next = next.and_then(|(engine, id)| Some((u32::try_from(engine).ok()?, id)));
         self.enqueue(job, next.unwrap_or(NOWHERE), released);
     }

@@ -20,6 +20,10 @@ pub(crate) struct Outlet<Side> {
     wait: Wait,
     /// Whether packets may come that are marked to be sealed by a NIC, which this port does not do.
     refuses_marked: bool,
+    /// Whether chains may come, which this port does not take.
+    merges_chains: bool,
+    /// Either.
+    is_choosy: bool,
     /// A failure of the port that has not been reported. It is reported when the turn is over, because what
     /// was taken before must be finished and counted first.
     failure: Option<PortError>,
@@ -43,6 +47,8 @@ impl<Side> Outlet<Side> {
             waiting: VecDeque::new(),
             wait: Wait::default(),
             refuses_marked: false,
+            merges_chains: false,
+            is_choosy: false,
             failure: None,
             side: PhantomData,
         }
@@ -51,6 +57,13 @@ impl<Side> Outlet<Side> {
     /// From now on packets may come that are marked to be sealed: they leave only by a port that does so.
     pub(crate) fn expect_marked(&mut self) {
         self.refuses_marked = !self.port.seals_marked();
+        self.is_choosy |= self.refuses_marked;
+    }
+
+    /// From now on packets in chains may come: they are merged for a port that takes none.
+    pub(crate) fn expect_chains(&mut self) {
+        self.merges_chains = !self.port.takes_chains();
+        self.is_choosy |= self.merges_chains;
     }
 
     /// Whether anything waits.
@@ -96,8 +109,8 @@ impl<Side> Outlet<Side> {
         if self.failure.is_some() {
             return 0;
         }
-        if self.refuses_marked {
-            self.drop_marked(pool);
+        if self.is_choosy {
+            self.choose(pool);
         }
         self.port.tx(pool, &mut self.batch).unwrap_or_else(|error| {
             self.failure = Some(error);
@@ -105,9 +118,35 @@ impl<Side> Outlet<Side> {
         })
     }
 
-    /// Drops what would leave in clear.
     #[cold]
     #[inline(never)]
+    fn choose(&mut self, pool: &mut Pool) {
+        if self.refuses_marked {
+            self.drop_marked(pool);
+        }
+        if self.merges_chains {
+            self.merge_chains(pool);
+        }
+    }
+
+    /// Merges chains, and drops those that no buffer is long enough for.
+    fn merge_chains(&mut self, pool: &mut Pool) {
+        let mut at = 0;
+        while let Some(packet) = self.batch.get_mut(at) {
+            match pool.linearise(std::mem::take(packet)) {
+                Ok(whole) => {
+                    *packet = whole;
+                    at += 1;
+                }
+                Err(chain) => {
+                    self.batch.remove(at);
+                    pool.discard(chain, DropReason::PoolEmpty);
+                }
+            }
+        }
+    }
+
+    /// Drops what would leave in clear.
     fn drop_marked(&mut self, pool: &mut Pool) {
         let mut at = 0;
         while let Some(packet) = self.batch.get(at) {

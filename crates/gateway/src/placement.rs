@@ -350,6 +350,13 @@ impl Placement {
         self.engines.get(engine).is_some_and(|e| e.preferred_burst(suite) > 1)
     }
 
+    /// Whether an engine does this suite's jobs over chains. One that keeps jobs is given none: what it keeps
+    /// for good would be several buffers.
+    pub(crate) fn takes_chains(&self, engine: usize, suite: Suite) -> bool {
+        let takes = |e: &dyn Engine| e.capability(suite).is_some_and(|capability| capability.takes_chains);
+        self.engines.get(engine).is_some_and(|e| e.is_synchronous() && takes(e.as_ref()))
+    }
+
     pub(crate) fn is_synchronous(&self, engine: usize) -> bool {
         self.engines.get(engine).is_some_and(|e| e.is_synchronous())
     }

@@ -57,6 +57,10 @@ pub struct Worker {
     /// Stage times of inbound packets.
     inbound_clock: StageClock,
     pub(crate) draining: bool,
+    /// Whether packets may come in chains of buffers.
+    takes_chains: bool,
+    /// Whether jobs are looked at before they are submitted: for a journal, or since they may be chains.
+    attends_to_jobs: bool,
     pub(crate) role: Role,
     /// Whether another worker sends what no packet asks for.
     is_follower: bool,
@@ -83,8 +87,15 @@ impl Worker {
         if protected.interfaces() > 1 {
             pool.count_by_interface(protected.interfaces());
         }
+        let takes_chains = protected.takes_chains() || unprotected.takes_chains();
+        ipsec.set_takes_chains(takes_chains);
+        let attends_to_jobs = takes_chains || pool.journal().is_some();
         let offloads = dispatcher.offload().is_some() && unprotected.seals_marked();
         let (mut protected, mut unprotected) = (Outlet::new(ports.protected), Outlet::new(ports.unprotected));
+        if takes_chains {
+            protected.expect_chains();
+            unprotected.expect_chains();
+        }
         if offloads {
             protected.expect_marked();
             unprotected.expect_marked();
@@ -102,6 +113,8 @@ impl Worker {
             outbound_clock: StageClock::default(),
             inbound_clock: StageClock::default(),
             draining: false,
+            takes_chains,
+            attends_to_jobs,
             role: Role::Both,
             is_follower: false,
             offloading: offloads.then(|| Box::new(Offloading::new())),
@@ -414,6 +427,9 @@ impl Worker {
                 break;
             }
             moved += received;
+            if self.takes_chains {
+                self.ipsec.admit_chains(&mut self.batch, &mut self.pool);
+            }
             let clock = &mut self.outbound_clock;
             clock.lap(Stage::Receive);
             self.ipsec.outbound(&mut self.batch, now, &mut self.pool, clock, &mut self.prepared);
@@ -451,10 +467,19 @@ impl Worker {
     /// released.
     #[inline(always)]
     fn submit(&mut self) -> bool {
-        if self.pool.journal().is_some() {
-            self.note_jobs();
+        if self.attends_to_jobs {
+            self.attend_to_jobs();
         }
         self.dispatcher.submit(&mut self.prepared.jobs, &mut self.released)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn attend_to_jobs(&mut self) {
+        if self.takes_chains {
+            self.dispatcher.merge_chains(&mut self.prepared.jobs, &mut self.pool);
+        }
+        self.note_jobs();
     }
 
     /// Tells the pool's journal which packets the prepared jobs seal or open.
@@ -492,6 +517,9 @@ impl Worker {
                 break;
             }
             moved += received;
+            if self.takes_chains {
+                self.ipsec.admit_chains(&mut self.batch, &mut self.pool);
+            }
             let clock = &mut self.inbound_clock;
             clock.lap(Stage::Receive);
             self.ipsec.inbound(&mut self.batch, now, &mut self.pool, clock, &mut self.prepared);

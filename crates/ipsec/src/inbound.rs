@@ -53,6 +53,8 @@ pub(crate) enum Parsed {
     IcmpError,
     /// A fragment to somebody else in clear, on which what came before may decide.
     ClearFragment,
+    /// A chain of buffers.
+    Chain,
     /// A packet that policy lets pass in clear.
     Pass,
     Drop(DropReason),
@@ -71,6 +73,11 @@ impl ParsedInbound {
     #[inline(always)]
     pub(crate) fn push(&mut self, parsed: Parsed) {
         self.packets.push(parsed);
+    }
+
+    /// What the only datagram is.
+    pub(crate) fn only(&self) -> Option<Parsed> {
+        self.packets.first().copied()
     }
 }
 
@@ -183,9 +190,9 @@ impl Ipsec {
 
     #[cold]
     pub(crate) fn push_uncommon(&self, buffer: &mut Buffer, parsed: &mut ParsedInbound) {
-        let uncommon = self.parse_uncommon(buffer);
+        let uncommon = if buffer.is_chain() { Parsed::Chain } else { self.parse_uncommon(buffer) };
         parsed.has_uncommon |=
-            matches!(uncommon, Parsed::Fragment | Parsed::ClearFragment | Parsed::IcmpError);
+            matches!(uncommon, Parsed::Fragment | Parsed::ClearFragment | Parsed::IcmpError | Parsed::Chain);
         parsed.push(uncommon);
     }
 
@@ -240,6 +247,9 @@ impl Ipsec {
     fn take_uncommon(&mut self, parsed: &mut ParsedInbound, batch: &mut Batch, now: Moment, pool: &mut Pool) {
         let mut at = 0;
         while let (Some(known), Some(buffer)) = (parsed.packets.get_mut(at), batch.get_mut(at)) {
+            if matches!(known, Parsed::Chain) {
+                *known = self.take_chain(buffer, pool);
+            }
             if matches!(known, Parsed::Fragment) {
                 let Some(whole) = self.take_fragment(buffer, now, pool) else {
                     parsed.packets.remove(at);
@@ -340,7 +350,7 @@ impl Ipsec {
                 }
                 Parsed::Pass => (Disposition::Pass, None),
                 // Not reached: these have become something else.
-                Parsed::Fragment | Parsed::ClearFragment | Parsed::IcmpError => {
+                Parsed::Fragment | Parsed::ClearFragment | Parsed::IcmpError | Parsed::Chain => {
                     (Disposition::Drop(DropReason::OuterFragment), None)
                 }
                 Parsed::Drop(reason) => (Disposition::Drop(*reason), None),

@@ -168,7 +168,8 @@ impl InboundSa {
         let Parsed::Esp(arrival) = parsed else { return Err(DropReason::VpeMalformed) };
         self.check_place(arrival)?;
         let (at, end) = (usize::from(arrival.at), usize::from(arrival.end));
-        let header = job.buffer.bytes().get(at..end).and_then(VpeHeader::parse);
+        // It is within the packet: that was so when its arrival was read.
+        let header = job.buffer.bytes().get(at..).and_then(VpeHeader::parse);
         let Some(header) = header else { return Err(DropReason::VpeMalformed) };
         check(&header)?;
         job.sequence = header.number;

@@ -92,6 +92,9 @@ impl Ipsec {
         mut forward: impl FnMut(Cleared, &mut Pool),
     ) {
         let count = count.min(jobs.len()).min(BATCH_SIZE);
+        if self.takes_chains {
+            Self::merge_opened(&mut jobs[..count], pool);
+        }
         let mut refusals = self.judge_batch(&mut jobs[..count], now, clock);
         if self.has_interfaces {
             self.name_interfaces(&mut jobs[..count]);
@@ -424,7 +427,9 @@ impl InboundSa {
     ) -> Result<Inner, DropReason> {
         let (start, datagram) = (job.text_start as usize, job.buffer.bytes());
         let outer_class = ip::traffic_class(datagram);
-        let text = datagram.get(start..start + job.text_bytes as usize).ok_or(DropReason::BadPadding)?;
+        let Some(text) = datagram.get(start..start + job.text_bytes as usize) else {
+            return self.decapsulate_chain(policies, job);
+        };
         let trailer = EspTrailer::parse(text).map_err(|_| DropReason::BadPadding)?;
         let payload = &text[..trailer.payload_bytes];
         let ours = Answer::protect(self.tunnel);
@@ -554,7 +559,7 @@ impl InboundSa {
 
     /// Whether the SA's selectors and the SPD allow a flow (RFC 4301 5.2, step 4).
     #[inline(always)]
-    fn check_policy(&self, policies: OfInterface<'_>, flow: &Flow) -> Result<(), DropReason> {
+    pub(crate) fn check_policy(&self, policies: OfInterface<'_>, flow: &Flow) -> Result<(), DropReason> {
         if !self.inbound_selectors.holds(flow) {
             return self.search_policy(policies, flow);
         }

@@ -181,6 +181,9 @@ impl InboundSa {
         check: &FragmentCheck<'_>,
         job: &mut Job,
     ) -> Result<Inner, DropReason> {
+        if job.buffer.is_chain() {
+            return self.decapsulate_chain(policies, job);
+        }
         self.decapsulate_from::<Vpe>(policies, check, job)
     }
 }

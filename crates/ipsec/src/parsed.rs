@@ -112,6 +112,9 @@ impl ParsedBatch {
 
     #[cold]
     fn read_uncommon(&mut self, buffer: &mut Buffer) {
+        if buffer.is_chain() {
+            return self.read_chain(buffer);
+        }
         match flow_of_uncommon(buffer) {
             Ok((flow, content, is_fragment)) => {
                 if is_fragment {
@@ -123,6 +126,24 @@ impl ParsedBatch {
                 self.push_flow(flow, content, false);
             }
             Err(reason) => self.push(Kind::Refused(reason), Content::default(), false),
+        }
+    }
+
+    /// Chains are plain packets and cut to their length ([`crate::chains`]). They take the slow path.
+    #[cold]
+    fn read_chain(&mut self, buffer: &Buffer) {
+        let total = buffer.chain_bytes();
+        let header = PlainHeader::parse_front(buffer.bytes(), total);
+        match header.filter(|header| usize::from(header.total_bytes) == total && total > buffer.len()) {
+            Some(header) => {
+                let content = Content {
+                    bytes: header.total_bytes,
+                    traffic_class: header.traffic_class,
+                    next_header: header.version.protocol(),
+                };
+                self.push_flow(Flow::plain_outbound(&header), content, false);
+            }
+            None => self.push(Kind::Refused(DropReason::BadHeader), Content::default(), false),
         }
     }
 

@@ -83,14 +83,14 @@ impl InboundSa {
             return None;
         }
         let sequence = job.sequence.checked_add(self.resync.next_try() << 32)?;
-        let packet = job.buffer.bytes();
-        let mut copy = pool.create(packet.len())?;
-        let Some(area) = copy.receive_area().get_mut(..packet.len()) else {
+        let bytes = job.buffer.chain_bytes();
+        let mut copy = pool.create(bytes)?;
+        let Some(area) = copy.receive_area().get_mut(..bytes) else {
             pool.discard(copy, DropReason::NoRoom);
             return None;
         };
-        area.copy_from_slice(packet);
-        copy.set_len(packet.len());
+        job.buffer.copy_to(0, area);
+        copy.set_len(bytes);
         Some(Job {
             sequence,
             esn: true,

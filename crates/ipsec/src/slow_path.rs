@@ -60,9 +60,10 @@ impl SlowPath<'_> {
     }
 
     /// Makes a job of the packet, or of each fragment that it has to be cut into.
-    fn protect<E: Frame>(&mut self, meta: &PacketMeta, mut buffer: Buffer) {
+    pub(crate) fn protect<E: Frame>(&mut self, meta: &PacketMeta, mut buffer: Buffer) {
         let header = match IpHeader::parse(buffer.bytes()) {
             Ok(header) => header,
+            Err(_) if buffer.is_chain() => return self.protect_chain::<E>(meta, buffer),
             Err(error) => return self.pool.discard(buffer, reason_of(error)),
         };
         self.sa.clamp_mss(&header, &mut buffer);
@@ -137,7 +138,7 @@ impl SlowPath<'_> {
         E::frame(self.sa, self.sa_ref, buffer, header, sequence, self.identifications)
     }
 
-    fn refuse(&mut self, buffer: Buffer, reason: DropReason) {
+    pub(crate) fn refuse(&mut self, buffer: Buffer, reason: DropReason) {
         let known = Known {
             protocol: self.sa.encap.protocol(),
             spi: self.sa.spi,

@@ -61,6 +61,8 @@ pub struct Ipsec {
     pub(crate) addresses: OuterAddresses,
     /// Whether the protected side has more interfaces than the main one.
     pub(crate) has_interfaces: bool,
+    /// Whether packets may be chains.
+    pub(crate) takes_chains: bool,
     /// Of datagrams from the unprotected side.
     pub(crate) fragments: Reassembler,
     /// Of the host's own datagrams, which go through SAs in transport mode.

@@ -106,6 +106,15 @@ impl Buffer {
         true
     }
 
+    /// Keeps the first `bytes` bytes; segments after these stay in the chain, empty.
+    pub fn truncate_all(&mut self, bytes: usize) {
+        let here = bytes.min(self.len());
+        self.truncate(here);
+        if let Some(next) = self.with_next().1 {
+            next.truncate_all(bytes - here);
+        }
+    }
+
     /// Keeps the first `bytes` bytes in their segments, and returns the segments after these.
     pub(crate) fn cut_at(&mut self, bytes: usize) -> Option<Buffer> {
         if bytes <= self.len() {
@@ -131,7 +140,7 @@ impl Buffer {
 }
 
 /// The most bytes that are moved to make headers contiguous.
-const MOST_PULLED_UP: usize = 128;
+const MOST_PULLED_UP: usize = 192;
 
 /// The segments of a packet ([`Buffer::segments`]).
 #[derive(Debug, Clone)]
@@ -294,7 +303,7 @@ mod tests {
                     }
                 }
                 4 => {
-                    let count = at.min(128);
+                    let count = at.min(192);
                     let was = packet.len();
                     prop_assert_eq!(packet.pull_up(count), count <= was || count - was <= TAILROOM_BYTES - 64);
                     prop_assert_eq!(bytes_of(&packet), whole.clone());

@@ -52,6 +52,24 @@ pub fn pieces<'a>(header: &IpHeader, packet: &'a [u8], mtu: usize) -> impl Itera
     all_pieces(possible.then_some(plan), packet)
 }
 
+/// As [`pieces`], of a packet of which only the header is at hand, and all of the rest is there.
+pub fn pieces_behind<'a>(
+    header: &IpHeader,
+    header_bytes: &'a [u8],
+    mtu: usize,
+) -> impl Iterator<Item = Piece> + use<'a> {
+    let plan = Plan {
+        header: *header,
+        start: header.header_bytes,
+        room: mtu.saturating_sub(header.header_bytes) & !7,
+        identification: None,
+        next_header_at: 0,
+    };
+    let fits = header_bytes.len() >= header.header_bytes;
+    let possible = fits && header.version == Version::V4 && !header.dont_fragment;
+    pieces_of(possible.then_some(plan), header_bytes, header.total_bytes)
+}
+
 /// The fragments of a datagram of our own, whose source may fragment it in either version, with this
 /// Identification (its low 16 bits over IPv4). DF is clear in all of them. Empty where `mtu` leaves no room
 /// for 8 bytes of payload, for a fragment of IPv6, and behind headers that are too long for
@@ -76,7 +94,15 @@ pub fn pieces_of_ours<'a>(
 }
 
 fn all_pieces<'a>(plan: Option<Plan>, packet: &'a [u8]) -> impl Iterator<Item = Piece> + use<'a> {
-    let plan = plan.filter(|plan| plan.room >= 8 && packet.len() >= plan.header.total_bytes);
+    pieces_of(plan, packet, packet.len())
+}
+
+fn pieces_of<'a>(
+    plan: Option<Plan>,
+    packet: &'a [u8],
+    available: usize,
+) -> impl Iterator<Item = Piece> + use<'a> {
+    let plan = plan.filter(|plan| plan.room >= 8 && available >= plan.header.total_bytes);
     let (range, room) = plan.map_or((0..0, 8), |plan| (plan.start..plan.header.total_bytes, plan.room));
     range.step_by(room).zip(std::iter::repeat(plan)).filter_map(move |(start, plan)| {
         let plan = plan?;

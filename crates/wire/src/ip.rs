@@ -92,10 +92,23 @@ impl IpHeader {
     #[inline]
     pub fn parse(bytes: &[u8]) -> Result<Self, ParseError> {
         match bytes.first().map(|b| b >> 4) {
-            Some(4) => parse_v4(bytes),
+            Some(4) => parse_v4(bytes, bytes.len()),
             Some(6) => parse_v6(bytes),
             Some(_) => Err(ParseError::NotIp),
             None => Err(ParseError::Truncated),
+        }
+    }
+
+    /// The same for an IPv4 packet of which only the first bytes are at hand, and `available` are there in
+    /// all.
+    ///
+    /// # Errors
+    /// As [`parse`](Self::parse), which decides on packets of any other version.
+    #[cold]
+    pub fn parse_front(bytes: &[u8], available: usize) -> Result<Self, ParseError> {
+        match bytes.first().map(|b| b >> 4) {
+            Some(4) => parse_v4(bytes, available),
+            _ => Self::parse(bytes),
         }
     }
 
@@ -148,7 +161,7 @@ fn be16(bytes: &[u8], at: usize) -> Result<u16, ParseError> {
 }
 
 #[inline]
-fn parse_v4(bytes: &[u8]) -> Result<IpHeader, ParseError> {
+fn parse_v4(bytes: &[u8], available: usize) -> Result<IpHeader, ParseError> {
     let fixed = bytes.first_chunk::<IPV4_HEADER_BYTES>().ok_or(ParseError::Truncated)?;
     let header_bytes = usize::from(fixed[0] & 0x0F) * 4;
     if header_bytes < IPV4_HEADER_BYTES {
@@ -158,7 +171,7 @@ fn parse_v4(bytes: &[u8]) -> Result<IpHeader, ParseError> {
     if total_bytes < header_bytes {
         return Err(ParseError::BadHeader);
     }
-    if total_bytes > bytes.len() {
+    if total_bytes > available || header_bytes > bytes.len() {
         return Err(ParseError::Truncated);
     }
     let sum = match header_bytes {

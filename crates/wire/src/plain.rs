@@ -53,10 +53,15 @@ impl PlainV4 {
     #[must_use]
     #[inline(always)]
     pub fn parse(bytes: &[u8]) -> Option<Self> {
+        Self::parse_front(bytes, bytes.len())
+    }
+
+    #[inline(always)]
+    fn parse_front(bytes: &[u8], available: usize) -> Option<Self> {
         let h = bytes.first_chunk::<V4_BYTES>()?;
         let header = h.first_chunk::<IPV4_HEADER_BYTES>()?;
         let total_bytes = u16::from_be_bytes([h[2], h[3]]);
-        let fits = usize::from(total_bytes) <= bytes.len() && usize::from(total_bytes) >= V4_BYTES;
+        let fits = usize::from(total_bytes) <= available && usize::from(total_bytes) >= V4_BYTES;
         // More Fragments, and any offset.
         let is_fragment = u16::from_be_bytes([h[6], h[7]]) & 0x3FFF != 0;
         if h[0] != 0x45 || !fits || is_fragment || !checksum::of_ipv4_header(header).is_intact() {
@@ -116,17 +121,28 @@ impl PlainHeader {
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         match *bytes.first()? {
             0x45 => PlainV4::parse(bytes).map(Self::from),
-            0x60..=0x6F => Self::parse_v6(bytes),
+            0x60..=0x6F => Self::parse_v6(bytes, bytes.len()),
+            _ => None,
+        }
+    }
+
+    /// The same for a packet of which only the first bytes are at hand, and `available` are there in all.
+    #[must_use]
+    #[cold]
+    pub fn parse_front(bytes: &[u8], available: usize) -> Option<Self> {
+        match *bytes.first()? {
+            0x45 => PlainV4::parse_front(bytes, available).map(Self::from),
+            0x60..=0x6F => Self::parse_v6(bytes, available),
             _ => None,
         }
     }
 
     #[inline]
-    fn parse_v6(bytes: &[u8]) -> Option<Self> {
+    fn parse_v6(bytes: &[u8], available: usize) -> Option<Self> {
         let h = bytes.first_chunk::<V6_BYTES>()?;
         let payload_bytes = u16::from_be_bytes([h[4], h[5]]);
         let total_bytes = payload_bytes.checked_add(40)?;
-        let fits = usize::from(total_bytes) <= bytes.len() && usize::from(total_bytes) >= V6_BYTES;
+        let fits = usize::from(total_bytes) <= available && usize::from(total_bytes) >= V6_BYTES;
         let protocol = h[6];
         if !fits || is_extension(protocol) {
             return None;

@@ -256,6 +256,13 @@ impl Collector for Gateway {
         )?;
         let merged = shared.facts.counters.merged();
         counter(&mut encoder, "merged_packets", "Fragments that became a part of a datagram", merged)?;
+        let linearised = shared.facts.counters.linearised();
+        counter(
+            &mut encoder,
+            "linearised_packets",
+            "Chains of buffers that were merged into one",
+            linearised,
+        )?;
         let drops = shared.facts.counters.drops();
         let drops = drops.iter().map(|(reason, count)| (vec![("reason", reason.name().to_owned())], count));
         family(&mut encoder, "drops", "Packets that were dropped, by reason", drops)?;

@@ -211,6 +211,7 @@ pub fn status(facts: &Facts, installed: &InstalledTunnels) -> Value {
         "drops": drops(&facts.counters.drops()),
         "created": facts.counters.created(),
         "merged": facts.counters.merged(),
+        "linearised": facts.counters.linearised(),
         "free_buffers": facts.counters.free_buffers(),
         "windows": windows_of_all(installed),
         "tunnels": installed.tunnels.len(),

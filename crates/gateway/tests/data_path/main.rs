@@ -18,6 +18,7 @@ mod late_engine;
 mod with_nic;
 
 mod audit;
+mod chains;
 mod changes;
 mod drop_reasons;
 mod encapsulations;

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
-use testudo_packet::{Batch, DropReason, Pool, Port, PortCounters, PortError};
+use testudo_packet::{Batch, Buffer, DropReason, Pool, Port, PortCounters, PortError};
 
 #[derive(Default)]
 struct Link {
@@ -20,6 +20,9 @@ struct Link {
     fails_after: Option<usize>,
     failures: usize,
     calls: usize,
+    /// Lengths of the segments in which packets are delivered, again and again; `None` for a port without
+    /// chains.
+    segments: Option<VecDeque<usize>>,
 }
 
 impl Link {
@@ -91,6 +94,11 @@ impl PortHandle {
         self.link().fails_after = Some(calls);
     }
 
+    /// From the next gateway on, packets come in chains of segments of these lengths, in turn.
+    pub fn take_chains(&self, lengths: &[usize]) {
+        self.link().segments = Some(lengths.iter().copied().collect());
+    }
+
     /// Calls that have failed.
     pub fn failures(&self) -> usize {
         self.link().failures
@@ -118,6 +126,15 @@ impl Port for ScriptedPort {
         // Like a truncated file: the packets before the truncation come first.
         let at_most = if fails { before + 3 } else { usize::MAX };
         while !batch.is_full() && !link.arriving.is_empty() && batch.len() < at_most {
+            if let Some(mut lengths) = link.segments.take() {
+                let chain = link.arriving.pop_front().and_then(|packet| chain(&packet, &mut lengths, pool));
+                link.segments = Some(lengths);
+                let Some(chain) = chain else { break };
+                self.counters.rx_packets += 1;
+                self.counters.rx_bytes += chain.chain_bytes() as u64;
+                batch.push(chain);
+                continue;
+            }
             let bytes = link.arriving.front().map_or(0, Vec::len);
             let fits = bytes <= pool.packet_bytes();
             let buffer = if fits { pool.pop_for(bytes) } else { pool.pop() };
@@ -154,7 +171,8 @@ impl Port for ScriptedPort {
             }
             self.counters.tx_packets += 1;
             self.counters.tx_bytes += buffer.len() as u64;
-            link.left.push(buffer.bytes().to_vec());
+            assert!(link.segments.is_some() || !buffer.is_chain(), "a port without chains got one");
+            link.left.push(buffer.segments().flat_map(|segment| segment.bytes().to_vec()).collect());
             pool.recycle(buffer);
         }
         self.counters.tx_calls += u64::from(n > 0);
@@ -165,6 +183,10 @@ impl Port for ScriptedPort {
         false
     }
 
+    fn takes_chains(&self) -> bool {
+        self.link.link().segments.is_some()
+    }
+
     fn fragments_udp(&self) -> bool {
         self.link.link().fragments_udp
     }
@@ -172,6 +194,24 @@ impl Port for ScriptedPort {
     fn counters(&self) -> PortCounters {
         self.counters
     }
+}
+
+/// A packet in segments of these lengths, as far as it goes.
+fn chain(packet: &[u8], lengths: &mut VecDeque<usize>, pool: &mut Pool) -> Option<Buffer> {
+    let (mut rest, mut chain): (&[u8], Option<Buffer>) = (packet, None);
+    while !rest.is_empty() {
+        lengths.rotate_left(1);
+        let length = lengths.back().copied().unwrap_or(rest.len()).clamp(1, pool.frame_packet_bytes());
+        let (piece, behind) = rest.split_at(length.min(rest.len()));
+        let mut segment = pool.pop()?;
+        segment.append(piece.len()).expect("a frame").copy_from_slice(piece);
+        match &mut chain {
+            None => chain = Some(segment),
+            Some(chain) => chain.link(segment).expect("few segments"),
+        }
+        rest = behind;
+    }
+    chain
 }
 
 fn failure(port: &str) -> PortError {
