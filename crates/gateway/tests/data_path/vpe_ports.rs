@@ -60,7 +60,7 @@ fn moves(b: &mut Gateway) -> Vec<(IpAddr, u16)> {
     b.worker.take_events().into_iter().filter_map(|event| moved(event.kind)).collect()
 }
 
-/// Whoever spreads datagrams by their ports spreads windows, and tears none apart.
+/// A NIC that spreads datagrams by their ports spreads windows, and tears none apart.
 #[test]
 fn each_window_has_a_source_port_of_its_own_and_all_have_one_destination() {
     for outer in [Version::V4, Version::V6] {

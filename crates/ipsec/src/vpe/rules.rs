@@ -72,7 +72,7 @@ pub enum VpeSourcePorts {
     /// The tunnel's own port for all: where a NAT is between the ends, its mapping leads back to the sender.
     #[default]
     One,
-    /// One for each window, so that whoever hashes ports spreads windows and keeps each in its order
+    /// One for each window, so that a hash of ports spreads windows and keeps each in its order
     /// ([`of_window`](Self::of_window)). Such a port says nothing of where its sender receives.
     PerWindow,
 }

@@ -33,9 +33,9 @@
 //! table above, because it fragments only then. There is neither segmentation nor `UDP_GRO`: each datagram is
 //! a message of its own.
 //!
-//! **From many ports.** What has a source port for each window (VPE) leaves by such a raw socket, too, since a
-//! UDP socket has one port; one socket of UDP receives what comes back to the tunnel's port. These datagrams
-//! are not joined either.
+//! **From many ports.** What has a source port for each window (VPE) leaves by such a raw socket, too, since
+//! a UDP socket has one port; one socket of UDP receives what comes back to the tunnel's port. These
+//! datagrams are not joined either.
 //!
 //! **Speed.** Consecutive UDP packets of one size for one peer leave as one system call with `UDP_SEGMENT`,
 //! gathered from where they are. With `UDP_GRO`, up to 64 KiB of datagrams arrive together; the port predicts

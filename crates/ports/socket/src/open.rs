@@ -30,9 +30,9 @@ pub enum Encapsulation {
         /// The daemon's UDP port.
         port: u16,
     },
-    /// What is sent in UDP to this port of the peer's from ports that nobody receives at, by a raw socket: the
-    /// dynamic ones (RFC 6335 6), by which VPE shows its windows. It receives nothing. Needs CAP_NET_RAW to
-    /// open.
+    /// What is sent in UDP to this port of the peer's from ports that nobody receives at, by a raw socket:
+    /// the dynamic ones (RFC 6335 6), by which VPE shows its windows. It receives nothing. Needs CAP_NET_RAW
+    /// to open.
     UdpFromMany {
         /// The peer's UDP port.
         port: u16,
