@@ -25,7 +25,8 @@ pub struct ChainShape {
 }
 
 impl ChainShape {
-    /// That of a suite; `None` where its cipher is no combined mode with a nonce of 4 bytes of salt and 8 of IV.
+    /// That of a suite; `None` where its cipher is no combined mode with a nonce of 4 bytes of salt and 8 of
+    /// IV.
     #[must_use]
     pub fn of(suite: Suite) -> Option<Self> {
         let (iv_bytes, icv_bytes, is_vpe) = (suite.iv_bytes(), suite.icv_bytes(), suite.is_for_vpe());
@@ -70,8 +71,8 @@ impl ChainParts<'_> {
 
 impl Job {
     /// All that an engine reads and writes of a job over a chain, under a suite of this shape and a key with
-    /// this salt. `None` if the packet is no chain or does not hold all of it, or if what precedes the text is
-    /// not header and IV; nothing was changed then.
+    /// this salt. `None` if the packet is no chain or does not hold all of it, or if what precedes the text
+    /// is not header and IV; nothing was changed then.
     #[must_use]
     #[cold]
     pub fn chain_parts(&mut self, shape: ChainShape, salt: [u8; 4]) -> Option<ChainParts<'_>> {

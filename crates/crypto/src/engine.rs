@@ -11,8 +11,9 @@ pub struct Capability {
     pub max_text_bytes: usize,
     /// How many keys it can hold at a time.
     pub max_keys: usize,
-    /// Whether it does jobs over [chains](testudo_packet::Buffer::is_chain) of buffers where they are. Others it
-    /// ends as faults, as any text beyond its buffer; the gateway merges their segments before it submits them.
+    /// Whether it does jobs over [chains](testudo_packet::Buffer::is_chain) of buffers where they are. Others
+    /// it ends as faults, as any text beyond its buffer; the gateway merges their segments before it submits
+    /// them.
     pub takes_chains: bool,
 }
 

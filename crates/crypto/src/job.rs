@@ -76,9 +76,10 @@ impl Aad {
 ///
 /// Offsets are counted from the packet's start ([`Buffer::bytes`]). Where the packet is a chain they are
 /// counted over all of its segments, whose borders may be anywhere: then engines that
-/// [take chains](crate::Capability::takes_chains) find the parts with [`chain_parts`](Self::chain_parts). From `auth_start` to the text's end
-/// everything is authenticated; the text is encrypted, too. The ICV follows the text directly and is written
-/// when sealing, compared in constant time when opening. The IV directly precedes the text.
+/// [take chains](crate::Capability::takes_chains) find the parts with [`chain_parts`](Self::chain_parts).
+/// From `auth_start` to the text's end everything is authenticated; the text is encrypted, too. The ICV
+/// follows the text directly and is written when sealing, compared in constant time when opening. The IV
+/// directly precedes the text.
 ///
 /// The sequence number is a field of its own, since a packet carries only its low half. With ESN the high
 /// half is authenticated, too: a combined mode has it between SPI and low half (RFC 4106 5), other suites

@@ -256,8 +256,8 @@ impl WorkerCounters {
         self.merged.load(Ordering::Relaxed)
     }
 
-    /// Packets in chains of buffers that were merged into one: for an engine or a port that takes no chains, or
-    /// since the packet was not plain.
+    /// Packets in chains of buffers that were merged into one: for an engine or a port that takes no chains,
+    /// or since the packet was not plain.
     #[must_use]
     pub fn linearised(&self) -> u64 {
         self.linearised.load(Ordering::Relaxed)

@@ -42,6 +42,7 @@ mod lanes;
 mod offload;
 mod outlet;
 mod placement;
+mod prepared_jobs;
 mod replica;
 mod rings;
 mod role;

@@ -19,7 +19,7 @@ use testudo_ipsec::{
     RemovedTunnel, ReplayWindow, SaRef, SaSelectors, Spd, SpdError, TunnelIndex, Unprotected,
 };
 use testudo_packet::{
-    BATCH_SIZE, Batch, DropReason, Interface, Passage, Pool, Port, PortError, Stage, StageClock, StageTimes,
+    BATCH_SIZE, Batch, DropReason, Interface, Pool, Port, PortError, Stage, StageClock, StageTimes,
 };
 
 /// Packets of one direction after which a turn takes no more: enough to spread what every turn costs.
@@ -58,7 +58,7 @@ pub struct Worker {
     inbound_clock: StageClock,
     pub(crate) draining: bool,
     /// Whether packets may come in chains of buffers.
-    takes_chains: bool,
+    pub(crate) takes_chains: bool,
     /// Whether jobs are looked at before they are submitted: for a journal, or since they may be chains.
     attends_to_jobs: bool,
     pub(crate) role: Role,
@@ -471,27 +471,6 @@ impl Worker {
             self.attend_to_jobs();
         }
         self.dispatcher.submit(&mut self.prepared.jobs, &mut self.released)
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn attend_to_jobs(&mut self) {
-        if self.takes_chains {
-            self.dispatcher.merge_chains(&mut self.prepared.jobs, &mut self.pool);
-        }
-        self.note_jobs();
-    }
-
-    /// Tells the pool's journal which packets the prepared jobs seal or open.
-    #[cold]
-    #[inline(never)]
-    fn note_jobs(&mut self) {
-        let Some(journal) = self.pool.journal() else { return };
-        for job in &self.prepared.jobs {
-            let Job { sa, sequence, .. } = *job;
-            let (is_outbound, text_start) = (job.direction == Direction::Seal, job.text_start as usize);
-            journal.assigned(&job.buffer, Passage { sa, is_outbound, sequence, text_start });
-        }
     }
 
     /// Takes packets of the unprotected side: they are no interface's before they are opened, whatever was in

@@ -2,9 +2,9 @@
 //! them is in [`crate::outbound_chains`].
 //!
 //! Chains are for long plain packets through ESP in tunnel mode and VPE. Whatever else comes in a chain
-//! (options, fragments, AH, transport mode, clear text, TFC padding) is merged into a long buffer, counted, and
-//! takes its usual way. The common packet's code never asks: a chain is longer than its first segment, so that
-//! it fails the parse of a plain packet, and is found on the way of uncommon ones.
+//! (options, fragments, AH, transport mode, clear text, TFC padding) is merged into a long buffer, counted,
+//! and takes its usual way. The common packet's code never asks: a chain is longer than its first segment, so
+//! that it fails the parse of a plain packet, and is found on the way of uncommon ones.
 
 use crate::Ipsec;
 use crate::ecn;
@@ -166,8 +166,8 @@ fn is_admitted(packet: &mut Buffer, pool: &mut Pool) -> bool {
 }
 
 impl InboundSa {
-    /// Whether packets of this SA are opened in chains, and this one, with so many bytes in its first segment,
-    /// is: its text ends in another one.
+    /// Whether packets of this SA are opened in chains, and this one, with so many bytes in its first
+    /// segment, is: its text ends in another one.
     fn opens_chain(&self, arrival: &Arrival, first: usize) -> bool {
         let (iv, icv) = (usize::from(self.layout.iv_bytes), usize::from(self.layout.icv_bytes));
         let front = usize::from(arrival.at) + ESP_HEADER_BYTES + iv + INNER_FRONT_BYTES;

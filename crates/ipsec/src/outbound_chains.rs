@@ -1,5 +1,5 @@
-//! Outbound packets in chains of buffers: headers in a segment of their own in front, the payload where it is,
-//! the trailer behind the last segment or in one of its own.
+//! Outbound packets in chains of buffers: headers in a segment of their own in front, the payload where it
+//! is, the trailer behind the last segment or in one of its own.
 //!
 //! ```text
 //!   | IP, (UDP), ESP, IV | ► | packet … | ► | … packet | ► | … packet | trailer, ICV |
@@ -66,8 +66,9 @@ impl SlowPath<'_> {
         does && sa.then == then::SEND && !sa.headers_vary && sa.template.is_some()
     }
 
-    /// Cuts a packet before it is sealed. Each piece has its header in a segment of its own, which its tunnel's
-    /// headers share, and the payload stays where it is, but for what a cut leaves behind in its buffer.
+    /// Cuts a packet before it is sealed. Each piece has its header in a segment of its own, which its
+    /// tunnel's headers share, and the payload stays where it is, but for what a cut leaves behind in its
+    /// buffer.
     fn protect_pieces(&mut self, header: &IpHeader, packet: Buffer, content: Content) {
         let front: Vec<u8> = packet.bytes().get(..header.header_bytes).unwrap_or_default().to_vec();
         let mtu = usize::from(self.sa.inner_mtu);

@@ -11,8 +11,8 @@
 //! ```
 //!
 //! A link is a `Buffer` in the last cache line of its predecessor's storage, which is no part of that one's
-//! capacity meanwhile. So a chain takes no memory beside its frames, a `Buffer` is no longer than without, and
-//! who drops or recycles the first segment does so with all.
+//! capacity meanwhile. So a chain takes no memory beside its frames, a `Buffer` is no longer than without,
+//! and who drops or recycles the first segment does so with all.
 
 use crate::Buffer;
 
@@ -24,8 +24,8 @@ impl Buffer {
     /// Appends another packet, whose segments become this one's last.
     ///
     /// # Errors
-    /// The other packet, if both have more than [`MAX_SEGMENTS`], or the last segment of this one has less than
-    /// a cache line of tailroom for the link. Both are then unchanged.
+    /// The other packet, if both have more than [`MAX_SEGMENTS`], or the last segment of this one has less
+    /// than a cache line of tailroom for the link. Both are then unchanged.
     pub fn link(&mut self, rest: Buffer) -> Result<(), Buffer> {
         if self.segments().count() + rest.segments().count() > MAX_SEGMENTS {
             return Err(rest);
@@ -125,8 +125,8 @@ impl Buffer {
         self.with_next().1?.cut_at(behind)
     }
 
-    /// What the segment with byte `at` holds from there on, nothing where a segment ends there; `None` where the
-    /// packet has no such byte.
+    /// What the segment with byte `at` holds from there on, nothing where a segment ends there; `None` where
+    /// the packet has no such byte.
     pub(crate) fn bytes_behind(&self, mut at: usize) -> Option<&[u8]> {
         for segment in self.segments() {
             let bytes = segment.bytes();

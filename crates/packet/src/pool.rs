@@ -282,8 +282,8 @@ impl Pool {
     }
 
     /// Splits a packet after `bytes` bytes: it keeps these, and the others are returned, as a packet that was
-    /// created of it. Whole buffers are moved. What the buffer where the cut falls holds behind it is copied to
-    /// a frame, less than a frame's worth.
+    /// created of it. Whole buffers are moved. What the buffer where the cut falls holds behind it is copied
+    /// to a frame, less than a frame's worth.
     ///
     /// `None`, with nothing changed, if there is no frame, or the chain would have too many.
     #[must_use]

@@ -89,8 +89,8 @@ pub trait Port: Send {
         false
     }
 
-    /// Whether [`rx`](Self::rx) may give packets in chains of buffers, and [`tx`](Self::tx) sends such packets
-    /// without merging them. Other ports are given none.
+    /// Whether [`rx`](Self::rx) may give packets in chains of buffers, and [`tx`](Self::tx) sends such
+    /// packets without merging them. Other ports are given none.
     fn takes_chains(&self) -> bool {
         false
     }

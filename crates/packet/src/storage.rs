@@ -25,9 +25,9 @@ pub(crate) struct Storage {
 }
 
 /// Length in bytes (24 bits: a buffer is shorter than 16 MiB). The interface of the packet in them (8 bits)
-/// and its [mark](Mark) (16 bits), which in [`Buffer`](crate::Buffer) would be eight more bytes. The region (15
-/// bits), and whether the cache line after these bytes holds the next segment of the packet (1 bit). That bit
-/// is beside the region, so that the comparison which finds most buffers at home finds no chain there.
+/// and its [mark](Mark) (16 bits), which in [`Buffer`](crate::Buffer) would be eight more bytes. The region
+/// (15 bits), and whether the cache line after these bytes holds the next segment of the packet (1 bit). That
+/// bit is beside the region, so that the comparison which finds most buffers at home finds no chain there.
 ///
 /// One word, as fields would be moved one by one: eleven instructions more for a packet to protect.
 #[derive(Clone, Copy, Default)]
@@ -190,8 +190,8 @@ impl Storage {
             return Err(next);
         }
         self.extent = self.extent.linked();
-        // SAFETY: the line after what the extent now says is ours, aligned for a `Buffer` and longer than one.
-        // Until the link is taken, nothing else reads or writes it.
+        // SAFETY: the line after what the extent now says is ours, aligned for a `Buffer` and longer than
+        // one. Until the link is taken, nothing else reads or writes it.
         unsafe { self.place_of_next().write(next) };
         Ok(())
     }
@@ -202,7 +202,8 @@ impl Storage {
             return None;
         }
         let place = self.place_of_next();
-        // SAFETY: `link` wrote a buffer there. It is moved out, and the extent no longer says that it is there.
+        // SAFETY: `link` wrote a buffer there. It is moved out, and the extent no longer says that it is
+        // there.
         let next = unsafe { place.read() };
         // SAFETY: as for `link`. A line of bytes is written: what `link` wrote must not be seen as bytes.
         unsafe { place.cast::<[u8; LINE_BYTES]>().write([0; LINE_BYTES]) };
@@ -219,8 +220,8 @@ impl Storage {
     /// The bytes, and the next segment, which is not among them.
     pub(crate) fn split_next(&mut self) -> (&mut [u8], Option<&mut Buffer>) {
         let place = self.is_linked().then(|| self.place_of_next());
-        // SAFETY: `link` wrote a buffer there, in the line after all that `deref_mut` gives out, so that the two
-        // do not overlap; both are borrowed with `self`.
+        // SAFETY: `link` wrote a buffer there, in the line after all that `deref_mut` gives out, so that the
+        // two do not overlap; both are borrowed with `self`.
         let next = place.map(|place| unsafe { &mut *place });
         (&mut *self, next)
     }

@@ -122,8 +122,8 @@ impl Sample {
         })
     }
 
-    /// The same job, its packet in a chain of buffers that end at these bytes, in ascending order, and where it
-    /// ends itself.
+    /// The same job, its packet in a chain of buffers that end at these bytes, in ascending order, and where
+    /// it ends itself.
     pub fn chained(job: Job, ends: &[usize]) -> Result<Job, String> {
         let bytes = job.buffer.bytes().to_vec();
         let borders = [&[0], ends, &[bytes.len()]].concat();

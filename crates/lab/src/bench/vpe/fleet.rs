@@ -19,7 +19,8 @@ use crate::bench::judge;
 
 /// Packets that each worker opens before tunnels are installed again.
 const RING: usize = 4096;
-/// Of these, the first ones are not measured: they make the windows of VPE, which a peer makes once for a key.
+/// Of these, the first ones are not measured: they make the windows of VPE, which a peer makes once for a
+/// key.
 const WARM: usize = 512;
 /// Packets of each worker that the judge sees, before and after what is measured.
 const JUDGED: u64 = 256;
