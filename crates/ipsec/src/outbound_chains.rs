@@ -37,7 +37,9 @@ impl SlowPath<'_> {
         let total = packet.chain_bytes();
         let header = PlainHeader::parse_front(packet.bytes(), total);
         let header = header.filter(|header| self.frames_chains() && !header.is_syn(packet.bytes()));
-        let is_padded = usize::from(self.sa.tfc_pad_to) > total;
+        // Pieces are padded, too.
+        let (pad_to, inner_mtu) = (usize::from(self.sa.tfc_pad_to), usize::from(self.sa.inner_mtu));
+        let is_padded = pad_to > total || pad_to > 0 && total > inner_mtu;
         if let (Some(header), false) = (header, is_padded) {
             let content = Content {
                 bytes: header.total_bytes,

@@ -4,7 +4,7 @@ use super::model::{Configuration, Ike, Tunnel};
 use std::collections::HashSet;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
-use testudo_ipsec::{Encapsulation, IpsecProtocol, VpeRules};
+use testudo_ipsec::{Encapsulation, IpsecProtocol, VpeRules, VpeSourcePorts};
 use testudo_wire::protocol;
 
 /// What follows the IP header of a tunnel's outer datagrams.
@@ -77,6 +77,12 @@ impl Tunnel {
     #[must_use]
     pub fn outer_endpoint(&self) -> OuterEndpoint {
         OuterEndpoint { local: self.local, protocol: self.outer_protocol() }
+    }
+
+    /// Whether each window of VPE has a UDP source port of its own, which the tunnel's port is not.
+    #[must_use]
+    pub fn has_source_ports(&self) -> bool {
+        self.rules.vpe.as_deref().is_some_and(|vpe| vpe.source_ports == VpeSourcePorts::PerWindow)
     }
 
     /// The end at which datagrams to its group arrive.

@@ -54,7 +54,7 @@ pub(super) fn rules(
         peer || holds(&locals, tunnel.local)
     };
     let mut seen = HashSet::new();
-    let own = all().filter(|t| seen.insert((t.outer_endpoint(), t.remote)));
+    let own = all().filter(|t| seen.insert((t.outer_endpoint(), t.remote, t.has_source_ports())));
     for tunnel in own.filter(concerned) {
         let ends = Ends::of(tunnel, ours);
         rules.push(ends.outer_protocol(tunnel.outer_protocol()));
@@ -139,11 +139,12 @@ impl<'a> Ends<'a> {
 
     /// The sealed packets.
     fn outer_protocol(&self, protocol: OuterProtocol) -> Rule {
-        let source_ports = self.tunnel.rules.vpe.as_deref().map(|vpe| vpe.source_ports);
         match protocol {
             // Each window has a source port of its own; the destination's is the tunnel's, at both ends.
-            OuterProtocol::Udp { local_port } if source_ports == Some(VpeSourcePorts::PerWindow) => {
-                self.accept(vec![Match::Protocol(UDP), port(End::Destination, local_port)], "VPE in UDP")
+            OuterProtocol::Udp { local_port } if self.tunnel.has_source_ports() => {
+                let windows = PortRange { first: VpeSourcePorts::FIRST, last: u16::MAX };
+                let ports = [Match::Ports(End::Source, windows), port(End::Destination, local_port)];
+                self.accept([vec![Match::Protocol(UDP)], ports.to_vec()].concat(), "VPE in UDP")
             }
             OuterProtocol::Esp => self.accept(vec![Match::Protocol(ESP)], "ESP"),
             OuterProtocol::Ah => self.accept(vec![Match::Protocol(AH)], "AH"),
@@ -194,7 +195,8 @@ mod tests {
         for end in [End::Source, End::Destination] {
             let rule = Ends::of(&per_window, end).outer_protocol(OuterProtocol::Udp { local_port: 4501 });
             let ports: Vec<_> = rule.matches.iter().filter(|m| matches!(m, Match::Ports(..))).collect();
-            assert_eq!(ports, [&port(End::Destination, 4501)], "from any port, at {end:?}");
+            let windows = Match::Ports(End::Source, PortRange { first: 49_152, last: 65_535 });
+            assert_eq!(ports, [&windows, &port(End::Destination, 4501)], "at {end:?}");
         }
         let local_port = 4500;
         for (protocol, more) in [

@@ -15,10 +15,14 @@ pub(super) struct LastState {
     usage: Option<Usage>,
 }
 
+/// The most bytes that are kept of a key's windows, those of 80: a peer chooses how many it has, and how
+/// often it renews its keys. Of more windows, the highest number of all is kept.
+const MOST_BYTES: usize = 2048;
+
 /// What is kept of a saved window, or of those of VPE.
 fn closed(saved: &[u8]) -> Option<Vec<u8>> {
     let of_one = || Some(ReplayWindow::closed_up_to(ReplayWindow::top_of(saved)?).to_vec());
-    closed_windows(saved).or_else(of_one)
+    closed_windows(saved).filter(|windows| windows.len() <= MOST_BYTES).or_else(of_one)
 }
 
 impl SaControl {
@@ -87,5 +91,14 @@ mod tests {
         assert!(saved.len() > 1000);
         assert_eq!(closed(&saved), Some(kept));
         assert_eq!(closed(&fast.save()), Some(ReplayWindow::closed_up_to(5000).to_vec()));
+        // A flood of windows leaves no more than one number.
+        for id in 3_u32..100 {
+            let window = slow.save();
+            saved.extend(
+                [(id << 16).to_le_bytes(), u32::try_from(window.len()).unwrap().to_le_bytes()].concat(),
+            );
+            saved.extend(window);
+        }
+        assert_eq!(closed(&saved), Some(ReplayWindow::closed_up_to(5000).to_vec()));
     }
 }

@@ -3,7 +3,7 @@
 use super::installed::InstalledTunnels;
 use super::policies::NO_BYPASS;
 use super::sa_control;
-use crate::config::{Action, Configuration, Gateway, Loaded};
+use crate::config::{Action, Configuration, Gateway, Loaded, Tunnel};
 
 /// The numbers of an ephemeral key are nowhere but in this process: after a restart they would begin again.
 pub(super) fn refuse_ephemeral_keys(sas: &sa_control::State, loaded: &Loaded) -> Result<(), String> {
@@ -81,6 +81,9 @@ pub(super) fn refuse_what_needs_a_restart(old: &Configuration, new: &Configurati
     if names(old) != names(new) {
         return restart("[[interface]]");
     }
+    if let Some(tunnel) = needs_source_ports(old, new) {
+        return restart(&format!("`udp_source_ports` of tunnel {tunnel}"));
+    }
     let ends = old.outer_endpoints();
     match new.outer_endpoints().into_iter().find(|end| !ends.contains(end)) {
         Some(end) => restart(&format!("{end} is new, the unprotected port")),
@@ -88,5 +91,36 @@ pub(super) fn refuse_what_needs_a_restart(old: &Configuration, new: &Configurati
         None if old.protected != new.protected => restart("[port.protected]"),
         None if old.interfaces != new.interfaces => restart("[[interface]]"),
         None => Ok(()),
+    }
+}
+
+/// The first tunnel whose windows have source ports of their own at an end where no tunnel had that: the
+/// socket that sends from many ports is opened with the port.
+fn needs_source_ports<'a>(old: &Configuration, new: &'a Configuration) -> Option<&'a str> {
+    let opened = |tunnel: &Tunnel| {
+        let mut all = old.tunnels.iter().filter(|t| t.has_source_ports());
+        all.any(|t| t.outer_endpoint() == tunnel.outer_endpoint())
+    };
+    let mut all = new.tunnels.iter().filter(|tunnel| tunnel.has_source_ports());
+    all.find(|tunnel| !opened(tunnel)).map(|tunnel| tunnel.name.as_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::tests::MINIMAL;
+    use testudo_ipsec::{VpeRules, VpeSourcePorts};
+
+    #[test]
+    fn source_ports_of_windows_need_a_restart_where_no_tunnel_had_any() {
+        let mut one = Configuration::parse(MINIMAL, "t.toml").unwrap();
+        one.tunnels[0].rules.vpe = Some(Box::default());
+        let mut many = one.clone();
+        let rules = VpeRules::default().with_source_ports(VpeSourcePorts::PerWindow);
+        many.tunnels[0].rules.vpe = Some(Box::new(rules));
+        let refused = refuse_what_needs_a_restart(&one, &many).unwrap_err();
+        assert!(refused.contains("`udp_source_ports` of tunnel"), "{refused}");
+        assert_eq!(refuse_what_needs_a_restart(&many, &many), Ok(()));
+        assert_eq!(refuse_what_needs_a_restart(&many, &one), Ok(()), "the socket is there");
     }
 }

@@ -302,7 +302,12 @@ impl Device for OpenClDevice {
                 expand.set_arg(3, key)?;
             }
             Ok(expand)
-        })
+        })?;
+        // The kernel object has a copy of its arguments: the key must not stay there.
+        let forgotten = RawKey([0; _]);
+        // SAFETY: as above.
+        let cleared = unsafe { self.parts.expand.set_arg(3, &forgotten).map(|_| ()) };
+        self.noted("the expansion of a key", cleared)
     }
 
     fn wipe(&mut self, slot: u32) -> Result<(), String> {
