@@ -45,7 +45,7 @@ fn batch_of<'a, const IV: usize, const ICV: usize, const VPE: bool>(
     jobs: &'a mut [Job],
 ) -> usize {
     let longest = jobs.len().min(BATCH_SIZE);
-    let (mut rest, mut at) = (&mut jobs[..longest], 0);
+    let (mut rest, mut at, mut unknown) = (&mut jobs[..longest], 0, 0);
     let mut scratch = scratch.iter_mut();
     let mut works = ArrayVec::<Work<'a, ICV>, BATCH_SIZE>::new();
     while let Some(id) = rest.first().map(|job| job.key) {
@@ -54,11 +54,11 @@ fn batch_of<'a, const IV: usize, const ICV: usize, const VPE: bool>(
             break;
         }
         let (run, behind) = rest.split_at_mut(run_length(rest, id));
-        let run_jobs = run.len();
-        at += run_jobs;
+        at += run.len();
         rest = behind;
         let Some(MbKey { form, salt, direction, .. }) = key else {
             run.iter_mut().for_each(|job| job.status = JobStatus::Fault);
+            unknown += run.len();
             continue;
         };
         let from = works.len();
@@ -66,7 +66,6 @@ fn batch_of<'a, const IV: usize, const ICV: usize, const VPE: bool>(
         works.extend(taken.filter_map(|(job, s)| {
             if VPE { Work::of_vpe(job, *direction, s) } else { Work::new::<IV>(job, **salt, *direction, s) }
         }));
-        aeads.has_refused |= works.len() - from != run_jobs;
         let works = &mut works[from..];
         match form {
             Form::Gcm(length, key) => each(&mut aeads.gcm(*length), key, *direction, works),
@@ -74,6 +73,7 @@ fn batch_of<'a, const IV: usize, const ICV: usize, const VPE: bool>(
             Form::Gmac(..) | Form::Ccm(_) | Form::Chained(_) => break,
         }
     }
+    aeads.has_refused |= works.len() + unknown != at;
     works.iter_mut().for_each(Work::judge);
     at
 }
