@@ -119,12 +119,19 @@ fn run_one(worker: &mut Worker, way: Way, until: Until, clock: SystemClock) -> R
     let begin = |worker: &Worker| (sent(worker, way), Instant::now(), running());
     let first = sent(worker, way);
     let (mut before, mut start, mut ran) = begin(worker);
-    let mut is_warm = false;
+    let (mut is_warm, warm) = match until {
+        Until::Elapsed(_) => (true, 0),
+        Until::Sent { warm, .. } => (warm == 0, warm),
+    };
     let dropped = worker.pool().drops().total();
     let (mut last, mut idle) = ((before, start), 0_u32);
     loop {
         for _ in 0..TURNS {
             idle = if turn(worker, clock)? > 0 { 0 } else { idle + 1 };
+            if !is_warm && sent(worker, way) - first >= warm {
+                (before, start, ran) = begin(worker);
+                is_warm = true;
+            }
             // Where threads share a processor, another one may have what this one waits for.
             if idle > IDLE_TURNS {
                 std::thread::yield_now();
@@ -134,15 +141,8 @@ fn run_one(worker: &mut Worker, way: Way, until: Until, clock: SystemClock) -> R
         let packets = sent(worker, way) - before;
         let is_done = match until {
             Until::Elapsed(duration) => now - start >= duration,
-            Until::Sent { warm, all } => {
-                if !is_warm && packets >= warm {
-                    (before, start, ran) = begin(worker);
-                    is_warm = true;
-                }
-                sent(worker, way) - first >= all
-            }
+            Until::Sent { all, .. } => sent(worker, way) - first >= all,
         };
-        let packets = sent(worker, way) - before;
         let drops = worker.pool().drops().total() - dropped;
         if is_done && drops == 0 {
             return Ok(Share { packets, elapsed: start.elapsed(), running: running() - ran });
