@@ -76,9 +76,19 @@ impl Arrived {
     }
 }
 
+/// Stops the stream when it goes, however that comes: what follows in the same namespace would see it.
+struct Stopping(Arc<Shared>);
+
+impl Drop for Stopping {
+    fn drop(&mut self) {
+        self.0.stop.store(true, Ordering::Relaxed);
+    }
+}
+
 /// A stream that flows until `end` is called.
 pub struct Stream {
     shared: Arc<Shared>,
+    stopping: Stopping,
     sender: JoinHandle<()>,
     receiver: JoinHandle<io::Result<Arrived>>,
 }
@@ -117,7 +127,7 @@ impl Stream {
         let (of_sender, of_receiver) = (Arc::clone(&shared), Arc::clone(&shared));
         let sender = thread::spawn(move || send(&near, &of_sender, load));
         let receiver = thread::spawn(move || receive(&far, &of_receiver));
-        Ok(Self { shared, sender, receiver })
+        Ok(Self { stopping: Stopping(Arc::clone(&shared)), shared, sender, receiver })
     }
 
     /// Datagrams that have arrived so far.
@@ -151,7 +161,7 @@ impl Stream {
     /// # Errors
     /// The receiver's socket failed.
     pub fn end(self) -> Result<(u64, Vec<u64>), LabError> {
-        self.shared.stop.store(true, Ordering::Relaxed);
+        drop(self.stopping);
         self.sender.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         let arrived = self.receiver.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         let arrived = arrived.map_err(io_error("receive a stream"))?;
