@@ -11,7 +11,7 @@ use std::net::{Shutdown, TcpListener, TcpStream, UdpSocket};
 use std::thread;
 use testudo_judge::harness::{Suite, TestResult};
 use testudo_lab::capture::{Capture, WHOLE};
-use testudo_lab::traffic::Stream;
+use testudo_lab::traffic::{Load, Stream};
 
 pub fn tests<'a>(suite: Suite<'a, Link>) -> Suite<'a, Link> {
     suite
@@ -23,6 +23,8 @@ pub fn tests<'a>(suite: Suite<'a, Link>) -> Suite<'a, Link> {
 
 const A: &str = "10.1.0.1";
 const B: &str = "10.2.0.1";
+/// What each of many streams sends, so that none of them loses any on a small machine.
+const EASY: Load = Load { per_second: 25.0, bytes: 8 };
 const OUTER_V6: [&str; 2] = ["fd08::1", "fd08::2"];
 
 /// The headers of packets with this source, as far as ports and SPI, that cross the wire while `work` runs.
@@ -76,14 +78,12 @@ fn source_ports(link: &mut Link) -> TestResult {
             let packets = seen(link, &from, || {
                 let mut streams = Vec::new();
                 for _ in 0..24 {
-                    streams.push(Stream::start((here, work[0]), (there, work[1]))?);
+                    streams.push(Stream::start_with((here, work[0]), (there, work[1]), EASY)?);
                 }
                 streams.iter().try_for_each(|stream| stream.flows(10))?;
                 for stream in streams {
-                    let (sent, lost) = stream.end()?;
-                    // 24 streams at once keep a small machine busy: it may lose some.
-                    let is_most = (lost.len() as u64).saturating_mul(10) <= sent;
-                    ensure(is_most, || format!("lost: {lost:?}\n{}", left.log()))?;
+                    let (_, lost) = stream.end()?;
+                    ensure(lost.is_empty(), || format!("lost: {lost:?}\n{}", left.log()))?;
                 }
                 Ok(())
             })?;
