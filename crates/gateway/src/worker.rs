@@ -579,6 +579,9 @@ impl Worker {
     // Apart: inlined beside the other way, it shares registers with it, and changes decide who pays.
     #[inline(never)]
     fn finish_opened(&mut self, jobs: &mut Vec<Job>, count: usize, now: Moment) {
+        if self.takes_chains {
+            Ipsec::merge_opened(&mut jobs[..count], &mut self.pool);
+        }
         let (outlet, clock, pool) = (&mut self.protected, &mut self.inbound_clock, &mut self.pool);
         self.ipsec.finish_inbound(jobs, count, now, pool, clock, |cleared, pool| outlet.push(cleared, pool));
         clock.lap(Stage::Finish);

@@ -124,9 +124,10 @@ impl Ipsec {
     }
 
     /// Merges opened chains whose packets are not plain, or open connections, before they are judged: these
-    /// are looked at as a whole. One for which there is no buffer is refused later.
+    /// are looked at as a whole. One for which there is no buffer is refused later. To be called before
+    /// [`finish_inbound`](Self::finish_inbound), where packets may be chains.
     #[cold]
-    pub(crate) fn merge_opened(jobs: &mut [Job], pool: &mut Pool) {
+    pub fn merge_opened(jobs: &mut [Job], pool: &mut Pool) {
         for job in jobs.iter_mut().filter(|job| job.buffer.is_chain()) {
             let inner = job.buffer.bytes().get(job.text_start as usize..).unwrap_or_default();
             let plain = PlainHeader::parse_front(inner, job.text_bytes as usize);

@@ -92,10 +92,10 @@ impl Ipsec {
         mut forward: impl FnMut(Cleared, &mut Pool),
     ) {
         let count = count.min(jobs.len()).min(BATCH_SIZE);
-        if self.takes_chains {
-            Self::merge_opened(&mut jobs[..count], pool);
-        }
-        let mut refusals = self.judge_batch(&mut jobs[..count], now, clock);
+        let mut refusals = match self.takes_chains {
+            true => self.judge_chains(&mut jobs[..count], now, clock),
+            false => self.judge_batch::<false>(&mut jobs[..count], now, clock),
+        };
         if self.has_interfaces {
             self.name_interfaces(&mut jobs[..count]);
         }
@@ -153,9 +153,22 @@ impl Ipsec {
         }
     }
 
+    /// [`judge_batch`](Self::judge_batch) where packets may be chains. Elsewhere the common packet's code
+    /// does not know of any, so that they cost it no register.
+    #[cold]
+    #[inline(never)]
+    fn judge_chains(&mut self, jobs: &mut [Job], now: Moment, clock: &mut StageClock) -> Refusals {
+        self.judge_batch::<true>(jobs, now, clock)
+    }
+
     /// Decapsulates the packets of up to a batch of jobs, except those that it refuses.
     #[inline]
-    fn judge_batch(&mut self, jobs: &mut [Job], now: Moment, clock: &mut StageClock) -> Refusals {
+    fn judge_batch<const CHAINS: bool>(
+        &mut self,
+        jobs: &mut [Job],
+        now: Moment,
+        clock: &mut StageClock,
+    ) -> Refusals {
         let (packets, bytes) = (jobs.len() as u64, jobs.iter().map(|job| u64::from(job.text_bytes)).sum());
         let mut runs = ArrayVec::<CompletedRun, BATCH_SIZE>::new();
         let mut refusals = Refusals::none();
@@ -192,9 +205,13 @@ impl Ipsec {
             let run = &mut jobs[at..at + count];
             match self.inbound.get_mut(sa) {
                 _ if is_done => {}
-                Some(sa) => {
-                    sa.decapsulate_run(self.spd.of(sa.delivery.interface()), &check, run, at, &mut refusals)
-                }
+                Some(sa) => sa.decapsulate_run::<CHAINS>(
+                    self.spd.of(sa.delivery.interface()),
+                    &check,
+                    run,
+                    at,
+                    &mut refusals,
+                ),
                 // Not reached: the SA was there in the first phase.
                 None => (at..at + count).for_each(|place| refusals.add(place, DropReason::ShuttingDown)),
             }
@@ -272,7 +289,7 @@ impl Ipsec {
         let check = &FragmentCheck { checker: RefCell::new(&mut self.checker), now };
         let policies = self.spd.of(sa.delivery.interface());
         let inner = match sa.encap {
-            Encap::EspTunnel => sa.decapsulate(policies, check, job),
+            Encap::EspTunnel => sa.decapsulate::<true>(policies, check, job),
             Encap::EspTransport => sa.decapsulate_from::<EspTransport>(policies, check, job),
             Encap::AhTunnel => sa.decapsulate_from::<AhTunnel>(policies, check, job),
             Encap::AhTransport => sa.decapsulate_from::<AhTransport>(policies, check, job),
@@ -340,7 +357,7 @@ impl InboundSa {
     /// [`decapsulate`](Self::decapsulate) for adjacent jobs of this SA that were committed, from index `at`
     /// of the batch on; counts the packets.
     #[inline]
-    fn decapsulate_run(
+    fn decapsulate_run<const CHAINS: bool>(
         &mut self,
         policies: OfInterface<'_>,
         check: &FragmentCheck<'_>,
@@ -350,7 +367,7 @@ impl InboundSa {
     ) {
         match self.encap {
             Encap::EspTunnel => {
-                self.run_with(jobs, at, refusals, |sa, job| sa.decapsulate(policies, check, job))
+                self.run_with(jobs, at, refusals, |sa, job| sa.decapsulate::<CHAINS>(policies, check, job))
             }
             Encap::EspTransport => {
                 let open =
@@ -419,7 +436,7 @@ impl InboundSa {
     /// Narrows the buffer to the inner packet, without headers, IV, padding, trailer and ICV (RFC 4303
     /// 3.4.4.1), if the SA's selectors allow that packet (RFC 4301 5.2, step 4).
     #[inline(always)]
-    fn decapsulate(
+    fn decapsulate<const CHAINS: bool>(
         &self,
         policies: OfInterface<'_>,
         check: &FragmentCheck<'_>,
@@ -427,9 +444,11 @@ impl InboundSa {
     ) -> Result<Inner, DropReason> {
         let (start, datagram) = (job.text_start as usize, job.buffer.bytes());
         let outer_class = ip::traffic_class(datagram);
-        let Some(text) = datagram.get(start..start + job.text_bytes as usize) else {
+        let text = datagram.get(start..start + job.text_bytes as usize);
+        if CHAINS && text.is_none() {
             return self.decapsulate_chain(policies, job);
-        };
+        }
+        let text = text.ok_or(DropReason::BadPadding)?;
         let trailer = EspTrailer::parse(text).map_err(|_| DropReason::BadPadding)?;
         let payload = &text[..trailer.payload_bytes];
         let ours = Answer::protect(self.tunnel);

@@ -1,5 +1,5 @@
 //! Outbound packets in chains of buffers: headers in a segment of their own in front, the payload where it
-//! is, the trailer behind the last segment or in one of its own.
+//! is, the trailer behind the last segment.
 //!
 //! ```text
 //!   | IP, (UDP), ESP, IV | ► | packet … | ► | … packet | ► | … packet | trailer, ICV |
@@ -134,12 +134,9 @@ impl SlowPath<'_> {
         }
         let is_vpe = self.sa.encap == Encap::Vpe;
         let Parts { front, mut rest } = parts;
-        // Before a number is used up.
-        if !is_vpe
-            && rest.with_last(|last| last.tailroom() < ROOM_BEHIND)
-            && let Err(reason) = self.add_segment(&mut rest)
-        {
-            return self.refuse_parts(Parts { front, rest }, reason);
+        // Before a number is used up. A port that fills its frames leaves the pool's tailroom.
+        if !is_vpe && rest.with_last(|last| last.tailroom() < ROOM_BEHIND) {
+            return self.refuse_parts(Parts { front, rest }, DropReason::NoRoom);
         }
         let bytes = usize::from(content.bytes);
         let sequence = if is_vpe {
@@ -209,15 +206,6 @@ impl SlowPath<'_> {
         }
         job.buffer.truncate(headers);
         Ok((job, tail))
-    }
-
-    /// Links an empty buffer behind a packet.
-    fn add_segment(&mut self, packet: &mut Buffer) -> Result<(), DropReason> {
-        let segment = self.pool.pop().ok_or(DropReason::PoolEmpty)?;
-        packet.link(segment).map_err(|segment| {
-            self.pool.recycle(segment);
-            DropReason::NoRoom
-        })
     }
 
     /// Has a packet wait for numbers: a piece in one buffer, which its length allows, since its header would

@@ -6,7 +6,7 @@ use crate::support::{Gateway, Inner, LeaseTwin, PortHandle, Side, TunnelSpec};
 use crate::vpe;
 use fastrand::Rng;
 use testudo_crypto::{Engine, PortableEngine, Suite};
-use testudo_ipsec::IpsecProtocol;
+use testudo_ipsec::{IpsecProtocol, Lifetime, Limits};
 use testudo_packet::DropReason;
 use testudo_wire::ip::Version;
 
@@ -126,6 +126,42 @@ fn a_packet_in_frames_is_cut_before_it_is_sealed_into_the_same_pieces() {
         assert_eq!((a.drops(DropReason::TooBig), linearised(&a)), (1, 1));
         a.assert_settled();
         model.assert_settled();
+    }
+}
+
+/// Where a limit is near, packets are counted one by one, on another way through the code.
+#[test]
+fn chains_are_opened_without_merging_near_the_end_of_an_sa() {
+    let packets = |packets| Limits { packets: Some(packets), ..Limits::default() };
+    let lifetime = Lifetime { soft: packets(2), hard: packets(4) };
+    for spec in specs(9200) {
+        let spec = TunnelSpec { lifetime, ..spec };
+        let chains = [Some(FRAMES), Some(FRAMES)];
+        let (mut model, mut b) = (gateway(Side::A, &spec, [None; 2]), gateway(Side::B, &spec, chains));
+        for seed in 0..3 {
+            let inner = packet(4500, seed);
+            let sealed = model.seal(inner.clone());
+            assert!(b.open(sealed[0].clone()) == [inner], "{spec:?}: {}", b.books());
+        }
+        let is_by_number = spec.protocol == IpsecProtocol::Vpe && !spec.udp;
+        let merged = if is_by_number && spec.outer == Version::V6 { 3 } else { 0 };
+        assert_eq!(linearised(&b), merged, "{spec:?}");
+    }
+}
+
+/// Padding hides how long pieces are, the last one's length among them.
+#[test]
+fn pieces_of_chains_are_padded_as_those_of_whole_packets_are() {
+    let mut spec =
+        TunnelSpec { path_mtu: 1500, ..TunnelSpec::new(0, "aes128gcm16".parse().expect("a suite")) };
+    spec.rules.tfc_pad_to = 1400;
+    let chains = [Some(FRAMES), Some(FRAMES)];
+    let (mut model, mut a) = (gateway(Side::A, &spec, [None; 2]), gateway(Side::A, &spec, chains));
+    for lengths in [1300, 3000, 4444, 9000] {
+        let inner = Inner { dont_fragment: false, ..Inner::udp("10.0.0.1", "172.16.0.2", lengths) }.bytes();
+        let sealed = a.seal(inner.clone());
+        assert!(sealed.iter().all(|piece| piece.len() > 1400), "{lengths}");
+        assert!(sealed == model.seal(inner), "{lengths}");
     }
 }
 
