@@ -9,15 +9,13 @@ mod support;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
+use support::capture::{PACKETS, capture};
 use support::config::{CONFIGURATION, pair};
 use support::gateway::{PROGRAM, Said};
 use support::wait;
 use tempfile::TempDir;
-use testudo_port_pcap::{FrameWriter, Link};
 
 const NO_ENGINE: i32 = 5;
-const PACKETS: u8 = 200;
 const POCL: &str = "portable computing";
 
 /// A folder with packets for a tunnel, and the configuration of its gateway with the GPU `device`.
@@ -45,23 +43,6 @@ fn replay(folder: &Path, output: &str, words: &[&str]) -> Said {
     let files = ["replay", CONFIGURATION, "--rx", "protected=in.pcap", "--tx", &output];
     command.current_dir(folder).args(files).args(words);
     wait::output(&mut command).unwrap().into()
-}
-
-/// Packets of all lengths up to 1,400 bytes.
-fn capture() -> Vec<u8> {
-    let mut file = Vec::new();
-    let mut writer = FrameWriter::new(&mut file, Link::Raw, 65_535).unwrap();
-    for mark in 0..PACKETS {
-        let length = 28 + 7 * u16::from(mark);
-        let [high, low] = length.to_be_bytes();
-        let mut packet = vec![0x45, 0, high, low, 0, mark, 0, 0, 64, 17, 0, 0, 10, 1, 0, 1, 10, 2, 0, 1];
-        let sum = testudo_wire::checksum::of(&packet).to_bytes();
-        packet[10..12].copy_from_slice(&sum);
-        packet.resize(usize::from(length), mark);
-        let time = Duration::from_secs(1_700_000_000) + Duration::from_micros(7) * mark.into();
-        writer.write(time, &packet, usize::from(length)).unwrap();
-    }
-    file
 }
 
 #[test]

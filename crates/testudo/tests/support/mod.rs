@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each test program uses a part")]
 
+pub mod capture;
 pub mod config;
 pub mod gateway;
 pub mod link;
