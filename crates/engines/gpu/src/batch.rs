@@ -20,7 +20,10 @@ pub(crate) struct Batch {
     /// How many jobs were given back.
     given_back: usize,
     pub mark: u32,
-    pub launched: Instant,
+    /// The most jobs.
+    most: usize,
+    /// When its first job was taken: for the gateway, that job waits since then.
+    pub since: Instant,
 }
 
 impl Batch {
@@ -34,13 +37,14 @@ impl Batch {
             arena_bytes: 0,
             given_back: 0,
             mark: 0,
-            launched: Instant::now(),
+            most: jobs,
+            since: Instant::now(),
         }
     }
 
     /// Whether no more jobs fit.
     pub(crate) fn is_full(&self) -> bool {
-        self.jobs.len() == self.jobs.capacity()
+        self.jobs.len() >= self.most
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -54,6 +58,9 @@ impl Batch {
 
     /// Adds a job that is in the arena.
     pub(crate) fn push(&mut self, job: Job, placed: Placed) {
+        if self.jobs.is_empty() {
+            self.since = Instant::now();
+        }
         self.arena_bytes = placed.end;
         self.jobs.push(Some(job));
         self.placed.push(placed);

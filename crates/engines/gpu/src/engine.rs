@@ -7,7 +7,7 @@ use crate::opencl::OpenClDevice;
 use crate::place::{self, Unplaced};
 use crate::work::{RawKey, Work};
 use std::collections::VecDeque;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use testudo_crypto::{
     Capability, Direction, Engine, EngineError, Job, JobStatus, KeyId, KeyMaterial, KeyTable, Suite,
 };
@@ -17,7 +17,8 @@ use zeroize::Zeroizing;
 const MAX_TEXT_BYTES: usize = 65_535;
 /// Batches that the device has at a time: while one is computed another one is copied.
 const UNDER_WAY: usize = 2;
-/// How long a device may keep a batch. The gateway waits a second for a job.
+/// How long the first job of a batch may wait for its end, before the launch and after it. The gateway waits
+/// a second, and gives the job up then: before, the next engine can still do it.
 const PATIENCE: Duration = Duration::from_millis(750);
 /// Jobs that the engine wants at a time.
 const PREFERRED_BURST: usize = 64;
@@ -106,10 +107,16 @@ impl GpuEngine {
         }
     }
 
-    /// How long the device may keep a batch.
+    /// How long the first job of a batch may wait.
     #[cfg(test)]
     pub(crate) fn set_patience(&mut self, patience: Duration) {
         self.patience = patience;
+    }
+
+    /// Since when the batch that was launched last waits.
+    #[cfg(test)]
+    pub(crate) fn last_waits_since(&self) -> Option<std::time::Instant> {
+        self.under_way.back().map(|batch| batch.since)
     }
 
     /// Takes the device out of service, once.
@@ -139,7 +146,6 @@ impl GpuEngine {
             let launch = batch.plan(mark, lanes, memory.0).ok_or("a plan is too long")?;
             device.launch(batch.index, launch)
         });
-        batch.launched = Instant::now();
         self.under_way.push_back(batch);
     }
 
@@ -187,11 +193,14 @@ impl GpuEngine {
         if self.first_is_done || self.broken.is_some() {
             return true;
         }
-        let (index, since) = (batch.index, batch.launched);
+        let (index, since) = (batch.index, batch.since);
         match self.device.is_done(index) {
             Ok(true) => self.first_is_done = true,
             Ok(false) if since.elapsed() > self.patience => {
-                self.break_down(format!("a batch did not come back within {:?}", self.patience));
+                self.break_down(format!(
+                    "a batch was not done {:?} after its first packet came",
+                    self.patience
+                ));
             }
             Ok(false) => {}
             Err(reason) => self.break_down(reason),

@@ -14,10 +14,10 @@
 //! the two comes back, or when it is full. While the device idles each `submit` is a batch.
 //!
 //! **Nothing is believed.** Packets are copied, and copied back only when all is right: ICVs are compared
-//! here, in constant time, and whatever goes wrong leaves the packet as it came. Each job has a mark, another
-//! in each launch, which its lane writes last: what has not been computed is found out. After a failure, a
-//! wrong mark or 750 ms without an answer the device gets no more; what it had ends as faults, for the next
-//! engine.
+//! here, in constant time, and if anything goes wrong the packet stays as it was. Each job has a mark,
+//! another in each launch, which its lane writes last: what has not been computed is found out. After a
+//! failure, a wrong mark or 750 ms without an answer the device gets no more; what it had ends as faults, for
+//! the next engine.
 //!
 //! **Keys** are expanded on the device, in a slot of its memory, and zeroed there when they are removed and
 //! when the engine ends. They reach it as arguments of a launch; which copies of these a driver keeps, nobody

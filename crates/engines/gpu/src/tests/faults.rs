@@ -7,7 +7,7 @@ use crate::device::{BIN_WORDS, JOB_WORDS, KEY_WORDS};
 use crate::engine::GpuEngine;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use testudo_crypto::{Direction, Engine, EngineError, Job, JobStatus, KeyId, KeyMaterial, Suite};
 use testudo_packet::Buffer;
 
@@ -32,7 +32,7 @@ fn jobs(key: KeyId, count: u32) -> Vec<Job> {
 /// Polls until nothing is in flight; a second is never needed.
 fn all(engine: &mut GpuEngine) -> Vec<Job> {
     let mut done = Vec::new();
-    let start = std::time::Instant::now();
+    let start = Instant::now();
     while engine.in_flight() > 0 && start.elapsed() < Duration::from_secs(20) {
         engine.poll(&mut done, 5);
     }
@@ -78,7 +78,7 @@ fn a_gpu_that_is_lost_loses_no_packet() {
 #[test]
 fn a_gpu_that_hangs_loses_no_packet() {
     let said = nothing_is_lost_under(|faults| Faults::set(&faults.hangs), Duration::ZERO);
-    assert!(said.ends_with("a batch did not come back within 0ns"), "{said}");
+    assert!(said.ends_with("a batch was not done 0ns after its first packet came"), "{said}");
 }
 
 #[test]
@@ -137,6 +137,27 @@ fn jobs_gather_while_the_device_is_busy() {
     let done = all(&mut engine);
     assert!(done.iter().zip(0..).all(|(job, ticket)| job.ticket == ticket && job.status == JobStatus::Done));
     assert_eq!(done.len(), 50);
+}
+
+/// The gateway counts from then, too, however late the launch.
+#[test]
+fn a_batch_waits_from_its_first_packet_on() {
+    let faults = Arc::new(Faults::default());
+    let mut engine = engine(&faults);
+    Faults::set(&faults.hangs);
+    let key = engine.install(&material(), Direction::Seal).unwrap();
+    let submit = |engine: &mut GpuEngine| assert_eq!(engine.submit(&mut [job(key, 0)]), 1);
+    submit(&mut engine);
+    submit(&mut engine);
+    let before = Instant::now();
+    submit(&mut engine);
+    let after = Instant::now();
+    assert_eq!(faults.launches.load(Ordering::Relaxed), 2, "the third gathers");
+    while faults.launches.load(Ordering::Relaxed) == 2 {
+        submit(&mut engine);
+    }
+    let since = engine.last_waits_since().unwrap();
+    assert!((before..=after).contains(&since));
 }
 
 /// Both sides count words alike.
