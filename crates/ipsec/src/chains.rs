@@ -1,9 +1,9 @@
 //! Packets in chains of buffers, in front of and behind the engines. What the outbound slow path does with
 //! them is in [`crate::outbound_chains`].
 //!
-//! Chains are for long plain packets through ESP in tunnel mode and VPE. Whatever else comes in a chain
-//! (options, fragments, AH, transport mode, clear text, TFC padding) is merged into a long buffer, counted,
-//! and takes its usual way. The common packet's code never asks: a chain is longer than its first segment, so
+//! Chains are for long plain packets through ESP in tunnel mode and VPE. Everything else that comes in a
+//! chain (options, fragments, AH, transport mode, clear text, TFC padding) is merged into a long buffer,
+//! counted, and takes its usual way. The common packet's code never asks: a chain is longer than its first segment, so
 //! that it fails the parse of a plain packet, and is found on the way of uncommon ones.
 
 use crate::Ipsec;

@@ -264,8 +264,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is done with a chain, its bytes are those of the same packet in one piece, and no buffer
-        /// is lost.
+        /// After any operations on a chain, its bytes are those of the same packet in one piece, and no
+        /// buffer is lost.
         #[test]
         fn a_chain_is_its_bytes(
             lengths in prop::collection::vec(0..400usize, 1..9),

@@ -75,7 +75,7 @@ impl WorkerCount {
             self.running = wanted;
             self.note(counters);
         }
-        // Packets are led elsewhere whatever it says.
+        // Packets are led elsewhere, no matter what it says.
         let are_settled = commander.settle(wanted, PATIENCE).unwrap_or(false);
         let said = format!("{wanted} of {most} workers get packets, {before} did before");
         tracing::info!("{said}");

@@ -43,7 +43,7 @@ impl InParts for GcmInParts<'_> {
     fn update(&mut self, key: &GcmKey, direction: Direction, text: &mut [u8]) {
         let (update, _) = self.of(direction);
         let data = text.as_mut_ptr();
-        // SAFETY: as in `begin`; it processes `text` in place, which the library allows, whatever its length.
+        // SAFETY: as in `begin`; it processes `text` in place, which the library allows at any length.
         unsafe { update(&raw const *key.0, &raw mut *self.context, data, data, text.len() as u64) };
     }
 

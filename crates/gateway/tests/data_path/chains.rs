@@ -1,5 +1,5 @@
-//! Packets in chains of buffers: the same bytes as for packets in one piece, which is the model, whatever the
-//! segments; merged and counted where an engine, a port or the packet itself wants that.
+//! Packets in chains of buffers: the same bytes as for packets in one piece, which is the model, however
+//! they are cut; merged and counted where an engine, a port or the packet itself wants that.
 
 use crate::support::gateway::{PoolSize, portable};
 use crate::support::{Gateway, Inner, LeaseTwin, PortHandle, Side, TunnelSpec};
