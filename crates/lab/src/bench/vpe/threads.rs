@@ -118,7 +118,8 @@ pub(super) fn run(
 fn run_one(worker: &mut Worker, way: Way, until: Until, clock: SystemClock) -> Result<Share, Wrong> {
     let begin = |worker: &Worker| (sent(worker, way), Instant::now(), running());
     let first = sent(worker, way);
-    let (mut before, mut start, mut ran) = begin(worker);
+    let cold = begin(worker);
+    let (mut before, mut start, mut ran) = cold;
     let (mut is_warm, warm) = match until {
         Until::Elapsed(_) => (true, 0),
         Until::Sent { warm, .. } => (warm == 0, warm),
@@ -145,6 +146,11 @@ fn run_one(worker: &mut Worker, way: Way, until: Until, clock: SystemClock) -> R
         };
         let drops = worker.pool().drops().total() - dropped;
         if is_done && drops == 0 {
+            if packets == 0 {
+                // One turn sent the first and the last of them: another thread had kept them all waiting.
+                (before, start, ran) = cold;
+            }
+            let packets = sent(worker, way) - before;
             return Ok(Share { packets, elapsed: start.elapsed(), running: running() - ran });
         }
         if packets + before > last.0 {
