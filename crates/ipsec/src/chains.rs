@@ -3,8 +3,8 @@
 //!
 //! Chains are for long plain packets through ESP in tunnel mode and VPE. Everything else that comes in a
 //! chain (options, fragments, AH, transport mode, clear text, TFC padding) is merged into a long buffer,
-//! counted, and takes its usual way. The common packet's code never asks: a chain is longer than its first segment, so
-//! that it fails the parse of a plain packet, and is found on the way of uncommon ones.
+//! counted, and takes its usual way. The common packet's code never asks: a chain is longer than its first
+//! segment, so that it fails the parse of a plain packet, and is found on the way of uncommon ones.
 
 use crate::Ipsec;
 use crate::ecn;

@@ -12,7 +12,7 @@ mod support;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use support::capture::{PACKETS, capture};
+use support::capture::capture;
 use support::config::{CONFIGURATION, pair};
 use support::gateway::{PROGRAM, Said};
 use support::wait;
@@ -43,7 +43,7 @@ impl Fixture {
         let text = text.replacen("[gateway]\n", "[gateway]\nengines = [\"cryptodev\", \"portable\"]\n", 1);
         let section = format!("\n[engine.cryptodev]\ndevice = \"{device}\"\neal = [\"--no-huge\"]\n");
         fs::write(&path, text + &section).unwrap();
-        fs::write(folder.path().join("in.pcap"), capture()).unwrap();
+        fs::write(folder.path().join("in.pcap"), capture().unwrap()).unwrap();
         Self { folder, program }
     }
 

@@ -9,7 +9,7 @@ mod support;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
-use support::capture::{PACKETS, capture};
+use support::capture::capture;
 use support::config::{CONFIGURATION, pair};
 use support::gateway::{PROGRAM, Said};
 use support::wait;
@@ -33,7 +33,7 @@ fn fixture(suite: &str, device: &str) -> TempDir {
     let text = fs::read_to_string(&path).unwrap();
     let text = text.replacen("[gateway]\n", "[gateway]\nengines = [\"gpu\", \"portable\"]\n", 1);
     fs::write(&path, text + &format!("\n[engine.gpu]\ndevice = \"{device}\"\n")).unwrap();
-    fs::write(folder.path().join("in.pcap"), capture()).unwrap();
+    fs::write(folder.path().join("in.pcap"), capture().unwrap()).unwrap();
     folder
 }
 
