@@ -125,6 +125,27 @@ know_dpdk_headers() {
   fetch_dpdk_headers "$folder" || say "they cannot be had; the test of the virtual DPDK device will say what is missing"
 }
 
+# The compiler of CUDA, which the tests of engine `gpu` compile its kernels with: from NVIDIA's own package for
+# Python, since Debian has none that is free, into the target folder. It needs no driver and no GPU.
+nvrtc_package=nvidia-cuda-nvrtc-cu12==12.9.86
+nvrtc_sha256=210cf05005a447e29214e9ce50851e83fc5f4358df8b453155d5e1918094dcb4
+fetch_nvrtc() {
+  local folder=${CARGO_TARGET_DIR:-target}/nvrtc work
+  [[ ! -e $folder/libnvrtc.so.12 && $(uname -m) == x86_64 ]] || return 0
+  say "fetching NVRTC, the compiler of CUDA (90 MB): the tests compile the kernels for GPUs with it"
+  work=$(mktemp -d)
+  echo "$nvrtc_package --hash=sha256:$nvrtc_sha256" >"$work/requirements"
+  mkdir -p "$folder"
+  { /usr/bin/python3 -m pip --disable-pip-version-check download --quiet --no-deps --only-binary :all: \
+      --platform manylinux2014_x86_64 --require-hashes --requirement "$work/requirements" --dest "$work" >&2 &&
+    /usr/bin/python3 -m zipfile -e "$work"/*.whl "$work" &&
+    cp "$work"/nvidia/cuda_nvrtc/lib/libnvrtc-builtins.so.12.* "$folder" &&
+    cp "$work"/nvidia/cuda_nvrtc/lib/libnvrtc.so.12 "$folder/libnvrtc.partial" &&
+    mv "$folder/libnvrtc.partial" "$folder/libnvrtc.so.12"; } ||
+    say "NVRTC cannot be had; the tests of engine gpu on CUDA will say what is missing"
+  rm -rf "$work"
+}
+
 # Built once from crates.io, below the target folder, in a few minutes.
 cargo_deny_version=0.20.2
 install_cargo_deny() {
@@ -168,6 +189,7 @@ main() {
   fi
   [[ $purpose != test ]] || know_kernel
   [[ $purpose != test ]] || know_dpdk_headers
+  [[ $purpose != test ]] || fetch_nvrtc
   [[ $purpose != audit ]] || install_audit_tools
 }
 

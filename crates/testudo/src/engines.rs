@@ -1,9 +1,9 @@
 //! The engines that the program knows. The portable one is always available and needs no entry here.
 
-use testudo_control::config::{Configuration, Cryptodev, Gateway};
+use testudo_control::config::{Configuration, Cryptodev, Gateway, Gpu, GpuApi};
 use testudo_crypto::{Engine, EngineError};
 use testudo_engine_cryptodev::{CryptodevConfig, CryptodevEngine, NAME as CRYPTODEV};
-use testudo_engine_gpu::{GpuConfig, GpuEngine, NAME as GPU};
+use testudo_engine_gpu::{Api, GpuConfig, GpuEngine, NAME as GPU};
 use testudo_engine_ipsec_mb::IpsecMbEngine;
 use testudo_engine_vaes::VaesEngine;
 use testudo_gateway::{Candidate, EngineOrder};
@@ -36,11 +36,22 @@ pub fn candidates(names: &[String], configuration: &Configuration) -> Vec<Candid
     let (device, start) = (configuration.cryptodev.clone(), eal::start(configuration));
     let open = |device| Box::new(move || open(&device, start.clone()));
     let cryptodev = device.map(|device| Candidate { name: CRYPTODEV, open: open(device) });
-    let gpu = GpuConfig { device: configuration.gpu.device.clone(), ..GpuConfig::default() };
+    let gpu = gpu(&configuration.gpu);
     let gpu = Candidate { name: GPU, open: Box::new(move || Ok(Box::new(GpuEngine::open(&gpu)?))) };
     let mut all: Vec<Candidate> = known().into_iter().chain(cryptodev).chain([gpu]).collect();
     let mut take = |name: &String| Some(all.swap_remove(all.iter().position(|c| c.name == name)?));
     names.iter().filter_map(&mut take).collect()
+}
+
+/// What the engine is told of `[engine.gpu]`.
+fn gpu(section: &Gpu) -> GpuConfig {
+    let api = match section.api {
+        None => Api::Any,
+        Some(GpuApi::OpenCl) => Api::OpenCl,
+        Some(GpuApi::Cuda) => Api::Cuda,
+    };
+    let Gpu { device, nvrtc, .. } = section.clone();
+    GpuConfig { api, device, nvrtc, ..GpuConfig::default() }
 }
 
 /// The order of engines: as the configuration names them, else the fastest first.

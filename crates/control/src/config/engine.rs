@@ -2,6 +2,7 @@
 
 use super::value::{self, Parsed};
 use super::walk::{Problem, Section, Walker};
+use std::path::PathBuf;
 use toml::de::DeValue;
 
 /// The engines' names.
@@ -27,8 +28,21 @@ pub struct Cryptodev {
 /// `[engine.gpu]`
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Gpu {
-    /// A part of the name of a device of OpenCL's, or of its platform's; without it, the first GPU.
+    /// By which interface; without it, by OpenCL where that has such a device, and else by CUDA.
+    pub api: Option<GpuApi>,
+    /// A part of the name of a device, or of its platform's of OpenCL; without it, the first GPU.
     pub device: Option<String>,
+    /// Where NVRTC, the compiler of CUDA, is, if the dynamic linker does not find it.
+    pub nvrtc: Option<PathBuf>,
+}
+
+/// How a GPU is reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GpuApi {
+    /// OpenCL 1.2.
+    OpenCl,
+    /// CUDA's driver, and NVRTC.
+    Cuda,
 }
 
 /// The sections of engines: that of `cryptodev` is there if `named`, the engines in use, has its name, and
@@ -67,9 +81,22 @@ pub(super) fn read_engine(
 }
 
 fn read_gpu(mut section: Section<'_>, walker: &mut Walker<'_>) -> Gpu {
+    let apis = [("opencl", GpuApi::OpenCl), ("cuda", GpuApi::Cuda)];
+    let api = section.optional(walker, "api", value::choice(&apis));
     let device = section.optional(walker, "device", part_of_a_name);
+    let nvrtc = section.optional(walker, "nvrtc", library);
     section.finish(walker);
-    Gpu { device }
+    Gpu { api, device, nvrtc }
+}
+
+/// The path of a library: that of its file, since a name would be looked for where the linker looks anyway.
+fn library(value: &DeValue<'_>) -> Parsed<PathBuf> {
+    const WHAT: &str = "the absolute path of a library";
+    let path = PathBuf::from(value::string(value, WHAT)?);
+    if !path.is_absolute() || path.to_string_lossy().contains('\0') {
+        return Err(Problem::expected(WHAT).help("for example \"/usr/local/cuda/lib64/libnvrtc.so.12\""));
+    }
+    Ok(path)
 }
 
 /// A part of a name.
@@ -77,7 +104,9 @@ fn part_of_a_name(value: &DeValue<'_>) -> Parsed<String> {
     const WHAT: &str = "a part of a device's name";
     let text = value::string(value, WHAT)?;
     if text.trim().is_empty() || text.len() > 256 {
-        return Err(Problem::expected(WHAT).help("for example \"NVIDIA\"; `clinfo -l` lists devices"));
+        return Err(Problem::expected(WHAT).help(
+            "for example \"NVIDIA\"; `clinfo -l` lists devices of OpenCL's, `nvidia-smi -L` those of CUDA's",
+        ));
     }
     Ok(text.to_owned())
 }

@@ -56,7 +56,7 @@ mod xdp;
 pub use addition::Slot;
 pub use checks::MAX_RULES;
 pub use dpdk::{DpdkSettings, NextHop};
-pub use engine::{Cryptodev, Gpu};
+pub use engine::{Cryptodev, Gpu, GpuApi};
 pub use error::{ConfigError, ConfigErrors, Excerpt, MAX_ERRORS};
 pub use gateway::ENGINES;
 pub use interface::MAX_INTERFACES;

@@ -7,7 +7,7 @@ use testudo_engine_gpu::{GpuConfig, GpuEngine};
 
 fn open() -> Box<dyn Engine> {
     let device = Some("Portable Computing Language".to_owned());
-    match GpuEngine::open(&GpuConfig { device, keys: 12_000, batch_jobs: 512 }) {
+    match GpuEngine::open(&GpuConfig { device, keys: 12_000, batch_jobs: 512, ..GpuConfig::default() }) {
         Ok(engine) => Box::new(engine),
         Err(error) => panic!("{error}. These tests need the package pocl-opencl-icd."),
     }

@@ -1,6 +1,7 @@
 //! What runs the kernels.
 
 use crate::work::RawKey;
+use std::time::{Duration, Instant};
 
 /// Words of a bin and of a job in the plan, and of a key's slot, as in `portable.cl`.
 pub(crate) const BIN_WORDS: usize = 4;
@@ -10,6 +11,13 @@ pub(crate) const KEY_WORDS: usize = 160;
 pub(crate) const DIGEST_BYTES: usize = 64;
 /// Bytes behind each packet: digest and mark.
 pub(crate) const RESULT_BYTES: usize = DIGEST_BYTES + 4;
+
+/// Lanes of a group, and thereby jobs of a bin, at least; a device that prefers more has more.
+pub(crate) const MIN_LANES: usize = 32;
+/// How long a device may take for its first launch, since drivers finish compiling then.
+const FIRST_WAIT: Duration = Duration::from_secs(60);
+/// How long a device that is closed may take for what it still has.
+pub(crate) const LAST_WAIT: Duration = Duration::from_millis(500);
 
 /// What memory is taken at start.
 #[derive(Debug, Clone, Copy)]
@@ -59,4 +67,31 @@ pub(crate) trait Device: Send {
 
     /// Whether a batch that was started has ended. Its memory is there again.
     fn is_done(&mut self, batch: usize) -> Result<bool, String>;
+}
+
+/// Runs each kernel once, so that no packet waits for a compiler: an empty bin, and a key of zeros.
+///
+/// # Errors
+/// The device's, or that it did nothing for a minute.
+pub(crate) fn warm_up(device: &mut dyn Device) -> Result<(), String> {
+    device.expand(0, 0, &RawKey([0; _]))?;
+    let (plan, _) = device.memory(0).ok_or("there is no batch")?;
+    plan.fill(0);
+    device.launch(0, Launch { bins: 1, plan_words: BIN_WORDS, arena_bytes: 4 })?;
+    device.wipe(0)?;
+    let start = Instant::now();
+    while !device.is_done(0)? {
+        if start.elapsed() > FIRST_WAIT {
+            return Err(format!("{} did nothing within {FIRST_WAIT:?}", device.description()));
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Ok(())
+}
+
+/// What a compiler said, in one line of bounded length.
+pub(crate) fn in_one_line(log: &str) -> String {
+    const MOST: usize = 2000;
+    let lines: Vec<_> = log.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    lines.join("; ").chars().take(MOST).collect()
 }

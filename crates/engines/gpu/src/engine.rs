@@ -2,11 +2,13 @@
 
 use crate::NAME;
 use crate::batch::Batch;
+use crate::cuda::{CudaDevice, Libraries};
 use crate::device::{Device, Sizes};
 use crate::opencl::OpenClDevice;
 use crate::place::{self, Unplaced};
 use crate::work::{RawKey, Work};
 use std::collections::VecDeque;
+use std::path::PathBuf;
 use std::time::Duration;
 use testudo_crypto::{
     Capability, Direction, Engine, EngineError, Job, JobStatus, KeyId, KeyMaterial, KeyTable, Suite,
@@ -23,9 +25,25 @@ const PATIENCE: Duration = Duration::from_millis(750);
 /// Jobs that the engine wants at a time.
 const PREFERRED_BURST: usize = 64;
 
+/// By which of its drivers' interfaces a device is reached.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Api {
+    /// OpenCL, and CUDA where OpenCL has no such device.
+    #[default]
+    Any,
+    /// OpenCL 1.2.
+    OpenCl,
+    /// The driver's API of CUDA, and NVRTC.
+    Cuda,
+}
+
 /// Which device, and how much memory it is given.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GpuConfig {
+    /// How it is reached.
+    pub api: Api,
+    /// Where NVRTC, the compiler of CUDA, is, if the dynamic linker does not find it by its name.
+    pub nvrtc: Option<PathBuf>,
     /// A part of the device's name or of its platform's, in any case. Without it the first GPU is taken, and
     /// a processor (PoCL) never.
     pub device: Option<String>,
@@ -37,7 +55,7 @@ pub struct GpuConfig {
 
 impl Default for GpuConfig {
     fn default() -> Self {
-        Self { device: None, keys: 16_384, batch_jobs: 4_096 }
+        Self { api: Api::Any, nvrtc: None, device: None, keys: 16_384, batch_jobs: 4_096 }
     }
 }
 
@@ -85,9 +103,9 @@ impl GpuEngine {
     /// kernels cannot be built, with the compiler's words.
     pub fn open(config: &GpuConfig) -> Result<Self, EngineError> {
         let sizes = config.sizes();
-        let opened = OpenClDevice::open(config.device.as_deref(), sizes);
-        let device = opened.map_err(|reason| EngineError::Unavailable { engine: NAME, reason })?;
-        Ok(Self::over(Box::new(device), sizes))
+        let device = open_device(config, sizes);
+        let device = device.map_err(|reason| EngineError::Unavailable { engine: NAME, reason })?;
+        Ok(Self::over(device, sizes))
     }
 
     /// On a device that is open.
@@ -230,6 +248,22 @@ impl GpuEngine {
             self.first_is_done = false;
         }
         Some(job)
+    }
+}
+
+/// Opens the device by the interface that is wanted, or by the first that has it.
+fn open_device(config: &GpuConfig, sizes: Sizes) -> Result<Box<dyn Device>, String> {
+    let wanted = config.device.as_deref();
+    let by_opencl =
+        || OpenClDevice::open(wanted, sizes).map(|device| -> Box<dyn Device> { Box::new(device) });
+    let by_cuda = || {
+        let device = CudaDevice::open(wanted, &Libraries::new(config.nvrtc.clone()), sizes);
+        device.map(|device| -> Box<dyn Device> { Box::new(device) })
+    };
+    match config.api {
+        Api::OpenCl => by_opencl(),
+        Api::Cuda => by_cuda(),
+        Api::Any => by_opencl().or_else(|opencl| by_cuda().map_err(|cuda| format!("{opencl}; CUDA: {cuda}"))),
     }
 }
 

@@ -1,5 +1,5 @@
-//! The engine on GPUs: batches of packets, done by one launch of a kernel each, through OpenCL, whose library
-//! is opened at run time.
+//! The engine on GPUs: batches of packets, done by one launch of a kernel each, through OpenCL or CUDA, whose
+//! libraries are opened at run time.
 //!
 //! ```text
 //!   Job ─► arena (pinned): packet's copy, room for a digest ─┐  one write, one launch, one read
@@ -27,13 +27,14 @@
 //! constant in time: its tables are indexed by secrets, and who shares the GPU may measure that.
 //!
 //! Layers: `work` says what a suite is to the kernel, `place` lays a job out and ends it, `batch` gathers
-//! jobs and plans bins, `device` is what runs them (`opencl`; in tests the source compiled as C++), `engine`
-//! is the safe [`Engine`](testudo_crypto::Engine).
+//! jobs and plans bins, `device` is what runs them (`opencl`, `cuda`; in tests the source compiled as C++),
+//! `engine` is the safe [`Engine`](testudo_crypto::Engine).
 //!
-//! Deliberately missing: parallelism within a packet, packets in memory that a device reaches by itself,
-//! CUDA's driver API, several devices in one engine, headers written by the kernel.
+//! Deliberately missing: parallelism within a packet, several devices in one engine, headers written by the
+//! kernel.
 
 mod batch;
+mod cuda;
 mod device;
 mod engine;
 mod opencl;
@@ -42,7 +43,7 @@ mod place;
 mod tests;
 mod work;
 
-pub use engine::{GpuConfig, GpuEngine};
+pub use engine::{Api, GpuConfig, GpuEngine};
 
 /// The engine's name in configuration and errors.
 pub const NAME: &str = "gpu";

@@ -1,7 +1,7 @@
 //! A device of OpenCL's.
 
 use crate::SOURCE;
-use crate::device::{Device, KEY_WORDS, Launch, Sizes};
+use crate::device::{Device, KEY_WORDS, LAST_WAIT, Launch, MIN_LANES, Sizes, in_one_line, warm_up};
 use crate::work::RawKey;
 use opencl3::command_queue::CommandQueue;
 use opencl3::context::Context;
@@ -23,12 +23,6 @@ use std::ptr::{self, NonNull};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Lanes of a group, and thereby jobs of a bin, at least; a device that prefers more has more.
-const MIN_LANES: usize = 32;
-/// How long a device may take for its first launch, since drivers finish compiling then.
-const FIRST_WAIT: Duration = Duration::from_secs(60);
-/// How long a device that is closed may take for what it still has.
-const LAST_WAIT: Duration = Duration::from_millis(500);
 /// clGetEventInfo's answer for a command that has ended; below it are errors.
 const COMPLETE: i32 = 0;
 
@@ -114,13 +108,6 @@ impl<T> Pinned<T> {
 
 fn memory_error(error: ClError, bytes: usize) -> String {
     format!("the device gives no memory of {bytes} bytes: {error}")
-}
-
-/// What a compiler said, in one line of bounded length.
-fn in_one_line(log: &str) -> String {
-    const MOST: usize = 2000;
-    let lines: Vec<_> = log.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
-    lines.join("; ").chars().take(MOST).collect()
 }
 
 /// A buffer on the device.
@@ -222,26 +209,8 @@ impl OpenClDevice {
         let description = format!("{}, {}{marks}, {lanes} lanes", found.platform, found.name);
         let parts = Parts { batches, keys, run, expand, wipe, queue, _program: program, _context: context };
         let mut device = Self { parts: ManuallyDrop::new(parts), description, lanes, has_failed: false };
-        device.warm_up()?;
+        warm_up(&mut device).inspect_err(|_| device.has_failed = true)?;
         Ok(device)
-    }
-
-    /// Runs each kernel once, so that no packet waits for a compiler: an empty bin, and a key of zeros.
-    fn warm_up(&mut self) -> Result<(), String> {
-        self.expand(0, 0, &RawKey([0; _]))?;
-        let (plan, _) = self.memory(0).ok_or("there is no batch")?;
-        plan.iter_mut().for_each(|word| *word = 0);
-        self.launch(0, Launch { bins: 1, plan_words: crate::device::BIN_WORDS, arena_bytes: 4 })?;
-        self.wipe(0)?;
-        let start = Instant::now();
-        while !self.is_done(0)? {
-            if start.elapsed() > FIRST_WAIT {
-                self.has_failed = true;
-                return Err(format!("{} did nothing within {FIRST_WAIT:?}", self.description));
-            }
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        Ok(())
     }
 
     /// Whether what was asked of the device worked.

@@ -51,3 +51,17 @@ fn a_gpu_may_be_chosen_by_a_part_of_its_name() {
     expect(&text("[\"gpu\"]", "[engine.gpu]\ndevice = \" \""), &["engine.gpu.device", "clinfo -l"]);
     expect(&text("[\"gpu\"]", "[engine.gpu]\nkeys = 2"), &["engine.gpu.keys"]);
 }
+
+#[test]
+fn a_gpu_may_be_reached_by_opencl_or_by_cuda_with_its_compiler() {
+    let of = |lines: &str| good(&text("[\"gpu\"]", &format!("[engine.gpu]\n{lines}"))).gpu;
+    assert_eq!((of("").api, of("").nvrtc), (None, None));
+    assert_eq!(of("api = \"opencl\"").api, Some(GpuApi::OpenCl));
+    let cuda = of("api = \"cuda\"\nnvrtc = \"/usr/lib/libnvrtc.so.12\"");
+    assert_eq!((cuda.api, cuda.nvrtc), (Some(GpuApi::Cuda), Some("/usr/lib/libnvrtc.so.12".into())));
+    expect(&text("[\"gpu\"]", "[engine.gpu]\napi = \"vulkan\""), &["engine.gpu.api", "\"cuda\""]);
+    expect(
+        &text("[\"gpu\"]", "[engine.gpu]\nnvrtc = \"libnvrtc.so\""),
+        &["engine.gpu.nvrtc", "absolute path"],
+    );
+}

@@ -2,6 +2,8 @@
 //! engine, and with faults that no device of ours plays.
 
 mod compiled;
+#[cfg(target_arch = "x86_64")]
+mod cuda;
 mod faults;
 
 use crate::engine::{GpuConfig, GpuEngine};
@@ -12,7 +14,7 @@ use testudo_crypto::{Engine, PortableEngine, self_test};
 
 /// Few jobs in a batch, so that batches are full and follow each other.
 fn config() -> GpuConfig {
-    GpuConfig { device: None, keys: 12_000, batch_jobs: 48 }
+    GpuConfig { keys: 12_000, batch_jobs: 48, ..GpuConfig::default() }
 }
 
 fn engine(faults: &Arc<Faults>) -> GpuEngine {

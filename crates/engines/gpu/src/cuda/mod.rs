@@ -1,0 +1,11 @@
+//! Devices by CUDA, where there is a driver of NVIDIA's without OpenCL: `libcuda` and NVRTC, its compiler,
+//! are opened at run time.
+
+mod compiler;
+mod device;
+mod driver;
+mod library;
+
+#[cfg(test)]
+pub(crate) use compiler::{Compiler, Image};
+pub(crate) use device::{CudaDevice, Libraries};
