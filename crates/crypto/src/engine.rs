@@ -1,6 +1,6 @@
 //! The contract between the gateway and its cryptographic engines.
 
-use crate::{Direction, Job, KeyId, KeyMaterial, KeyPreparer, Offload, PreparedKey, Suite};
+use crate::{Direction, Job, KeyId, KeyMaterial, KeyPreparer, Offload, PreparedKey, Profile, Suite};
 use std::sync::Arc;
 use testudo_packet::Region;
 
@@ -75,6 +75,8 @@ pub enum EngineError {
 ///   [`KeyId`] is not given to another key soon after it was removed.
 /// - Where the ICV is wrong, no decrypted text remains in the buffer. (A suite that does not encrypt has
 ///   nothing to hide.)
+/// - What `submit` took may gather in the engine until [`flush`](Self::flush): from then on it ends without
+///   further calls but `poll`.
 /// - Completions come from `poll` in any order; the gateway restores the order of each SA.
 /// - No call waits, and a `Taken` job comes back within a second, far more than any device needs. An engine
 ///   that keeps one longer is taken out of service until the gateway is restarted; while three quarters of
@@ -126,11 +128,14 @@ pub trait Engine: Send {
     /// Takes a prefix of `jobs`; see the contract.
     fn submit(&mut self, jobs: &mut [Job]) -> usize;
 
-    /// How many jobs of one suite and similar length it does in parallel; 1 if it gains nothing from a burst.
-    /// Above that the gateway gathers and arranges jobs before it submits them.
-    fn preferred_burst(&self, suite: Suite) -> usize {
+    /// Hands over to the device what has been taken and gathered. Callers flush when they have nothing more
+    /// to submit for now.
+    fn flush(&mut self) {}
+
+    /// What jobs of a suite cost, and how many it wants at a time.
+    fn profile(&self, suite: Suite) -> Profile {
         let _ = suite;
-        1
+        Profile::default()
     }
 
     /// Whether every job ends inside `submit`, so that none is ever `Taken`: the gateway then leaves jobs in

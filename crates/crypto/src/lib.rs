@@ -24,6 +24,7 @@ mod key_table;
 mod offload;
 mod portable;
 mod prepared;
+mod profile;
 mod self_test;
 mod suite;
 
@@ -39,6 +40,7 @@ pub use offload::{
 };
 pub use portable::PortableEngine;
 pub use prepared::{KeyPreparer, PreparedKey};
+pub use profile::Profile;
 pub use self_test::{KNOWN_ANSWERS, KnownAnswer, self_test};
 pub use suite::{
     AesKey, Cipher, CipherInfo, Direction, IcvLength, Integrity, IntegrityInfo, NonceRule, ProposalError,

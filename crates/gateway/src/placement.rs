@@ -347,7 +347,7 @@ impl Placement {
     }
 
     pub(crate) fn prefers_bursts(&self, engine: usize, suite: Suite) -> bool {
-        self.engines.get(engine).is_some_and(|e| e.preferred_burst(suite) > 1)
+        self.engines.get(engine).is_some_and(|e| e.profile(suite).depth_jobs > 1)
     }
 
     /// Whether an engine does this suite's jobs over chains. One that keeps jobs is given none: what it keeps
@@ -366,8 +366,10 @@ impl Placement {
         self.engines.iter().enumerate().all(|(at, e)| self.is_withdrawn(at) || e.is_synchronous())
     }
 
+    /// Has an engine do what it was given in this turn, and takes what it has ended.
     pub(crate) fn poll(&mut self, engine: usize, done: &mut Vec<Job>, max: usize) {
         if let Some(engine) = self.engines.get_mut(engine) {
+            engine.flush();
             engine.poll(done, max);
         }
     }

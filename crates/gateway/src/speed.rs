@@ -79,6 +79,7 @@ fn finish(engine: &mut dyn Engine, mut jobs: Vec<Job>) -> Option<Vec<Job>> {
     let mut done = Vec::new();
     while taken < count || engine.in_flight() > 0 {
         taken += engine.submit(jobs.get_mut(taken..)?);
+        engine.flush();
         engine.poll(&mut done, count);
         if start.elapsed() > PATIENCE {
             // Nothing of ours stays in the engine.

@@ -162,6 +162,7 @@ fn finish(engine: &mut dyn Engine, mut job: Job) -> Option<Job> {
     if job.status != JobStatus::Taken {
         return Some(job);
     }
+    engine.flush();
     let mut done = Vec::with_capacity(1);
     loop {
         engine.poll(&mut done, 1);

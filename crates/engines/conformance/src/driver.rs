@@ -29,6 +29,7 @@ pub fn drive(engine: &mut dyn Engine, mut jobs: Vec<Job>) -> Result<Vec<Job>, St
     while next < jobs.len() || in_flight > 0 {
         let burst_end = jobs.len().min(next + BURST_JOBS);
         let taken = submit(engine, &mut jobs[next..burst_end], &mut ended, &mut in_flight)?;
+        engine.flush();
         let polled = poll(engine, &mut ended, &mut in_flight)?;
         next += taken;
         if taken + polled > 0 {

@@ -2,11 +2,12 @@
 
 use testudo_conformance::run_only;
 use testudo_crypto::{
-    Capability, Direction, Engine, EngineError, Job, JobStatus, KeyId, KeyMaterial, PortableEngine, Suite,
+    Capability, Direction, Engine, EngineError, Job, JobStatus, KeyId, KeyMaterial, PortableEngine, Profile,
+    Suite,
 };
 
 /// What is wrong with an engine.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Defect {
     BelievesEveryTag,
     LeavesPlaintext,
@@ -19,6 +20,8 @@ enum Defect {
     TakesMoreThanItWasGiven,
     ForgetsToForgetKeys,
     ChangesTickets,
+    GathersForEver,
+    WantsNothing,
 }
 
 /// The portable engine with one defect.
@@ -46,6 +49,13 @@ impl Engine for Defective {
             self.inner.remove(key);
         }
     }
+    fn profile(&self, _: Suite) -> Profile {
+        Profile::of_depth(match self.defect {
+            Defect::WantsNothing => 0,
+            Defect::GathersForEver => 8,
+            _ => 1,
+        })
+    }
     fn submit(&mut self, jobs: &mut [Job]) -> usize {
         let before: Vec<Vec<u8>> = jobs.iter().map(|j| j.buffer.bytes().to_vec()).collect();
         let taken = self.inner.submit(jobs);
@@ -59,6 +69,9 @@ impl Engine for Defective {
         }
     }
     fn poll(&mut self, done: &mut Vec<Job>, max: usize) {
+        if self.defect == Defect::GathersForEver && self.kept.len() < 8 {
+            return;
+        }
         let count = self.kept.len().min(max);
         done.extend(self.kept.drain(..count));
     }
@@ -98,6 +111,10 @@ impl Defective {
                 let twin = Job { buffer: testudo_packet::Buffer::copied(before, 0, 0), ..*job };
                 self.kept.push(twin);
             }
+            (Defect::GathersForEver, _) => {
+                let status = job.status;
+                self.kept.push(Job { status, ..job.take() });
+            }
             (Defect::ChangesTickets, _) => job.ticket += 1,
             _ => {}
         }
@@ -118,6 +135,8 @@ fn every_defect_is_found_by_the_check_for_it() {
         (Defect::ForgetsToForgetKeys, "undeserved jobs fault"),
         (Defect::ChangesTickets, "official vectors"),
         (Defect::LosesAJob, "every length"),
+        (Defect::GathersForEver, "profile and flush"),
+        (Defect::WantsNothing, "profile and flush"),
     ];
     for (defect, check) in cases {
         let mut make = || -> Box<dyn Engine> {

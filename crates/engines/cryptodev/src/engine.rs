@@ -13,7 +13,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use testudo_crypto::{
-    Capability, Direction, Engine, EngineError, Job, JobStatus, KeyId, KeyMaterial, KeyTable, Suite,
+    Capability, Direction, Engine, EngineError, Job, JobStatus, KeyId, KeyMaterial, KeyTable, Profile, Suite,
 };
 use testudo_packet::Region;
 use testudo_port_dpdk::{Eal, Plugin, enter_thread};
@@ -375,8 +375,8 @@ impl Engine for CryptodevEngine {
         done
     }
 
-    fn preferred_burst(&self, _: Suite) -> usize {
-        PREFERRED_BURST
+    fn profile(&self, _: Suite) -> Profile {
+        Profile::of_depth(PREFERRED_BURST)
     }
 
     fn poll(&mut self, done: &mut Vec<Job>, max: usize) {

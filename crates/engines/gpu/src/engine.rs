@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::time::Duration;
 use testudo_crypto::{
-    Capability, Direction, Engine, EngineError, Job, JobStatus, KeyId, KeyMaterial, KeyTable, Suite,
+    Capability, Direction, Engine, EngineError, Job, JobStatus, KeyId, KeyMaterial, KeyTable, Profile, Suite,
 };
 use zeroize::Zeroizing;
 
@@ -328,8 +328,8 @@ impl Engine for GpuEngine {
         taken
     }
 
-    fn preferred_burst(&self, _: Suite) -> usize {
-        PREFERRED_BURST
+    fn profile(&self, _: Suite) -> Profile {
+        Profile { under_way: UNDER_WAY, ..Profile::of_depth(PREFERRED_BURST) }
     }
 
     fn poll(&mut self, done: &mut Vec<Job>, max: usize) {

@@ -14,7 +14,7 @@ use std::ffi::OsStr;
 use std::path::Path;
 use testudo_crypto::{
     AesKey, Capability, Cipher, Direction, Engine, EngineError, Job, JobStatus, KeyId, KeyMaterial, KeyTable,
-    Suite,
+    Profile, Suite,
 };
 use zeroize::Zeroizing;
 
@@ -193,9 +193,9 @@ impl Engine for IpsecMbEngine {
         self.manager.wipe_contexts();
     }
 
-    fn preferred_burst(&self, suite: Suite) -> usize {
+    fn profile(&self, suite: Suite) -> Profile {
         // Lanes of HMAC-SHA-1 with AVX-512; the other cases have as many or half.
-        if Kind::of(suite).is_some_and(Kind::has_jobs) { 16 } else { 1 }
+        Profile::of_depth(if Kind::of(suite).is_some_and(Kind::has_jobs) { 16 } else { 1 })
     }
 
     fn is_synchronous(&self) -> bool {

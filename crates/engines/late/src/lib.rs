@@ -3,7 +3,7 @@
 //! It wraps another engine and hands jobs on to it when they are due:
 //!
 //! ```text
-//!   submit ──► bounded queue ──(so many polls later)──► wrapped engine ──► poll
+//!   submit ──► (gathered until flush) ──► bounded queue ──(so many polls later)──► wrapped engine ──► poll
 //!                                      └── or: fault, buffer untouched ──► poll
 //! ```
 //!
@@ -22,7 +22,7 @@ use fastrand::Rng;
 use std::sync::Arc;
 use testudo_crypto::{
     Capability, Direction, Engine, EngineError, Job, JobStatus, KeyId, KeyMaterial, KeyPreparer, PreparedKey,
-    Suite,
+    Profile, Suite,
 };
 
 /// The order of the answers.
@@ -56,6 +56,8 @@ pub struct LateConfig {
     pub burst_jobs: u32,
     /// How many of a million jobs are kept.
     pub kept_per_million: u32,
+    /// How many jobs it wants at a time. Above 1 they gather until there are so many, or until it is flushed.
+    pub depth_jobs: usize,
 }
 
 impl LateConfig {
@@ -72,6 +74,7 @@ impl LateConfig {
             bursts_per_million: 0,
             burst_jobs: 0,
             kept_per_million: 0,
+            depth_jobs: 1,
         }
     }
 
@@ -90,6 +93,8 @@ impl LateConfig {
 
 /// A poll that never comes.
 const NEVER: u64 = u64::MAX;
+/// Submissions that it says it works on at a time.
+const UNDER_WAY: usize = 2;
 
 /// A job in the queue.
 struct Waiting {
@@ -102,12 +107,22 @@ struct Waiting {
     faults: bool,
 }
 
+/// A job that was taken and is not handed over yet, with what was drawn for it.
+struct Gathered {
+    job: Job,
+    polls: u64,
+    rank: u64,
+    faults: bool,
+    is_kept: bool,
+}
+
 /// The engine that answers late. See the [crate](self).
 pub struct LateEngine {
     inner: Box<dyn Engine>,
     config: LateConfig,
     random: Rng,
     waiting: Vec<Waiting>,
+    gathered: Vec<Gathered>,
     /// Removed keys under which jobs still wait.
     doomed: Vec<KeyId>,
     polls: u64,
@@ -126,6 +141,7 @@ impl LateEngine {
             config,
             random: Rng::with_seed(config.seed),
             waiting: Vec::with_capacity(config.queue_jobs),
+            gathered: Vec::with_capacity(config.queue_jobs),
             doomed: Vec::new(),
             polls: 0,
             submitted: 0,
@@ -153,13 +169,30 @@ impl LateEngine {
         kept.for_each(|w| w.due = self.polls + 1);
     }
 
-    /// Queues a job and draws when and how it will end.
-    fn enqueue(&mut self, job: Job) {
+    /// Takes a job and draws when and how it will end.
+    fn gather(&mut self, job: Job) {
         let (min, max) = (u64::from(self.config.polls_min.max(1)), u64::from(self.config.polls_max));
-        let mut due = self.polls + min + self.random.u64(..max.saturating_sub(min) + 1);
-        let mut rank = self.random.u64(..);
+        let polls = min + self.random.u64(..max.saturating_sub(min) + 1);
+        let rank = self.random.u64(..);
         let faults = self.random.u64(..1_000_000) < u64::from(self.config.faults_per_million);
         let is_kept = self.random.u64(..1_000_000) < u64::from(self.config.kept_per_million);
+        let in_burst = self.burst_left > 0;
+        self.burst_left = self.burst_left.saturating_sub(1);
+        self.gathered.push(Gathered { job, polls, rank, faults: faults || in_burst, is_kept });
+        if self.gathered.len() >= self.config.depth_jobs {
+            self.hand_over();
+        }
+    }
+
+    /// Queues what has gathered.
+    fn hand_over(&mut self) {
+        let mut gathered = std::mem::take(&mut self.gathered);
+        gathered.drain(..).for_each(|gathered| self.enqueue(gathered));
+        self.gathered = gathered;
+    }
+
+    fn enqueue(&mut self, Gathered { job, polls, mut rank, faults, is_kept }: Gathered) {
+        let mut due = self.polls + polls;
         if self.config.order == Order::WithinKeys {
             let before = self.waiting.iter().filter(|w| w.job.key == job.key).map(|w| w.due).max();
             due = due.max(before.unwrap_or(0));
@@ -169,9 +202,7 @@ impl LateEngine {
             due = NEVER;
         }
         self.submitted += 1;
-        let in_burst = self.burst_left > 0;
-        self.burst_left = self.burst_left.saturating_sub(1);
-        self.waiting.push(Waiting { job, due, rank, faults: faults || in_burst });
+        self.waiting.push(Waiting { job, due, rank, faults });
     }
 
     /// Ends one job that is due; `false` if the wrapped engine does not take it now.
@@ -192,9 +223,10 @@ impl LateEngine {
 
     /// Removes doomed keys under which nothing waits any more.
     fn bury(&mut self) {
-        let (inner, waiting) = (&mut self.inner, &self.waiting);
+        let (inner, waiting, gathered) = (&mut self.inner, &self.waiting, &self.gathered);
         self.doomed.retain(|key| {
-            let needed = waiting.iter().any(|w| w.job.key == *key);
+            let mut all = waiting.iter().map(|w| &w.job).chain(gathered.iter().map(|g| &g.job));
+            let needed = all.any(|job| job.key == *key);
             if !needed {
                 inner.remove(*key);
             }
@@ -250,10 +282,18 @@ impl Engine for LateEngine {
                 slot.status = JobStatus::Fault;
             } else {
                 let job = slot.take();
-                self.enqueue(job);
+                self.gather(job);
             }
         }
         taken
+    }
+
+    fn flush(&mut self) {
+        self.hand_over();
+    }
+
+    fn profile(&self, _: Suite) -> Profile {
+        Profile { under_way: UNDER_WAY, ..Profile::of_depth(self.config.depth_jobs.max(1)) }
     }
 
     fn poll(&mut self, done: &mut Vec<Job>, max: usize) {
@@ -272,10 +312,11 @@ impl Engine for LateEngine {
         }
         waiting.drain(..ended);
         self.waiting = waiting;
+        self.inner.flush();
         self.bury();
     }
 
     fn in_flight(&self) -> usize {
-        self.waiting.len() + self.inner.in_flight()
+        self.gathered.len() + self.waiting.len() + self.inner.in_flight()
     }
 }

@@ -218,3 +218,29 @@ fn late_engines_stack_and_lose_nothing() {
         assert!((0..u32::try_from(taken).unwrap()).all(|n| seen.contains_key(&(round * 64 + n))));
     }
 }
+
+#[test]
+fn jobs_gather_until_they_are_flushed_or_as_many_as_it_wants() {
+    let mut engine = late(LateConfig { depth_jobs: 8, ..LateConfig::reliable(SEED) });
+    let key = key(&mut engine);
+    assert_eq!(engine.profile(Suite::AES128GCM16).depth_jobs, 8);
+    assert_eq!(engine.submit(&mut jobs(key, 0..7)), 7);
+    assert!(poll(&mut engine, 100).is_empty());
+    assert_eq!(engine.submit(&mut jobs(key, 7..10)), 3);
+    let mut first = tickets(&drain_some(&mut engine, 8));
+    first.sort_unstable();
+    assert!(first.into_iter().eq(0..8), "eight are what it wants");
+    assert!(poll(&mut engine, 100).is_empty() && engine.in_flight() == 2);
+    engine.flush();
+    assert_eq!(drain(&mut engine).len(), 2);
+}
+
+/// Polls until `count` jobs have come.
+fn drain_some(engine: &mut dyn Engine, count: usize) -> Vec<(u32, Job)> {
+    let mut out = Vec::new();
+    for turn in 0..100 {
+        out.extend(poll(engine, 1).into_iter().map(|job| (turn, job)));
+    }
+    assert_eq!(out.len(), count);
+    out
+}

@@ -12,7 +12,7 @@ use arrayvec::ArrayVec;
 use std::sync::Arc;
 use testudo_crypto::{
     AesKey, Capability, Cipher, Direction, Engine, EngineError, Job, JobStatus, KeyId, KeyMaterial,
-    KeyPreparer, KeyTable, PreparedKey, Suite,
+    KeyPreparer, KeyTable, PreparedKey, Profile, Suite,
 };
 
 /// The longest text: more than an IP datagram can carry.
@@ -192,8 +192,8 @@ impl Engine for VaesEngine {
         }
     }
 
-    fn preferred_burst(&self, suite: Suite) -> usize {
-        if chained::Kind::new(suite, Direction::Seal).is_some() { LANES } else { 1 }
+    fn profile(&self, suite: Suite) -> Profile {
+        Profile::of_depth(if chained::Kind::new(suite, Direction::Seal).is_some() { LANES } else { 1 })
     }
 
     fn is_synchronous(&self) -> bool {

@@ -5,7 +5,8 @@ use crate::support::{Gateway, Inner, LeaseTwin, Side, TunnelSpec};
 use fastrand::Rng;
 use std::sync::{Arc, Mutex};
 use testudo_crypto::{
-    Capability, Direction, Engine, EngineError, Job, JobStatus, KeyId, KeyMaterial, PortableEngine, Suite,
+    Capability, Direction, Engine, EngineError, Job, JobStatus, KeyId, KeyMaterial, PortableEngine, Profile,
+    Suite,
 };
 use testudo_gateway::Formation;
 
@@ -43,8 +44,8 @@ impl Engine for Ranks {
     fn remove(&mut self, key: KeyId) {
         self.engine.remove(key);
     }
-    fn preferred_burst(&self, _suite: Suite) -> usize {
-        16
+    fn profile(&self, _suite: Suite) -> Profile {
+        Profile::of_depth(16)
     }
     fn is_synchronous(&self) -> bool {
         true

@@ -6,7 +6,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use testudo_crypto::{
-    Capability, Direction, Engine, EngineError, Job, KeyId, KeyMaterial, PortableEngine, Suite,
+    Capability, Direction, Engine, EngineError, Job, KeyId, KeyMaterial, PortableEngine, Profile, Suite,
 };
 use testudo_engine_late::{LateConfig, LateEngine};
 
@@ -72,6 +72,14 @@ impl Engine for SharedEngine {
 
     fn submit(&mut self, jobs: &mut [Job]) -> usize {
         self.engine().submit(jobs)
+    }
+
+    fn flush(&mut self) {
+        self.engine().flush();
+    }
+
+    fn profile(&self, suite: Suite) -> Profile {
+        self.engine().profile(suite)
     }
 
     fn poll(&mut self, done: &mut Vec<Job>, max: usize) {

@@ -4,7 +4,9 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use testudo_crypto::{Capability, Direction, Engine, EngineError, Job, JobStatus, KeyId, KeyMaterial, Suite};
+use testudo_crypto::{
+    Capability, Direction, Engine, EngineError, Job, JobStatus, KeyId, KeyMaterial, Profile, Suite,
+};
 use testudo_packet::{BATCH_SIZE, Buffer, ticks};
 
 use super::error::Wrong;
@@ -52,8 +54,8 @@ impl Recording {
 /// An engine that copies its jobs and processes none of them.
 pub(super) struct Recorder {
     recording: Arc<Mutex<Recording>>,
-    /// The preference of the engine it represents, so that jobs arrive in the same formation.
-    preferred_burst: Vec<(Suite, usize)>,
+    /// The profile of the engine it represents, so that jobs arrive in the same formation.
+    profiles: Vec<(Suite, Profile)>,
 }
 
 /// The jobs of a gateway and the keys that they name.
@@ -63,9 +65,8 @@ impl Recorder {
     /// A recorder that is given the same jobs as `engine` would be.
     pub(super) fn beside(engine: &dyn Engine) -> (Self, Recorded) {
         let recording = Arc::<Mutex<Recording>>::default();
-        let preferred_burst =
-            Suite::measurable().map(|suite| (suite, engine.preferred_burst(suite))).collect();
-        (Self { recording: Arc::clone(&recording), preferred_burst }, Recorded(recording))
+        let profiles = Suite::measurable().map(|suite| (suite, engine.profile(suite))).collect();
+        (Self { recording: Arc::clone(&recording), profiles }, Recorded(recording))
     }
 
     fn with<T>(&self, change: impl FnOnce(&mut Recording) -> T) -> T {
@@ -97,8 +98,9 @@ impl Engine for Recorder {
 
     fn remove(&mut self, _key: KeyId) {}
 
-    fn preferred_burst(&self, suite: Suite) -> usize {
-        self.preferred_burst.iter().find_map(|(own, burst)| (*own == suite).then_some(*burst)).unwrap_or(1)
+    fn profile(&self, suite: Suite) -> Profile {
+        let own = self.profiles.iter().find(|(own, _)| *own == suite);
+        own.map(|(_, profile)| *profile).unwrap_or_default()
     }
 
     fn submit(&mut self, jobs: &mut [Job]) -> usize {
@@ -158,6 +160,7 @@ fn measure(
         }
         let before = ticks();
         let taken = engine.submit(&mut live);
+        engine.flush();
         while engine.in_flight() > 0 {
             engine.poll(&mut done, BATCH_SIZE);
         }

@@ -3,9 +3,15 @@
 use crate::make::{DIRECTIONS, Sample, TestKey, suites};
 use crate::{MakeEngine, drive};
 use fastrand::Rng;
-use testudo_crypto::{Direction, Engine, Job, JobStatus, KeyId};
+use std::time::{Duration, Instant};
+use testudo_crypto::{Direction, Engine, Job, JobStatus, KeyId, Profile};
 
 const SEED: u64 = 0x5EED_0003;
+
+/// How long a device may take for a few jobs.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// The longest that an engine may say it is away with a submission: the gateway gives up what takes longer.
+const LONGEST_NS: u64 = 1_000_000_000;
 
 /// An empty burst is no burst; polling an idle engine gives nothing; bursts of any size go through.
 pub(super) fn prefixes(make: MakeEngine<'_>) -> Result<u64, String> {
@@ -30,6 +36,70 @@ pub(super) fn prefixes(make: MakeEngine<'_>) -> Result<u64, String> {
         engine.remove(id);
     }
     Ok(jobs)
+}
+
+/// What an engine says of itself can be reckoned with, and what it has gathered when it is flushed ends
+/// without further jobs.
+pub(super) fn profile_and_flush(make: MakeEngine<'_>) -> Result<u64, String> {
+    let mut engine = make();
+    let mut random = Rng::with_seed(SEED);
+    let mut jobs = 0;
+    for suite in suites(engine.as_ref()) {
+        let profile = engine.profile(suite);
+        is_sane(&profile, engine.is_synchronous()).map_err(|e| format!("{suite}: {e}: {profile:?}"))?;
+        let key = TestKey::random(suite, &mut random);
+        let id = key.install(engine.as_mut(), Direction::Seal)?;
+        let sample = Sample::random(&key, 100, &mut random)?;
+        // Fewer than it wants, if it wants several.
+        for count in [1, profile.depth_jobs.clamp(2, 65) - 1] {
+            let mut batch =
+                (0..count).map(|_| sample.job(id, Direction::Seal, 0, 0)).collect::<Result<Vec<_>, _>>()?;
+            jobs +=
+                flushed(engine.as_mut(), &mut batch).map_err(|e| format!("{suite}, {count} jobs: {e}"))?;
+        }
+        engine.remove(id);
+    }
+    Ok(jobs)
+}
+
+fn is_sane(profile: &Profile, is_synchronous: bool) -> Result<(), String> {
+    let Profile { depth_jobs, under_way, .. } = *profile;
+    if !(1..=Profile::MAX_DEPTH_JOBS).contains(&depth_jobs) {
+        return Err("the depth makes no sense".to_owned());
+    }
+    if !(1..=Profile::MAX_UNDER_WAY).contains(&under_way) {
+        return Err("so many submissions are under way".to_owned());
+    }
+    if profile.time_ns(1500) > LONGEST_NS {
+        return Err("a packet takes longer than the gateway waits".to_owned());
+    }
+    if is_synchronous && (profile.latency_ns > 0 || under_way > 1) {
+        return Err("it is away, and ends jobs at once".to_owned());
+    }
+    Ok(())
+}
+
+/// Submits once, flushes once, and polls until all have ended.
+fn flushed(engine: &mut dyn Engine, batch: &mut [Job]) -> Result<u64, String> {
+    let taken = engine.submit(batch);
+    if taken != batch.len() {
+        return Err(format!("{taken} were taken by an idle engine"));
+    }
+    engine.flush();
+    let (mut done, start) = (Vec::new(), Instant::now());
+    while engine.in_flight() > 0 {
+        engine.poll(&mut done, batch.len());
+        if start.elapsed() > PATIENCE {
+            return Err("what was flushed does not end".to_owned());
+        }
+        std::thread::yield_now();
+    }
+    let in_place = batch.iter().filter(|job| job.status != JobStatus::Taken);
+    let all: Vec<_> = in_place.chain(&done).map(|job| job.status).collect();
+    if all.len() != taken || all.iter().any(|status| *status != JobStatus::Done) {
+        return Err(format!("{all:?}"));
+    }
+    Ok(taken as u64)
 }
 
 /// Jobs that cannot be done end as faults with their buffers untouched, while the jobs between them are done.

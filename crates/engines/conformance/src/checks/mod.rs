@@ -20,6 +20,7 @@ pub(crate) const ALL: &[(&str, Check)] = &[
     ("wycheproof", known_answers::wycheproof),
     ("empty and refused bursts", contract::prefixes),
     ("undeserved jobs fault", contract::faults),
+    ("profile and flush", contract::profile_and_flush),
     ("every bit of a forged packet", forgeries::every_bit),
     ("long headers", headers::long),
     ("every length", shapes::every_length),

@@ -16,7 +16,9 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, sync
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use testudo_crypto::{Capability, Direction, Engine, EngineError, Job, JobStatus, KeyId, KeyMaterial, Suite};
+use testudo_crypto::{
+    Capability, Direction, Engine, EngineError, Job, JobStatus, KeyId, KeyMaterial, Profile, Suite,
+};
 
 use super::threads;
 use crate::bench::error::Wrong;
@@ -207,8 +209,8 @@ impl Engine for RingEngine {
         }
     }
 
-    fn preferred_burst(&self, suite: Suite) -> usize {
-        self.sample.preferred_burst(suite)
+    fn profile(&self, suite: Suite) -> Profile {
+        self.sample.profile(suite)
     }
 
     fn submit(&mut self, jobs: &mut [Job]) -> usize {
