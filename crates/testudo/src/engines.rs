@@ -3,7 +3,7 @@
 use testudo_control::config::{Configuration, Cryptodev, Gateway, Gpu, GpuApi};
 use testudo_crypto::{Engine, EngineError};
 use testudo_engine_cryptodev::{CryptodevConfig, CryptodevEngine, NAME as CRYPTODEV};
-use testudo_engine_gpu::{Api, GpuConfig, GpuEngine, NAME as GPU};
+use testudo_engine_gpu::{Api, Devices, GpuConfig, NAME as GPU};
 use testudo_engine_ipsec_mb::IpsecMbEngine;
 use testudo_engine_vaes::VaesEngine;
 use testudo_gateway::{Candidate, EngineOrder};
@@ -37,7 +37,7 @@ pub fn candidates(names: &[String], configuration: &Configuration) -> Vec<Candid
     let open = |device| Box::new(move || open(&device, start.clone()));
     let cryptodev = device.map(|device| Candidate { name: CRYPTODEV, open: open(device) });
     let gpu = gpu(&configuration.gpu);
-    let gpu = Candidate { name: GPU, open: Box::new(move || Ok(Box::new(GpuEngine::open(&gpu)?))) };
+    let gpu = Candidate { name: GPU, open: Box::new(move || testudo_engine_gpu::open(&gpu)) };
     let mut all: Vec<Candidate> = known().into_iter().chain(cryptodev).chain([gpu]).collect();
     let mut take = |name: &String| Some(all.swap_remove(all.iter().position(|c| c.name == name)?));
     names.iter().filter_map(&mut take).collect()
@@ -50,8 +50,9 @@ fn gpu(section: &Gpu) -> GpuConfig {
         Some(GpuApi::OpenCl) => Api::OpenCl,
         Some(GpuApi::Cuda) => Api::Cuda,
     };
+    let devices = section.devices.map_or(Devices::All, |count| Devices::Number(count.into()));
     let Gpu { device, nvrtc, .. } = section.clone();
-    GpuConfig { api, device, nvrtc, ..GpuConfig::default() }
+    GpuConfig { api, device, devices, nvrtc, ..GpuConfig::default() }
 }
 
 /// The order of engines: as the configuration names them, else the fastest first.

@@ -11,6 +11,8 @@ pub(super) const GPU: &str = "gpu";
 /// Queue pairs and arguments of DPDK at most.
 const MAX_QUEUE_PAIRS: u16 = 64;
 const MAX_ARGUMENTS: usize = 64;
+/// GPUs at most.
+const MAX_DEVICES: u16 = 16;
 
 /// `[engine.cryptodev]`
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,14 +28,22 @@ pub struct Cryptodev {
 }
 
 /// `[engine.gpu]`
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Gpu {
     /// By which interface; without it, by OpenCL where that has such a device, and else by CUDA.
     pub api: Option<GpuApi>,
     /// A part of the name of a device, or of its platform's of OpenCL; without it, the first GPU.
     pub device: Option<String>,
+    /// How many of those that match are used; `None` for all.
+    pub devices: Option<u16>,
     /// Where NVRTC, the compiler of CUDA, is, if the dynamic linker does not find it.
     pub nvrtc: Option<PathBuf>,
+}
+
+impl Default for Gpu {
+    fn default() -> Self {
+        Self { api: None, device: None, devices: Some(1), nvrtc: None }
+    }
 }
 
 /// How a GPU is reached.
@@ -84,9 +94,10 @@ fn read_gpu(mut section: Section<'_>, walker: &mut Walker<'_>) -> Gpu {
     let apis = [("opencl", GpuApi::OpenCl), ("cuda", GpuApi::Cuda)];
     let api = section.optional(walker, "api", value::choice(&apis));
     let device = section.optional(walker, "device", part_of_a_name);
+    let devices = section.or_default(walker, "devices", Some(1), devices);
     let nvrtc = section.optional(walker, "nvrtc", library);
     section.finish(walker);
-    Gpu { api, device, nvrtc }
+    Gpu { api, device, devices, nvrtc }
 }
 
 /// The path of a library: that of its file, since a name would be looked for where the linker looks anyway.
@@ -97,6 +108,15 @@ fn library(value: &DeValue<'_>) -> Parsed<PathBuf> {
         return Err(Problem::expected(WHAT).help("for example \"/usr/local/cuda/lib64/libnvrtc.so.12\""));
     }
     Ok(path)
+}
+
+/// How many devices: a number, or all of them.
+fn devices(value: &DeValue<'_>) -> Parsed<Option<u16>> {
+    if value.as_str() == Some("all") {
+        return Ok(None);
+    }
+    let number = value::number_u16(1, MAX_DEVICES)(value);
+    number.map(Some).map_err(|problem| problem.help("or \"all\""))
 }
 
 /// A part of a name.

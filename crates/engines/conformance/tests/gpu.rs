@@ -3,12 +3,17 @@
 
 use testudo_conformance::{differential, run};
 use testudo_crypto::{Engine, EngineError, PortableEngine, self_test};
-use testudo_engine_gpu::{GpuConfig, GpuEngine};
+use testudo_engine_gpu::GpuConfig;
 
 fn open() -> Box<dyn Engine> {
     let device = Some("Portable Computing Language".to_owned());
-    match GpuEngine::open(&GpuConfig { device, keys: 12_000, batch_jobs: 512, ..GpuConfig::default() }) {
-        Ok(engine) => Box::new(engine),
+    match testudo_engine_gpu::open(&GpuConfig {
+        device,
+        keys: 12_000,
+        batch_jobs: 512,
+        ..GpuConfig::default()
+    }) {
+        Ok(engine) => engine,
         Err(error) => panic!("{error}. These tests need the package pocl-opencl-icd."),
     }
 }
@@ -37,7 +42,7 @@ fn gpu_and_the_portable_engine_agree_on_pocl() {
 #[test]
 fn a_processor_is_no_gpu_unless_it_is_named() {
     let nonsense = GpuConfig { device: Some("no such device".to_owned()), ..GpuConfig::default() };
-    let Err(EngineError::Unavailable { reason, .. }) = GpuEngine::open(&nonsense) else {
+    let Err(EngineError::Unavailable { reason, .. }) = testudo_engine_gpu::open(&nonsense) else {
         panic!("it was opened")
     };
     assert!(
@@ -45,6 +50,8 @@ fn a_processor_is_no_gpu_unless_it_is_named() {
         "{reason}"
     );
     assert!(reason.contains("Portable Computing Language") && !reason.contains('\n'), "{reason}");
-    let Err(EngineError::Unavailable { reason, .. }) = GpuEngine::open(&GpuConfig::default()) else { return };
+    let Err(EngineError::Unavailable { reason, .. }) = testudo_engine_gpu::open(&GpuConfig::default()) else {
+        return;
+    };
     assert!(reason.starts_with("OpenCL has no GPU here; other devices are used by name alone: "), "{reason}");
 }

@@ -2,13 +2,10 @@
 
 use crate::NAME;
 use crate::batch::Batch;
-use crate::cuda::{CudaDevice, Libraries};
 use crate::device::{Device, Sizes};
-use crate::opencl::OpenClDevice;
 use crate::place::{self, Unplaced};
 use crate::work::{RawKey, Work};
 use std::collections::VecDeque;
-use std::path::PathBuf;
 use std::time::Duration;
 use testudo_crypto::{
     Capability, Direction, Engine, EngineError, Job, JobStatus, KeyId, KeyMaterial, KeyTable, Profile, Suite,
@@ -16,57 +13,14 @@ use testudo_crypto::{
 use zeroize::Zeroizing;
 
 /// The longest text: more than an IP datagram can carry.
-const MAX_TEXT_BYTES: usize = 65_535;
+pub(crate) const MAX_TEXT_BYTES: usize = 65_535;
 /// Batches that the device has at a time: while one is computed another one is copied.
-const UNDER_WAY: usize = 2;
+pub(crate) const UNDER_WAY: usize = 2;
 /// How long the first job of a batch may wait for its end, before the launch and after it. The gateway waits
 /// a second, and gives the job up then: before, the next engine can still do it.
 const PATIENCE: Duration = Duration::from_millis(750);
 /// Jobs that the engine wants at a time.
 const PREFERRED_BURST: usize = 64;
-
-/// By which of its drivers' interfaces a device is reached.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Api {
-    /// OpenCL, and CUDA where OpenCL has no such device.
-    #[default]
-    Any,
-    /// OpenCL 1.2.
-    OpenCl,
-    /// The driver's API of CUDA, and NVRTC.
-    Cuda,
-}
-
-/// Which device, and how much memory it is given.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct GpuConfig {
-    /// How it is reached.
-    pub api: Api,
-    /// Where NVRTC, the compiler of CUDA, is, if the dynamic linker does not find it by its name.
-    pub nvrtc: Option<PathBuf>,
-    /// A part of the device's name or of its platform's, in any case. Without it the first GPU is taken, and
-    /// a processor (PoCL) never.
-    pub device: Option<String>,
-    /// Keys that the device may hold.
-    pub keys: usize,
-    /// Jobs of a batch at most; each has 2 KB of the arena on average.
-    pub batch_jobs: usize,
-}
-
-impl Default for GpuConfig {
-    fn default() -> Self {
-        Self { api: Api::Any, nvrtc: None, device: None, keys: 16_384, batch_jobs: 4_096 }
-    }
-}
-
-impl GpuConfig {
-    pub(crate) fn sizes(&self) -> Sizes {
-        let jobs = self.batch_jobs.max(1);
-        // One of the longest packets must fit.
-        let arena_bytes = jobs.saturating_mul(2048).max(2 * MAX_TEXT_BYTES).next_multiple_of(4096);
-        Sizes { batches: UNDER_WAY + 1, batch_jobs: jobs, arena_bytes, keys: self.keys.max(1) }
-    }
-}
 
 /// A key that the device holds.
 struct Key {
@@ -76,7 +30,7 @@ struct Key {
 }
 
 /// The engine on one device.
-pub struct GpuEngine {
+pub(crate) struct GpuEngine {
     device: Box<dyn Device>,
     keys: KeyTable<Key>,
     /// Slots of keys that are in no use.
@@ -96,18 +50,6 @@ pub struct GpuEngine {
 }
 
 impl GpuEngine {
-    /// Opens the device and builds the kernels for it: seconds, where the driver has not done it before. The
-    /// caller has it compute known answers ([`testudo_crypto::self_test`]) before it is used.
-    ///
-    /// # Errors [`EngineError::Unavailable`]: there is no OpenCL, no such device, not enough memory, or the
-    /// kernels cannot be built, with the compiler's words.
-    pub fn open(config: &GpuConfig) -> Result<Self, EngineError> {
-        let sizes = config.sizes();
-        let device = open_device(config, sizes);
-        let device = device.map_err(|reason| EngineError::Unavailable { engine: NAME, reason })?;
-        Ok(Self::over(device, sizes))
-    }
-
     /// On a device that is open.
     pub(crate) fn over(device: Box<dyn Device>, sizes: Sizes) -> Self {
         let slots = u32::try_from(sizes.keys.min(KeyTable::<Key>::MAX_KEYS)).unwrap_or(0);
@@ -137,9 +79,14 @@ impl GpuEngine {
         self.under_way.back().map(|batch| batch.since)
     }
 
+    /// Whether the device is out of service.
+    pub(crate) const fn is_broken(&self) -> bool {
+        self.broken.is_some()
+    }
+
     /// Takes the device out of service, once.
     #[cold]
-    fn break_down(&mut self, reason: String) {
+    pub(crate) fn break_down(&mut self, reason: String) {
         if self.broken.is_none() {
             tracing::error!("engine {NAME} is out of service until a restart: {reason}");
             self.broken = Some(reason);
@@ -248,22 +195,6 @@ impl GpuEngine {
             self.first_is_done = false;
         }
         Some(job)
-    }
-}
-
-/// Opens the device by the interface that is wanted, or by the first that has it.
-fn open_device(config: &GpuConfig, sizes: Sizes) -> Result<Box<dyn Device>, String> {
-    let wanted = config.device.as_deref();
-    let by_opencl =
-        || OpenClDevice::open(wanted, sizes).map(|device| -> Box<dyn Device> { Box::new(device) });
-    let by_cuda = || {
-        let device = CudaDevice::open(wanted, &Libraries::new(config.nvrtc.clone()), sizes);
-        device.map(|device| -> Box<dyn Device> { Box::new(device) })
-    };
-    match config.api {
-        Api::OpenCl => by_opencl(),
-        Api::Cuda => by_cuda(),
-        Api::Any => by_opencl().or_else(|opencl| by_cuda().map_err(|cuda| format!("{opencl}; CUDA: {cuda}"))),
     }
 }
 

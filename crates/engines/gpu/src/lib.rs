@@ -30,20 +30,23 @@
 //! jobs and plans bins, `device` is what runs them (`opencl`, `cuda`; in tests the source compiled as C++),
 //! `engine` is the safe [`Engine`](testudo_crypto::Engine).
 //!
-//! Deliberately missing: parallelism within a packet, several devices in one engine, headers written by the
-//! kernel.
+//! Several devices are as many of these engines, `several`, which all have every key.
+//!
+//! Deliberately missing: parallelism within a packet, headers written by the kernel.
 
 mod batch;
 mod cuda;
 mod device;
 mod engine;
+mod open;
 mod opencl;
 mod place;
+mod several;
 #[cfg(test)]
 mod tests;
 mod work;
 
-pub use engine::{Api, GpuConfig, GpuEngine};
+pub use open::{Api, Devices, GpuConfig, open};
 
 /// The engine's name in configuration and errors.
 pub const NAME: &str = "gpu";

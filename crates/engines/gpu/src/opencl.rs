@@ -157,32 +157,45 @@ fn devices() -> Result<Vec<Found>, String> {
     Ok(found)
 }
 
-/// The device that is wanted by a part of its name or its platform's, or the first GPU.
-fn choose(mut found: Vec<Found>, wanted: Option<&str>) -> Result<Found, String> {
+/// The devices that are wanted by a part of their names or their platforms', or else all GPUs; at least one.
+fn wanted_of(mut found: Vec<Found>, wanted: Option<&str>) -> Result<Vec<Found>, String> {
     let known: Vec<_> = found.iter().map(|device| format!("{} ({})", device.name, device.platform)).collect();
     let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
     let has = |text: &str, part: &str| text.to_lowercase().contains(&part.to_lowercase());
-    let is_it = |device: &Found| match wanted {
+    found.retain(|device| match wanted {
         Some(part) => has(&device.name, part) || has(&device.platform, part),
         None => device.is_gpu,
-    };
-    let at = found.iter().position(is_it).ok_or_else(|| match wanted {
-        Some(part) => format!("no device of OpenCL's is named like \"{part}\"; there are: {known}"),
-        None => format!("OpenCL has no GPU here; other devices are used by name alone: {known}"),
-    })?;
-    Ok(found.swap_remove(at))
+    });
+    match (found.is_empty(), wanted) {
+        (false, _) => Ok(found),
+        (true, Some(part)) => {
+            Err(format!("no device of OpenCL's is named like \"{part}\"; there are: {known}"))
+        }
+        (true, None) => Err(format!("OpenCL has no GPU here; other devices are used by name alone: {known}")),
+    }
 }
 
+/// Drivers set themselves up in the first call, and PoCL finds no device in a call beside that.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
 impl OpenClDevice {
-    /// Opens a device and builds the kernels.
+    /// How many devices are wanted.
+    ///
+    /// # Errors
+    /// There is none, or no OpenCL.
+    pub(crate) fn count(wanted: Option<&str>) -> Result<usize, String> {
+        let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+        wanted_of(devices()?, wanted).map(|found| found.len())
+    }
+
+    /// Opens the device at `place` of those that are wanted, and builds the kernels.
     ///
     /// # Errors
     /// What is missing, or what the compiler said.
-    pub(crate) fn open(wanted: Option<&str>, sizes: Sizes) -> Result<Self, String> {
-        // Drivers set themselves up in the first call, and PoCL finds no device in a call beside that.
-        static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    pub(crate) fn open(wanted: Option<&str>, place: usize, sizes: Sizes) -> Result<Self, String> {
         let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-        let found = choose(devices()?, wanted)?;
+        let found = wanted_of(devices()?, wanted)?.into_iter().nth(place);
+        let found = found.ok_or("the device is gone")?;
         let device = ClDevice::new(found.id);
         if cfg!(target_endian = "big") || !device.endian_little().unwrap_or(false) {
             return Err(format!("{} is not little-endian", found.name));

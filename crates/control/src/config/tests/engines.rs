@@ -59,6 +59,11 @@ fn a_gpu_may_be_reached_by_opencl_or_by_cuda_with_its_compiler() {
     assert_eq!(of("api = \"opencl\"").api, Some(GpuApi::OpenCl));
     let cuda = of("api = \"cuda\"\nnvrtc = \"/usr/lib/libnvrtc.so.12\"");
     assert_eq!((cuda.api, cuda.nvrtc), (Some(GpuApi::Cuda), Some("/usr/lib/libnvrtc.so.12".into())));
+    assert_eq!(
+        [of(""), of("devices = 2"), of("devices = \"all\"")].map(|gpu| gpu.devices),
+        [Some(1), Some(2), None]
+    );
+    expect(&text("[\"gpu\"]", "[engine.gpu]\ndevices = 0"), &["engine.gpu.devices", "\"all\""]);
     expect(&text("[\"gpu\"]", "[engine.gpu]\napi = \"vulkan\""), &["engine.gpu.api", "\"cuda\""]);
     expect(
         &text("[\"gpu\"]", "[engine.gpu]\nnvrtc = \"libnvrtc.so\""),

@@ -83,32 +83,45 @@ fn image(libraries: &Libraries, architecture: Architecture, portable: bool) -> R
     Ok(made)
 }
 
-/// The device that is wanted by a part of its name, or the first.
-fn choose(mut found: Vec<Found>, wanted: Option<&str>) -> Result<Found, String> {
+/// The devices that are wanted by a part of their names, or else all; at least one.
+fn wanted_of(mut found: Vec<Found>, wanted: Option<&str>) -> Result<Vec<Found>, String> {
     let known: Vec<_> = found.iter().map(|device| device.name.clone()).collect();
-    let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
-    let at = match wanted.map(str::to_lowercase) {
-        Some(part) => found.iter().position(|device| device.name.to_lowercase().contains(&part)),
-        None => (!found.is_empty()).then_some(0),
+    let Some(part) = wanted else {
+        return if found.is_empty() { Err("CUDA has no device here".to_owned()) } else { Ok(found) };
     };
-    let at = at.ok_or_else(|| match wanted {
-        Some(part) => format!("no device of CUDA's is named like \"{part}\"; there are: {known}"),
-        None => "CUDA has no device here".to_owned(),
-    })?;
-    Ok(found.swap_remove(at))
+    found.retain(|device| device.name.to_lowercase().contains(&part.to_lowercase()));
+    if found.is_empty() {
+        let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+        return Err(format!("no device of CUDA's is named like \"{part}\"; there are: {known}"));
+    }
+    Ok(found)
 }
 
 impl CudaDevice {
-    /// Opens a device and builds the kernels.
+    /// How many devices are wanted.
+    ///
+    /// # Errors
+    /// There is none, or no driver.
+    pub(crate) fn count(wanted: Option<&str>, libraries: &Libraries) -> Result<usize, String> {
+        wanted_of(Driver::open(&libraries.driver)?.devices()?, wanted).map(|found| found.len())
+    }
+
+    /// Opens the device at `place` of those that are wanted, and builds the kernels.
     ///
     /// # Errors
     /// What is missing, or what driver or compiler said.
-    pub(crate) fn open(wanted: Option<&str>, libraries: &Libraries, sizes: Sizes) -> Result<Self, String> {
+    pub(crate) fn open(
+        wanted: Option<&str>,
+        place: usize,
+        libraries: &Libraries,
+        sizes: Sizes,
+    ) -> Result<Self, String> {
         if cfg!(target_endian = "big") {
             return Err("CUDA's devices are little-endian, and this processor is not".to_owned());
         }
         let driver = Arc::new(Driver::open(&libraries.driver)?);
-        let found = choose(driver.devices()?, wanted)?;
+        let found = wanted_of(driver.devices()?, wanted)?.into_iter().nth(place);
+        let found = found.ok_or("the device is gone")?;
         let mut context = Context::new(Arc::clone(&driver), &found)?;
         let parts = Parts::new(&mut context, &found, libraries, sizes).inspect_err(|_| {
             // SAFETY: nothing was started yet, and what was made is known to nobody.

@@ -3,7 +3,9 @@
 
 use crate::SOURCE;
 use crate::cuda::{Compiler, CudaDevice, Image, Libraries};
-use crate::engine::{Api, GpuConfig, GpuEngine};
+use crate::engine::GpuEngine;
+use crate::open::{Api, Devices, GpuConfig, open};
+use crate::several::SeveralGpus;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -95,9 +97,18 @@ impl Twin {
     }
 
     fn open(&self, wanted: Option<&str>) -> Result<GpuEngine, String> {
+        self.open_at(wanted, 0)
+    }
+
+    /// Both devices as one engine.
+    fn open_both(&self) -> SeveralGpus {
+        SeveralGpus::new([0, 1].map(|place| self.open_at(None, place).unwrap()).into())
+    }
+
+    fn open_at(&self, wanted: Option<&str>, place: usize) -> Result<GpuEngine, String> {
         let libraries = Libraries { driver: self.path.clone(), compilers: vec![nvrtc()] };
         let sizes = super::config().sizes();
-        let device = CudaDevice::open(wanted, &libraries, sizes)?;
+        let device = CudaDevice::open(wanted, place, &libraries, sizes)?;
         let mut engine = GpuEngine::over(Box::new(device), sizes);
         // It does a few commands for each question, and ten thousand keys may be before a batch.
         engine.set_patience(std::time::Duration::from_secs(100));
@@ -134,7 +145,7 @@ fn a_missing_compiler_and_a_missing_driver_are_named() {
     let error = Compiler::open(&["libc.so.6".into()]).err().unwrap();
     assert!(error.contains("it has no nvrtcVersion"), "{error}");
     let libraries = Libraries { driver: "libcuda.so.999".into(), compilers: vec![nvrtc()] };
-    let error = CudaDevice::open(None, &libraries, super::config().sizes()).err().unwrap();
+    let error = CudaDevice::open(None, 0, &libraries, super::config().sizes()).err().unwrap();
     assert!(error.starts_with("libcuda.so.999: "), "{error}");
 }
 
@@ -155,6 +166,55 @@ fn cuda_conforms() {
         let twin = Twin::new(seed);
         run(&mut || -> Box<dyn Engine> { Box::new(twin.open(Some(device)).unwrap()) }).assert_passed();
     }
+}
+
+#[test]
+fn two_devices_conform_as_one_engine_and_both_work() {
+    let twin = Twin::new(3);
+    run(&mut || -> Box<dyn Engine> { Box::new(twin.open_both()) }).assert_passed();
+    let mut engine = twin.open_both();
+    let key = engine.install(&material(1), Direction::Seal).unwrap();
+    // Each gets what the other has more of.
+    for _ in 0..4 {
+        assert_eq!(engine.submit(&mut jobs(key, 10)), 10);
+    }
+    assert_eq!(engine.each_in_flight(), [20, 20]);
+    engine.flush();
+    assert_eq!(all(&mut engine).len(), 40);
+}
+
+/// One of two that fails ends what it has as faults; the other one does what comes then, under every key.
+#[test]
+fn one_of_two_devices_that_fails_leaves_the_other_at_work() {
+    let (good, bad) = (Twin::new(1), Twin::new(2));
+    let mut engine = SeveralGpus::new(vec![good.open(None).unwrap(), bad.open(None).unwrap()]);
+    let first = engine.install(&material(1), Direction::Seal).unwrap();
+    for _ in 0..2 {
+        assert_eq!(engine.submit(&mut jobs(first, 10)), 10);
+    }
+    bad.set(Fault::IsLost);
+    engine.flush();
+    let done = all(&mut engine);
+    let count = |status| done.iter().filter(|job| job.status == status).count();
+    assert_eq!((count(JobStatus::Done), count(JobStatus::Fault)), (10, 10));
+    let second = engine.install(&material(101), Direction::Seal).unwrap();
+    for key in [first, second] {
+        assert_eq!(engine.submit(&mut jobs(key, 30)), 30);
+    }
+    engine.flush();
+    let done = all(&mut engine);
+    assert!(done.len() == 60 && done.iter().all(|job| job.status == JobStatus::Done));
+    engine.remove(first);
+    assert!(engine.description().contains("out of service"), "{}", engine.description());
+    // With both gone each job ends as a fault, for the next engine.
+    good.set(Fault::IsLost);
+    let mut last = jobs(second, 5);
+    let taken = engine.submit(&mut last);
+    let mut done = all(&mut engine);
+    done.extend(last.drain(..taken).filter(|job| job.status != JobStatus::Taken));
+    assert_eq!(taken, 5);
+    assert!(done.len() == 5 && done.iter().all(|job| job.status == JobStatus::Fault));
+    assert!(engine.install(&material(2), Direction::Seal).is_err());
 }
 
 /// A driver that is older than the compiler refuses code, and takes text.
@@ -185,7 +245,7 @@ fn jobs(key: KeyId, count: u32) -> Vec<Job> {
 }
 
 /// Polls until nothing is in flight.
-fn all(engine: &mut GpuEngine) -> Vec<Job> {
+fn all(engine: &mut dyn Engine) -> Vec<Job> {
     let mut done = Vec::new();
     for _ in 0..1_000_000 {
         if engine.in_flight() == 0 {
@@ -276,6 +336,20 @@ fn nothing_is_lost_when_a_device_of_cudas_fails() {
 }
 
 #[test]
+fn more_devices_than_there_are_is_an_error_that_says_so() {
+    let config = GpuConfig {
+        api: Api::OpenCl,
+        device: Some("Portable Computing Language".to_owned()),
+        devices: Devices::Number(3),
+        ..super::config()
+    };
+    let Err(EngineError::Unavailable { reason, .. }) = open(&config) else { panic!() };
+    assert_eq!(reason, "3 devices are wanted, and there are 1 such");
+    let all = GpuConfig { devices: Devices::All, ..config };
+    assert!(open(&all).unwrap().description().contains("for correctness"));
+}
+
+#[test]
 fn devices_of_cudas_are_found_by_name_and_errors_name_those_there_are() {
     let twin = Twin::new(1);
     let error = twin.open(Some("GeForce")).err().unwrap();
@@ -292,7 +366,7 @@ fn errors_of_both_interfaces_are_told() {
     let device = Some("no such device".to_owned());
     let of = |api| {
         let config = GpuConfig { api, device: device.clone(), ..super::config() };
-        let Err(EngineError::Unavailable { reason, .. }) = GpuEngine::open(&config) else { panic!() };
+        let Err(EngineError::Unavailable { reason, .. }) = open(&config) else { panic!() };
         reason
     };
     let (opencl, cuda, any) = (of(Api::OpenCl), of(Api::Cuda), of(Api::Any));

@@ -6,7 +6,8 @@ mod compiled;
 mod cuda;
 mod faults;
 
-use crate::engine::{GpuConfig, GpuEngine};
+use crate::engine::GpuEngine;
+use crate::open::GpuConfig;
 use compiled::{Compiled, Faults};
 use std::sync::Arc;
 use testudo_conformance::{differential, run};

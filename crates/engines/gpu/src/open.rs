@@ -1,0 +1,131 @@
+//! Opens devices as they are wanted.
+
+use crate::NAME;
+use crate::cuda::{CudaDevice, Libraries};
+use crate::device::{Device, Sizes};
+use crate::engine::{GpuEngine, MAX_TEXT_BYTES, UNDER_WAY};
+use crate::opencl::OpenClDevice;
+use crate::several::SeveralGpus;
+use std::path::PathBuf;
+use testudo_crypto::{Engine, EngineError};
+
+/// By which of its drivers' interfaces a device is reached.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Api {
+    /// OpenCL, and CUDA where OpenCL has no such device.
+    #[default]
+    Any,
+    /// OpenCL 1.2.
+    OpenCl,
+    /// The driver's API of CUDA, and NVRTC.
+    Cuda,
+}
+
+/// How many devices an engine uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Devices {
+    /// So many, at least one.
+    Number(usize),
+    /// As many as there are.
+    All,
+}
+
+/// Which devices, and how much memory it is given.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GpuConfig {
+    /// How it is reached.
+    pub api: Api,
+    /// Where NVRTC, the compiler of CUDA, is, if the dynamic linker does not find it by its name.
+    pub nvrtc: Option<PathBuf>,
+    /// A part of the device's name or of its platform's, in any case. Without it the first GPU is taken, and
+    /// a processor (PoCL) never.
+    pub device: Option<String>,
+    /// How many of the devices that match are used.
+    pub devices: Devices,
+    /// Keys that a device may hold.
+    pub keys: usize,
+    /// Jobs of a batch at most; each has 2 KB of the arena on average.
+    pub batch_jobs: usize,
+}
+
+impl Default for GpuConfig {
+    fn default() -> Self {
+        Self {
+            api: Api::Any,
+            nvrtc: None,
+            device: None,
+            devices: Devices::Number(1),
+            keys: 16_384,
+            batch_jobs: 4_096,
+        }
+    }
+}
+
+impl GpuConfig {
+    pub(crate) fn sizes(&self) -> Sizes {
+        let jobs = self.batch_jobs.max(1);
+        // One of the longest packets must fit.
+        let arena_bytes = jobs.saturating_mul(2048).max(2 * MAX_TEXT_BYTES).next_multiple_of(4096);
+        Sizes { batches: UNDER_WAY + 1, batch_jobs: jobs, arena_bytes, keys: self.keys.max(1) }
+    }
+}
+
+/// The interfaces, with what each needs.
+enum Interface {
+    OpenCl,
+    Cuda(Libraries),
+}
+
+impl Interface {
+    fn count(&self, wanted: Option<&str>) -> Result<usize, String> {
+        match self {
+            Self::OpenCl => OpenClDevice::count(wanted),
+            Self::Cuda(libraries) => CudaDevice::count(wanted, libraries),
+        }
+    }
+
+    fn device(&self, wanted: Option<&str>, place: usize, sizes: Sizes) -> Result<Box<dyn Device>, String> {
+        match self {
+            Self::OpenCl => Ok(Box::new(OpenClDevice::open(wanted, place, sizes)?)),
+            Self::Cuda(libraries) => Ok(Box::new(CudaDevice::open(wanted, place, libraries, sizes)?)),
+        }
+    }
+
+    /// Opens the devices that are wanted.
+    fn open(&self, config: &GpuConfig) -> Result<Box<dyn Engine>, String> {
+        let wanted = config.device.as_deref();
+        let there = self.count(wanted)?;
+        let count = match config.devices {
+            Devices::All => there,
+            Devices::Number(count) if count > there => {
+                return Err(format!("{count} devices are wanted, and there are {there} such"));
+            }
+            Devices::Number(count) => count.max(1),
+        };
+        let sizes = config.sizes();
+        let engine = |place| Ok(GpuEngine::over(self.device(wanted, place, sizes)?, sizes));
+        match count {
+            1 => Ok(Box::new(engine(0)?)),
+            _ => Ok(Box::new(SeveralGpus::new((0..count).map(engine).collect::<Result<_, String>>()?))),
+        }
+    }
+}
+
+/// Opens the devices and builds the kernels for them: seconds, where the driver has not done it before. The
+/// caller has the engine compute known answers ([`testudo_crypto::self_test`]) before it is used.
+///
+/// # Errors
+/// [`EngineError::Unavailable`]: there is no driver, no such device or not so many, not enough memory, or the
+/// kernels cannot be built, with the compiler's words.
+pub fn open(config: &GpuConfig) -> Result<Box<dyn Engine>, EngineError> {
+    let cuda = || Interface::Cuda(Libraries::new(config.nvrtc.clone()));
+    let opened = match config.api {
+        Api::OpenCl => Interface::OpenCl.open(config),
+        Api::Cuda => cuda().open(config),
+        Api::Any => {
+            let by_cuda = |opencl| cuda().open(config).map_err(|error| format!("{opencl}; CUDA: {error}"));
+            Interface::OpenCl.open(config).or_else(by_cuda)
+        }
+    };
+    opened.map_err(|reason| EngineError::Unavailable { engine: NAME, reason })
+}
