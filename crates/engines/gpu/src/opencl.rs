@@ -13,6 +13,7 @@ use opencl3::event::Event;
 use opencl3::kernel::Kernel;
 use opencl3::memory::{
     Buffer, CL_MAP_READ, CL_MAP_WRITE, CL_MEM_ALLOC_HOST_PTR, CL_MEM_READ_ONLY, CL_MEM_READ_WRITE, ClMem,
+    cl_mem,
 };
 use opencl3::platform::get_platforms;
 use opencl3::program::Program;
@@ -23,6 +24,8 @@ use std::ptr::{self, NonNull};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+/// What is wrong with a batch that is not one of ours, or is longer than its memory.
+const OUT_OF_RANGE: ClError = ClError(opencl3::error_codes::CL_INVALID_VALUE);
 /// clGetEventInfo's answer for a command that has ended; below it are errors.
 const COMPLETE: i32 = 0;
 
@@ -33,12 +36,11 @@ struct Pinned<T> {
     len: usize,
 }
 
-/// A batch's memory, on both sides.
+/// A batch's memory, pinned and on the device, unless the device has the host's.
 struct Memory {
     host_plan: Pinned<u32>,
     host_arena: Pinned<u8>,
-    plan: Buffer<u32>,
-    arena: Buffer<u8>,
+    on_device: Option<(Buffer<u32>, Buffer<u8>)>,
     /// The last command of its launch, while it is under way.
     ended: Option<Event>,
 }
@@ -74,17 +76,25 @@ impl<T> Pinned<T> {
         // SAFETY: no memory of ours is handed over.
         let buffer = unsafe { Buffer::<T>::create(context, flags, len, ptr::null_mut()) };
         let buffer = buffer.map_err(|error| memory_error(error, len * size_of::<T>()))?;
+        let mut pinned = Self { buffer, start: NonNull::dangling(), len: 0 };
+        // When this blocking call returns the address is valid.
+        pinned.map(queue, len, CL_BLOCKING).map_err(|error| format!("memory cannot be mapped: {error}"))?;
+        Ok(pinned)
+    }
+
+    /// Maps `len` elements, the whole buffer. What was mapped before was unmapped; the address is valid until
+    /// that happens again, and from the event that is returned on.
+    fn map(&mut self, queue: &CommandQueue, len: usize, is_blocking: cl_uint) -> Result<Event, ClError> {
+        const NO_ADDRESS: ClError = ClError(opencl3::error_codes::CL_MAP_FAILURE);
         let mut address: *mut c_void = ptr::null_mut();
-        let bytes = len * size_of::<T>();
-        // SAFETY: the whole buffer is mapped, and when this blocking call returns its address is valid until
-        // it is unmapped, which happens in `unmap` alone.
-        unsafe {
-            let map = CL_MAP_READ | CL_MAP_WRITE;
-            queue.enqueue_map_buffer(&buffer, CL_BLOCKING, map, 0, bytes, &mut address, &[])
-        }
-        .map_err(|error| format!("memory cannot be mapped: {error}"))?;
+        let (flags, bytes) = (CL_MAP_READ | CL_MAP_WRITE, len * size_of::<T>());
+        // SAFETY: the buffer has as many bytes, and the address is written before the call returns.
+        let event = unsafe {
+            queue.enqueue_map_buffer(&self.buffer, is_blocking, flags, 0, bytes, &mut address, &[])
+        }?;
         let start = NonNull::new(address.cast::<T>()).filter(|start| start.is_aligned());
-        Ok(Self { buffer, start: start.ok_or("the driver mapped memory to no address")?, len })
+        (self.start, self.len) = (start.ok_or(NO_ADDRESS)?, len);
+        Ok(event)
     }
 
     fn slice(&self) -> &[T] {
@@ -99,10 +109,13 @@ impl<T> Pinned<T> {
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
     }
 
-    fn unmap(&self, queue: &CommandQueue) {
-        // SAFETY: what `new` mapped, once: the caller drops this afterwards and reads nothing.
-        let _gone =
-            unsafe { queue.enqueue_unmap_mem_object(self.buffer.get(), self.start.as_ptr().cast(), &[]) };
+    /// Unmaps it; returns how many elements there were, and from here on there are none.
+    fn unmap(&mut self, queue: &CommandQueue) -> Result<usize, ClError> {
+        let len = std::mem::take(&mut self.len);
+        let start = self.start.as_ptr().cast();
+        // SAFETY: what `map` mapped, once; nobody has a slice of it, since `self` is borrowed mutably, and
+        // the next one is empty.
+        unsafe { queue.enqueue_unmap_mem_object(self.buffer.get(), start, &[]) }.map(|_| len)
     }
 }
 
@@ -118,14 +131,61 @@ fn buffer<T>(context: &Context, flags: u64, len: usize) -> Result<Buffer<T>, Str
 }
 
 impl Memory {
-    fn new(context: &Context, queue: &CommandQueue, sizes: Sizes) -> Result<Self, String> {
+    fn new(context: &Context, queue: &CommandQueue, sizes: Sizes, copies: bool) -> Result<Self, String> {
+        let on_device = copies.then(|| {
+            let plan = buffer(context, CL_MEM_READ_ONLY, sizes.plan_words())?;
+            Ok::<_, String>((plan, buffer(context, CL_MEM_READ_WRITE, sizes.arena_bytes)?))
+        });
         Ok(Self {
             host_plan: Pinned::new(context, queue, sizes.plan_words())?,
             host_arena: Pinned::new(context, queue, sizes.arena_bytes)?,
-            plan: buffer(context, CL_MEM_READ_ONLY, sizes.plan_words())?,
-            arena: buffer(context, CL_MEM_READ_WRITE, sizes.arena_bytes)?,
+            on_device: on_device.transpose()?,
             ended: None,
         })
+    }
+
+    /// Hands plan and arena to the device: copies of as much as is in use, or the memory itself.
+    fn hand_over(&mut self, queue: &CommandQueue, launch: Launch) -> Result<(), ClError> {
+        let Self { host_plan, host_arena, on_device, .. } = self;
+        let from_plan = host_plan.slice().get(..launch.plan_words).ok_or(OUT_OF_RANGE)?;
+        let from_arena = host_arena.slice().get(..launch.arena_bytes).ok_or(OUT_OF_RANGE)?;
+        let Some((plan, arena)) = on_device else {
+            host_plan.unmap(queue)?;
+            return host_arena.unmap(queue).map(|_| ());
+        };
+        // SAFETY: pinned memory, as long as what it is copied to, lives until no command is under way
+        // (`Drop`), and is neither written nor read by the host until `ended` is complete.
+        unsafe {
+            queue.enqueue_write_buffer(plan, CL_NON_BLOCKING, 0, from_plan, &[])?;
+            queue.enqueue_write_buffer(arena, CL_NON_BLOCKING, 0, from_arena, &[])?;
+        }
+        Ok(())
+    }
+
+    /// What the kernel gets.
+    fn arguments(&self) -> [cl_mem; 2] {
+        match &self.on_device {
+            Some((plan, arena)) => [plan.get(), arena.get()],
+            None => [self.host_plan.buffer.get(), self.host_arena.buffer.get()],
+        }
+    }
+
+    /// Takes the arena back, and the plan where it is the host's; the event is the last of both.
+    fn take_back(
+        &mut self,
+        queue: &CommandQueue,
+        launch: Launch,
+        (plan_words, arena_bytes): (usize, usize),
+    ) -> Result<Event, ClError> {
+        let Self { host_plan, host_arena, on_device, .. } = self;
+        let Some((_, arena)) = on_device else {
+            // In order: the second is the last.
+            host_plan.map(queue, plan_words, CL_NON_BLOCKING)?;
+            return host_arena.map(queue, arena_bytes, CL_NON_BLOCKING);
+        };
+        let to = host_arena.slice_mut().get_mut(..launch.arena_bytes).ok_or(OUT_OF_RANGE)?;
+        // SAFETY: as for writing.
+        unsafe { queue.enqueue_read_buffer(arena, CL_NON_BLOCKING, 0, to, &[]) }
     }
 }
 
@@ -193,6 +253,17 @@ impl OpenClDevice {
     /// # Errors
     /// What is missing, or what the compiler said.
     pub(crate) fn open(wanted: Option<&str>, place: usize, sizes: Sizes) -> Result<Self, String> {
+        Self::open_copying(wanted, place, sizes, None)
+    }
+
+    /// The same; `copies` says whether packets are copied, if it is not to be decided by what memory the
+    /// device has.
+    pub(crate) fn open_copying(
+        wanted: Option<&str>,
+        place: usize,
+        sizes: Sizes,
+        copies: Option<bool>,
+    ) -> Result<Self, String> {
         let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         let found = wanted_of(devices()?, wanted)?.into_iter().nth(place);
         let found = found.ok_or("the device is gone")?;
@@ -215,11 +286,13 @@ impl OpenClDevice {
         let multiple = run.get_work_group_size_multiple(found.id).unwrap_or(1).max(1);
         let most = run.get_work_group_size(found.id).unwrap_or(1).max(1);
         let lanes = MIN_LANES.next_multiple_of(multiple).min(most);
-        let batches =
-            (0..sizes.batches).map(|_| Memory::new(&context, &queue, sizes)).collect::<Result<_, _>>()?;
+        let copies = copies.unwrap_or_else(|| !device.host_unified_memory().unwrap_or(false));
+        let batches = (0..sizes.batches).map(|_| Memory::new(&context, &queue, sizes, copies));
+        let batches = batches.collect::<Result<_, _>>()?;
         let keys = buffer(&context, CL_MEM_READ_WRITE, sizes.keys * KEY_WORDS)?;
         let marks = if found.is_processor { ", a processor: for correctness, not for speed" } else { "" };
-        let description = format!("{}, {}{marks}, {lanes} lanes", found.platform, found.name);
+        let shares = if copies { "" } else { ", in the host's memory" };
+        let description = format!("{}, {}{marks}{shares}, {lanes} lanes", found.platform, found.name);
         let parts = Parts { batches, keys, run, expand, wipe, queue, _program: program, _context: context };
         let mut device = Self { parts: ManuallyDrop::new(parts), description, lanes, has_failed: false };
         warm_up(&mut device).inspect_err(|_| device.has_failed = true)?;
@@ -326,31 +399,21 @@ impl Device for OpenClDevice {
 }
 
 impl Parts {
-    /// Writes plan and arena, runs, and reads the arena.
+    /// Hands plan and arena over, runs, and takes the arena back.
     fn launch(&mut self, batch: usize, launch: Launch, lanes: usize) -> Result<(), ClError> {
-        const OUT_OF_RANGE: ClError = ClError(opencl3::error_codes::CL_INVALID_VALUE);
         let Self { batches, keys, run, queue, .. } = self;
         let memory = batches.get_mut(batch).ok_or(OUT_OF_RANGE)?;
-        let Memory { host_plan, host_arena, plan, arena, ended } = memory;
-        let from_plan = host_plan.slice().get(..launch.plan_words).ok_or(OUT_OF_RANGE)?;
-        let from_arena = host_arena.slice().get(..launch.arena_bytes).ok_or(OUT_OF_RANGE)?;
-        // SAFETY: pinned memory, as long as what it is copied to, lives until no command is under way
-        // (`Drop`), and is neither written nor read by the host until `ended` is complete.
-        unsafe {
-            queue.enqueue_write_buffer(plan, CL_NON_BLOCKING, 0, from_plan, &[])?;
-            queue.enqueue_write_buffer(arena, CL_NON_BLOCKING, 0, from_arena, &[])?;
-        }
+        let whole = (memory.host_plan.len, memory.host_arena.len);
+        memory.hand_over(queue, launch)?;
+        let [plan, arena] = memory.arguments();
         // SAFETY: the arguments of `testudo_run` in its source: three buffers.
         unsafe {
-            run.set_arg(0, &plan.get())?;
-            run.set_arg(1, &arena.get())?;
+            run.set_arg(0, &plan)?;
+            run.set_arg(1, &arena)?;
             run.set_arg(2, &keys.get())?;
         }
         start(queue, run, launch.bins, lanes)?;
-        let to = host_arena.slice_mut().get_mut(..launch.arena_bytes).ok_or(OUT_OF_RANGE)?;
-        // SAFETY: as for writing.
-        let event = unsafe { queue.enqueue_read_buffer(arena, CL_NON_BLOCKING, 0, to, &[])? };
-        *ended = Some(event);
+        memory.ended = Some(memory.take_back(queue, launch, whole)?);
         queue.flush()
     }
 
@@ -381,10 +444,9 @@ impl Drop for OpenClDevice {
             // What a device that failed still does with our memory, nobody knows: it is left to it.
             return;
         }
-        let Parts { batches, queue, .. } = &*self.parts;
+        let Parts { batches, queue, .. } = &mut *self.parts;
         for memory in batches {
-            memory.host_plan.unmap(queue);
-            memory.host_arena.unmap(queue);
+            let _gone = (memory.host_plan.unmap(queue), memory.host_arena.unmap(queue));
         }
         if queue.finish().is_ok() {
             // SAFETY: nothing uses the parts afterwards: this is the end of the only owner, and happens once.
