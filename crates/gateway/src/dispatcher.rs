@@ -4,11 +4,14 @@
 //! jobs it holds are given up: their packets are lost, since the engine has the bytes, and each SA continues
 //! without them.
 
+mod gathering;
+
 use crate::formation::{Arranger, Formation, SuiteRanks};
 use crate::in_flight::InFlight;
 use crate::lanes::{First, Lane, Lanes, NO_ENGINE, NOWHERE};
 use crate::placement::{KeyPreparers, PlacedKey, Placement, PlacementError, SaKey};
 use crate::rings::job_id;
+use crate::scheduler::{Scheduler, SchedulerSettings};
 use testudo_crypto::{Direction, Engine, Job, JobStatus, KeyId, Offload, OffloadState, SaFacts, Suite};
 use testudo_ipsec::{Moment, SaRef};
 use testudo_packet::{DropReason, Pool};
@@ -55,6 +58,9 @@ pub(crate) struct Dispatcher {
     suites: SuiteRanks,
     /// Whether the first engine of any SA prefers bursts for its suite.
     prefers_bursts: bool,
+    /// Where engines want more than bursts.
+    scheduler: Option<Box<Scheduler>>,
+    settings: SchedulerSettings,
 }
 
 impl Dispatcher {
@@ -62,6 +68,8 @@ impl Dispatcher {
     pub(crate) fn new(engines: Vec<Box<dyn Engine>>, buffers: usize) -> Self {
         let placement = Placement::new(engines);
         let queues = (0..placement.len()).map(|_| Vec::new()).collect();
+        let settings = SchedulerSettings::default();
+        let scheduler = Scheduler::new(placement.engines(), &settings, Formation::default());
         Self {
             placement,
             in_flight: InFlight::default(),
@@ -73,11 +81,16 @@ impl Dispatcher {
             arranger: Arranger::default(),
             suites: SuiteRanks::default(),
             prefers_bursts: false,
+            scheduler,
+            settings,
         }
     }
 
     pub(crate) fn set_formation(&mut self, formation: Formation) {
         self.arranger.formation = formation;
+        if let Some(scheduler) = &mut self.scheduler {
+            scheduler.set_formation(formation);
+        }
     }
 
     /// Whether jobs should be gathered over several batches, as far as packets are there, before they are
@@ -137,7 +150,15 @@ impl Dispatcher {
     fn first_of(&mut self, key: SaKey, suite_rank: u8) -> First {
         let Some((engine, id)) = self.placement.engine_for(key, 0) else { return NOWHERE };
         let suite = self.suites.suite(suite_rank);
-        self.prefers_bursts |= suite.is_some_and(|suite| self.placement.prefers_bursts(engine, suite));
+        match (suite, self.scheduler.as_mut().and_then(|scheduler| scheduler.of(engine))) {
+            (None, _) => {}
+            (Some(suite), None) => {
+                self.prefers_bursts |= self.placement.profile(engine, suite).depth_jobs > 1
+            }
+            (Some(suite), Some(gathering)) => {
+                gathering.bins.set_cost(suite_rank, self.placement.profile(engine, suite).byte_ps);
+            }
+        }
         (u32::try_from(engine).unwrap_or(NO_ENGINE), id)
     }
 
@@ -409,14 +430,19 @@ impl Dispatcher {
                 self.in_flight.came_late(engine, polled.len());
                 polled.clear();
             }
+            let mut ended = 0;
             for job in polled.drain(..) {
                 // An engine may only give back what it holds: a job comes back once, under its own id.
                 if let Some(taken) = self.lanes.give_back(engine, job_id(&job)) {
                     self.in_flight.give_back(taken);
+                    ended += 1;
                     self.ended(job, engine, released);
                 }
             }
             self.polled = polled;
+            if !is_withdrawn && self.scheduler.is_some() {
+                self.serve_bins(engine, ended, now, released);
+            }
             if has_period_ended && self.is_out_of_patience(engine) {
                 given_up += self.withdraw(engine, released);
             }
@@ -444,6 +470,7 @@ impl Dispatcher {
         let packets = self.in_flight.give_up(engine);
         let lost = self.lanes.give_up(engine, released);
         debug_assert_eq!(packets, lost);
+        self.empty_bins(engine, released);
         self.withdrawals.push(Withdrawal { engine: self.placement.name(engine), packets });
         packets
     }
@@ -478,7 +505,11 @@ impl Dispatcher {
     /// Submits all of `jobs` to one engine and passes on what it does not take or fails at.
     fn run(&mut self, engine: usize, jobs: &mut Vec<Job>, released: &mut Vec<Job>) {
         // It may have been taken out of service while these were queued.
-        let taken = if self.placement.is_withdrawn(engine) { 0 } else { self.offer(engine, jobs) };
+        let is_withdrawn = self.placement.is_withdrawn(engine);
+        if self.scheduler.is_some() && !is_withdrawn && self.gather(engine, jobs, released) {
+            return;
+        }
+        let taken = if is_withdrawn { 0 } else { self.offer(engine, jobs) };
         self.settle(engine, taken, jobs, released);
     }
 

@@ -54,18 +54,20 @@ impl Taken {
 /// How much engines hold, and for how long.
 #[derive(Debug, Default)]
 pub(crate) struct InFlight {
-    /// The sum of all counts.
+    /// The sum of all counts, and jobs that wait in bins.
     jobs: usize,
     counts: [[usize; COUNTS]; MAX_ENGINES],
     /// Index of the current period's count.
     period: usize,
     began: Moment,
+    /// The last moment that was noted while anything was in flight.
+    noted: Moment,
     /// Jobs that each engine held when it was taken out of service and has not given back.
     given_up: [usize; MAX_ENGINES],
 }
 
 impl InFlight {
-    /// Jobs that engines in service hold.
+    /// Jobs that engines in service hold or that wait in bins for them.
     pub(crate) fn len(&self) -> usize {
         self.jobs
     }
@@ -85,12 +87,28 @@ impl InFlight {
     /// Notes the time; `true` when a period has ended. At most one ends with each call: time without polls is
     /// not held against an engine, which had no chance to give anything back.
     pub(crate) fn advance(&mut self, now: Moment) -> bool {
+        self.noted = now;
         let has_ended = now.since(self.began) >= PERIOD;
         if has_ended {
             self.began = now;
             self.period = (self.period + 1) % COUNTS;
         }
         has_ended
+    }
+
+    /// The last moment that was noted.
+    pub(crate) fn now(&self) -> Moment {
+        self.noted.max(self.began)
+    }
+
+    /// A job waits in a bin.
+    pub(crate) fn gather(&mut self) {
+        self.jobs += 1;
+    }
+
+    /// Jobs leave their bins.
+    pub(crate) fn leave_bins(&mut self, jobs: usize) {
+        self.jobs -= jobs;
     }
 
     /// An engine takes a job.

@@ -40,7 +40,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use testudo_crypto::{
     Direction, Engine, EngineError, Job, KeyId, KeyMaterial, KeyPreparer, KeyTable, Offload, OffloadState,
-    PreparedKey, SaFacts, Suite,
+    PreparedKey, Profile, SaFacts, Suite,
 };
 
 /// Whose table of keys it is.
@@ -346,8 +346,20 @@ impl Placement {
         self.engines.get_mut(engine).map_or(0, |e| e.submit(jobs).min(jobs.len()))
     }
 
-    pub(crate) fn prefers_bursts(&self, engine: usize, suite: Suite) -> bool {
-        self.engines.get(engine).is_some_and(|e| e.profile(suite).depth_jobs > 1)
+    pub(crate) fn engines(&self) -> impl Iterator<Item = &dyn Engine> {
+        self.engines.iter().map(|engine| engine.as_ref())
+    }
+
+    /// What an engine says of a suite.
+    pub(crate) fn profile(&self, engine: usize, suite: Suite) -> Profile {
+        self.engines.get(engine).map(|e| e.profile(suite)).unwrap_or_default()
+    }
+
+    /// Has an engine begin with what it was given.
+    pub(crate) fn flush(&mut self, engine: usize) {
+        if let Some(engine) = self.engines.get_mut(engine) {
+            engine.flush();
+        }
     }
 
     /// Whether an engine does this suite's jobs over chains. One that keeps jobs is given none: what it keeps

@@ -36,15 +36,15 @@ pub fn candidates(names: &[String], configuration: &Configuration) -> Vec<Candid
     let (device, start) = (configuration.cryptodev.clone(), eal::start(configuration));
     let open = |device| Box::new(move || open(&device, start.clone()));
     let cryptodev = device.map(|device| Candidate { name: CRYPTODEV, open: open(device) });
-    let gpu = gpu(&configuration.gpu);
+    let gpu = gpu(&configuration.gpu, configuration.scheduler.chunk);
     let gpu = Candidate { name: GPU, open: Box::new(move || testudo_engine_gpu::open(&gpu)) };
     let mut all: Vec<Candidate> = known().into_iter().chain(cryptodev).chain([gpu]).collect();
     let mut take = |name: &String| Some(all.swap_remove(all.iter().position(|c| c.name == name)?));
     names.iter().filter_map(&mut take).collect()
 }
 
-/// What the engine is told of `[engine.gpu]`.
-fn gpu(section: &Gpu) -> GpuConfig {
+/// What the engine is told of `[engine.gpu]`, and of the scheduler's chunk.
+fn gpu(section: &Gpu, batch_jobs: usize) -> GpuConfig {
     let api = match section.api {
         None => Api::Any,
         Some(GpuApi::OpenCl) => Api::OpenCl,
@@ -52,7 +52,7 @@ fn gpu(section: &Gpu) -> GpuConfig {
     };
     let devices = section.devices.map_or(Devices::All, |count| Devices::Number(count.into()));
     let Gpu { device, nvrtc, .. } = section.clone();
-    GpuConfig { api, device, devices, nvrtc, ..GpuConfig::default() }
+    GpuConfig { api, device, devices, nvrtc, batch_jobs, ..GpuConfig::default() }
 }
 
 /// The order of engines: as the configuration names them, else the fastest first.

@@ -112,6 +112,7 @@ fn start(
     }
     let pool = devices::buffers::offline(&loaded.configuration).with_journal(Box::new(notes.clone()));
     let mut worker = Worker::new(pair, pool, engines, Box::default());
+    worker.set_scheduler(&loaded.configuration.scheduler);
     let empty = InstalledTunnels::empty(loaded.configuration.clone());
     let (update, mut installed, _) =
         empty.plan(loaded, &Numbers::KnownAnswers).map_err(failure(Kind::State))?;

@@ -40,6 +40,7 @@ mod policy_index;
 mod populate;
 mod port_kind;
 mod quantity;
+mod scheduler;
 mod selector;
 mod shadow;
 mod sizes;
@@ -208,6 +209,7 @@ fn read_document(
     let gateway = gateway::read_gateway(gateway, walker, base);
     let named = gateway.as_ref().map(|gateway| gateway.engines.as_slice());
     let (cryptodev, gpu) = engine::read_engine(&mut root, walker, named);
+    let scheduler = scheduler::read_scheduler(&mut root, walker);
     let ike = root.table(walker, "ike").map(|section| ike::read_ike(section, walker, base));
     let mut ports = section(&mut root, walker, "port", "[port.protected] and [port.unprotected]");
     let protected = section(&mut ports, walker, "protected", "[port.protected]");
@@ -257,6 +259,7 @@ fn read_document(
         gateway,
         cryptodev,
         gpu,
+        scheduler,
         ike,
         protected,
         unprotected: unprotected.value,

@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use testudo_crypto::{NonceRule, Suite};
+use testudo_gateway::SchedulerSettings;
 use testudo_ipsec::{
     Directions, Dscp, Encapsulation, Fragmentation, IpsecProtocol, Lifetime, Limits, Mode, PacketRules,
     PopulateFlags, ReplayWindow, Selector, Shape,
@@ -27,6 +28,8 @@ pub struct Configuration {
     pub cryptodev: Option<Cryptodev>,
     /// `[engine.gpu]`, or what it is without it.
     pub gpu: Gpu,
+    /// `[scheduler]`, or what it is without it.
+    pub scheduler: SchedulerSettings,
     /// `[ike]`; `None` where keys are typed in alone.
     pub ike: Option<Ike>,
     /// `[port.protected]`

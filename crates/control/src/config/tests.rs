@@ -5,6 +5,7 @@ mod fast_ports;
 mod groups;
 mod interfaces;
 mod populate;
+mod scheduler;
 mod selectors;
 mod vpe;
 mod workers;

@@ -233,6 +233,7 @@ fn make_workers(parts: Vec<WorkerParts>, configuration: &Configuration) -> io::R
         let mut worker = Worker::new(ports, pool, engines, Box::default());
         worker.set_role(role);
         worker.seed_identifications(random_seed()?);
+        worker.set_scheduler(&configuration.scheduler);
         worker.set_offload_mode(offload::mode(configuration));
         worker.set_audit(configuration.gateway.audit != AuditTarget::Off);
         if number != leader {

@@ -67,6 +67,9 @@ pub(super) fn refuse_what_needs_a_restart(old: &Configuration, new: &Configurati
     if old.gpu != new.gpu {
         return restart("[engine.gpu]");
     }
+    if old.scheduler != new.scheduler {
+        return restart("[scheduler]");
+    }
     if old.ike != new.ike {
         return restart("[ike]");
     }

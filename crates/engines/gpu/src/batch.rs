@@ -2,7 +2,6 @@
 
 use crate::device::{BIN_WORDS, JOB_WORDS, Launch};
 use crate::place::{MARK_WORD, Placed};
-use std::cmp::Reverse;
 use std::time::Instant;
 use testudo_crypto::Job;
 
@@ -13,8 +12,6 @@ pub(crate) struct Batch {
     /// Jobs that are not given back yet.
     jobs: Vec<Option<Job>>,
     placed: Vec<Placed>,
-    /// The jobs' places, in the order of the plan.
-    order: Vec<usize>,
     /// How much of the arena is in use, in bytes.
     pub arena_bytes: usize,
     /// How many jobs were given back.
@@ -33,7 +30,6 @@ impl Batch {
             index,
             jobs: Vec::with_capacity(jobs),
             placed: Vec::with_capacity(jobs),
-            order: Vec::with_capacity(jobs),
             arena_bytes: 0,
             given_back: 0,
             mark: 0,
@@ -78,29 +74,24 @@ impl Batch {
     pub(crate) fn clear(&mut self) {
         self.jobs.clear();
         self.placed.clear();
-        self.order.clear();
         (self.arena_bytes, self.given_back) = (0, 0);
     }
 
-    /// Writes the plan: jobs by kind, the longest first, in bins of one kind and up to `lanes` jobs. `None`
-    /// if the plan is too short.
+    /// Writes the plan: bins of one kind and up to `lanes` jobs, in the order in which jobs came. `None` if
+    /// the plan is too short.
     pub(crate) fn plan(&mut self, mark: u32, lanes: usize, plan: &mut [u32]) -> Option<Launch> {
         self.mark = mark;
-        self.order.clear();
-        self.order.extend(0..self.placed.len());
-        let placed = &self.placed;
-        self.order.sort_unstable_by_key(|n| (placed[*n].work.kind, Reverse(placed[*n].bytes)));
-        let same_kind = |a: &usize, b: &usize| placed[*a].work.kind == placed[*b].work.kind;
-        let bins = || self.order.chunk_by(same_kind).flat_map(|kind| kind.chunks(lanes.max(1)));
+        let same_kind = |a: &Placed, b: &Placed| a.work.kind == b.work.kind;
+        let bins = || self.placed.chunk_by(same_kind).flat_map(|kind| kind.chunks(lanes.max(1)));
         let count = bins().count();
         let mut at = count * BIN_WORDS;
         for (bin, jobs) in bins().enumerate() {
-            let kind = placed[*jobs.first()?].work.kind;
+            let kind = jobs.first()?.work.kind;
             let words = [kind, u32::try_from(at).ok()?, u32::try_from(jobs.len()).ok()?, 0];
             plan.get_mut(bin * BIN_WORDS..)?.first_chunk_mut().map(|to| *to = words)?;
             for job in jobs {
                 let to: &mut [u32; JOB_WORDS] = plan.get_mut(at..)?.first_chunk_mut()?;
-                *to = placed[*job].words;
+                *to = job.words;
                 to[MARK_WORD] = mark;
                 at += JOB_WORDS;
             }

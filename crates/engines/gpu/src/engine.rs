@@ -19,8 +19,11 @@ pub(crate) const UNDER_WAY: usize = 2;
 /// How long the first job of a batch may wait for its end, before the launch and after it. The gateway waits
 /// a second, and gives the job up then: before, the next engine can still do it.
 const PATIENCE: Duration = Duration::from_millis(750);
-/// Jobs that the engine wants at a time.
-const PREFERRED_BURST: usize = 64;
+/// What is expected of a device before anything was measured: how long a launch is away, what it costs, and
+/// what a byte does on its way there and back (PCIe 4.0, 16 lanes).
+const LATENCY_NS: u64 = 50_000;
+const LAUNCH_NS: u64 = 20_000;
+const BUS_PS: u64 = 80;
 
 /// A key that the device holds.
 struct Key {
@@ -39,7 +42,7 @@ pub(crate) struct GpuEngine {
     free: Vec<Batch>,
     /// The batch that gathers jobs.
     open: Option<Batch>,
-    /// Batches that the device has, or whose jobs are being given back: the first.
+    /// Batches that are with the device, or whose jobs are being given back: the first.
     under_way: VecDeque<Batch>,
     /// Whether the first has ended.
     first_is_done: bool,
@@ -47,6 +50,8 @@ pub(crate) struct GpuEngine {
     /// Why the device is out of service.
     broken: Option<String>,
     patience: Duration,
+    /// Jobs of a batch at most.
+    batch_jobs: usize,
 }
 
 impl GpuEngine {
@@ -64,6 +69,7 @@ impl GpuEngine {
             mark: 0,
             broken: None,
             patience: PATIENCE,
+            batch_jobs: sizes.batch_jobs,
         }
     }
 
@@ -253,14 +259,22 @@ impl Engine for GpuEngine {
             }
             taken += 1;
         }
-        if self.under_way.len() < UNDER_WAY {
-            self.launch();
-        }
         taken
     }
 
-    fn profile(&self, _: Suite) -> Profile {
-        Profile { under_way: UNDER_WAY, ..Profile::of_depth(PREFERRED_BURST) }
+    fn flush(&mut self) {
+        self.launch();
+    }
+
+    fn profile(&self, suite: Suite) -> Profile {
+        let steps = Work::of(suite, Direction::Seal).map_or(0, |work| work.steps_per_byte());
+        Profile {
+            fixed_ns: LAUNCH_NS,
+            byte_ps: BUS_PS + steps,
+            latency_ns: LATENCY_NS,
+            depth_jobs: self.batch_jobs.min(Profile::MAX_DEPTH_JOBS),
+            under_way: UNDER_WAY,
+        }
     }
 
     fn poll(&mut self, done: &mut Vec<Job>, max: usize) {
@@ -269,9 +283,6 @@ impl Engine for GpuEngine {
             let Some(job) = self.give_back() else { break };
             done.push(job);
             left -= 1;
-        }
-        if self.under_way.len() < UNDER_WAY {
-            self.launch();
         }
     }
 

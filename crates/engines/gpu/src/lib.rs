@@ -6,12 +6,13 @@
 //!          plan: bins, each with the jobs of one kind  ─┴─► device ─► poll: compared, copied back ─► Job
 //! ```
 //!
-//! **Bins.** A launch serves every suite: jobs are sorted by kind (cipher, integrity algorithm, direction,
-//! length of the key), the longest first, and cut into bins of as many as a work-group has lanes. A group has
-//! one kind and packets of similar length, so that its lanes end together (PIPSEA 3.2).
+//! **Bins.** A launch serves every suite: jobs of one kind (cipher, integrity algorithm, direction, length of
+//! the key) that come one after the other are cut into bins of as many as a work-group has lanes. The
+//! gateway's packet scheduler submits jobs sorted by suite and length, so that a group's lanes end together
+//! (PIPSEA 3.2); others get the same answers from more bins.
 //!
-//! **Batches.** Two are with the device at a time; meanwhile jobs gather in the next one. It goes when one of
-//! the two comes back, or when it is full. While the device idles each `submit` is a batch.
+//! **Batches.** Two are with the device at a time, one being copied while another is computed. A batch goes
+//! when it is full or flushed; while two are away no job is taken.
 //!
 //! **Nothing is believed.** Packets are copied, and copied back only when all is right: ICVs are compared
 //! here, in constant time, and if anything goes wrong the packet stays as it was. Each job has a mark,

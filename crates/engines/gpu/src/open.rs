@@ -66,7 +66,7 @@ impl GpuConfig {
         let jobs = self.batch_jobs.max(1);
         // One of the longest packets must fit.
         let arena_bytes = jobs.saturating_mul(2048).max(2 * MAX_TEXT_BYTES).next_multiple_of(4096);
-        Sizes { batches: UNDER_WAY + 1, batch_jobs: jobs, arena_bytes, keys: self.keys.max(1) }
+        Sizes { batches: UNDER_WAY, batch_jobs: jobs, arena_bytes, keys: self.keys.max(1) }
     }
 }
 

@@ -12,8 +12,6 @@ const ALIGNMENT: usize = 16;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Placed {
     pub work: Work,
-    /// Bytes that the device goes through: what jobs are sorted by.
-    pub bytes: usize,
     /// The job for the kernel; its mark is set by the launch.
     pub words: [u32; JOB_WORDS],
     /// Where the text is in the arena, its length, and where the digest is.
@@ -71,7 +69,6 @@ pub(crate) fn lay_out(
     words.iter_mut().zip(head.into_iter().chain(nonce)).for_each(|(to, from)| *to = from);
     Ok(Placed {
         work: *work,
-        bytes: laid.bytes,
         words,
         text_at: start + laid.text_at,
         text_bytes: laid.text_bytes,

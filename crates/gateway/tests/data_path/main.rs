@@ -53,6 +53,7 @@ mod resync;
 mod roaming;
 mod roles;
 mod rubbish;
+mod scheduler;
 mod source_routes;
 mod stages;
 mod suites;

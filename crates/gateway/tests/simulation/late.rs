@@ -7,8 +7,10 @@ use crate::support::random::seed;
 use crate::support::suites::of_each_layout;
 use crate::{Scenario, name, run};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 use testudo_crypto::Engine;
 use testudo_engine_late::{LateConfig, Order};
+use testudo_gateway::SchedulerSettings;
 use testudo_packet::DropReason;
 use testudo_wire::ip::Version;
 
@@ -27,6 +29,7 @@ fn scenarios() -> Vec<Scenario> {
                 lease_block: 1_000,
                 restarts: true,
                 keeps: false,
+                scheduler: SchedulerSettings::default(),
             });
         }
     }
@@ -35,7 +38,28 @@ fn scenarios() -> Vec<Scenario> {
 
 /// Runs every scenario on a late engine with the portable one as the fallback.
 fn run_late(test: &str, config: impl Fn(u64) -> LateConfig, fails_midway: bool) {
-    for scenario in scenarios() {
+    run_all(test, scenarios(), config, fails_midway);
+}
+
+/// The same with the packet scheduler in the middle: chunks, bins and bounds are so small that bins are full,
+/// packets are left over, and some wait too long.
+fn scheduled() -> Vec<Scenario> {
+    let small = |(number, scenario): (usize, Scenario)| {
+        let (chunk, bins) = [(32, 4), (64, 16), (16, 2)][number % 3];
+        let range_bytes = [64, 256, 512, 1536][number % 4];
+        let latency = Duration::from_millis([1, 3, 30][number / 3 % 3]);
+        Scenario { scheduler: SchedulerSettings { chunk, bins, range_bytes, latency }, ..scenario }
+    };
+    scenarios().into_iter().enumerate().map(small).collect()
+}
+
+/// Jobs that such an engine wants.
+fn deep(config: LateConfig) -> LateConfig {
+    LateConfig { depth_jobs: 4096, ..config }
+}
+
+fn run_all(test: &str, all: Vec<Scenario>, config: impl Fn(u64) -> LateConfig, fails_midway: bool) {
+    for scenario in all {
         let alive: Arc<Mutex<Vec<SharedEngine>>> = Arc::default();
         let mut equip = |seed, port| {
             let late = SharedEngine::new(config(seed));
@@ -79,17 +103,43 @@ fn an_engine_with_a_short_queue_hands_over_what_it_cannot_take() {
     run_late("an_engine_with_a_short_queue", config, false);
 }
 
+#[test]
+fn a_deep_engine_loses_nothing_and_keeps_the_order() {
+    run_all("a_deep_engine_loses", scheduled(), |seed| deep(LateConfig::reliable(seed)), false);
+}
+
+#[test]
+fn an_unreliable_deep_engine_with_a_short_queue_loses_nothing_and_keeps_the_order() {
+    let config =
+        |seed| deep(LateConfig { queue_jobs: 20, order: Order::Any, ..LateConfig::unreliable(seed) });
+    run_all("an_unreliable_deep_engine", scheduled(), config, false);
+}
+
+#[test]
+fn a_deep_engine_that_dies_midway_loses_nothing() {
+    run_all("a_deep_engine_that_dies", scheduled(), |seed| deep(LateConfig::reliable(seed)), true);
+}
+
 /// One job in a hundred is kept. Half-way through, when both gateways have taken their engines out of
 /// service, all kept jobs are given back.
 #[test]
 fn an_engine_that_keeps_jobs_stops_no_tunnel_and_nothing_comes_twice() {
-    for scenario in scenarios() {
+    run_keeping("an_engine_that_keeps_jobs", scenarios(), |config| config);
+}
+
+#[test]
+fn a_deep_engine_that_keeps_jobs_stops_no_tunnel_and_nothing_comes_twice() {
+    run_keeping("a_deep_engine_that_keeps_jobs", scheduled(), deep);
+}
+
+fn run_keeping(test: &str, all: Vec<Scenario>, change: fn(LateConfig) -> LateConfig) {
+    for scenario in all {
         let scenario = Scenario { restarts: false, keeps: true, ..scenario };
         let (alive, mut kept): (Arc<Mutex<Vec<SharedEngine>>>, _) = (Arc::default(), 0);
         let list = || alive.lock().expect("the list");
         let mut equip = |seed, port| {
             let config = LateConfig { kept_per_million: 10_000, ..LateConfig::unreliable(seed) };
-            let late = SharedEngine::new(config);
+            let late = SharedEngine::new(change(config));
             list().push(late.clone());
             Equipment { engines: late.before_portable(), port }
         };
@@ -97,7 +147,7 @@ fn an_engine_that_keeps_jobs_stops_no_tunnel_and_nothing_comes_twice() {
             kept = list().iter().map(|engine| engine.in_flight()).sum();
             list().iter().for_each(|engine| engine.engine().give_back_kept());
         };
-        let outcome = run("an_engine_that_keeps_jobs", &scenario, &mut equip, give_back);
+        let outcome = run(test, &scenario, &mut equip, give_back);
         assert!(outcome.delivered * 2 > outcome.sent, "{}: {outcome:?}", name(&scenario));
         assert_eq!(outcome.withdrawn_midway, 2, "{}: {outcome:?}", name(&scenario));
         let lost = outcome.refused.get(&DropReason::EngineFault).copied().unwrap_or(0);

@@ -34,6 +34,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use support::TunnelSpec;
 use support::random::seed;
 use testudo_crypto::Suite;
+use testudo_gateway::SchedulerSettings;
 use testudo_ipsec::IpsecProtocol;
 use testudo_packet::DropReason;
 use testudo_wire::ip::Version;
@@ -66,6 +67,7 @@ fn scenarios(suite: Suite) -> Vec<Scenario> {
                         lease_block: if esn { [150, 1_000, 100_000][number as usize % 3] } else { 150 },
                         restarts: number % 4 != 3,
                         keeps: false,
+                        scheduler: SchedulerSettings::default(),
                     });
                 }
             }

@@ -42,6 +42,7 @@ fn scenarios() -> Vec<Scenario> {
         lease_block: 1_000,
         restarts: true,
         keeps: false,
+        scheduler: testudo_gateway::SchedulerSettings::default(),
     };
     of.into_iter().enumerate().map(scenario).collect()
 }

@@ -22,6 +22,7 @@ use fastrand::Rng;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::Duration;
 use testudo_crypto::Engine;
+use testudo_gateway::SchedulerSettings;
 use testudo_ipsec::{IpsecProtocol, ReplayWindow};
 use testudo_packet::{DropReason, Port};
 
@@ -45,6 +46,8 @@ pub struct Scenario {
     /// Engines keep jobs for good. (Then without restarts, which would skip numbers: a gap in the numbers
     /// means lost packets.)
     pub keeps: bool,
+    /// How packets are gathered for engines that want many.
+    pub scheduler: SchedulerSettings,
 }
 
 /// What a gateway has besides its links.
@@ -128,6 +131,7 @@ fn start_gateway(
     links: (PortHandle, PortHandle),
     store: &mut LeaseTwin,
     windows: &[Option<Vec<u8>>],
+    scheduler: &SchedulerSettings,
     equip: impl FnOnce(Box<dyn Port>) -> Equipment,
 ) -> Gateway {
     let policies = specs.iter().flat_map(|s| s.policies(side)).collect();
@@ -136,6 +140,7 @@ fn start_gateway(
         (engines, port)
     };
     let mut gateway = Gateway::equipped(links.0, links.1, policies, PoolSize(4096, 2048), equip);
+    gateway.worker.set_scheduler(scheduler);
     for (spec, window) in specs.iter().zip(windows) {
         gateway.install(spec.install(side, store, window.clone()));
     }
@@ -265,7 +270,8 @@ impl<'a> Pair<'a> {
             let store = &mut stores[index_of(side)];
             specs.iter().for_each(|s| store.begin_at(s.spi_from(side), first));
             let links = (PortHandle::default(), PortHandle::default());
-            start_gateway(side, &specs, links, store, &[window.clone(), window.clone()], |port| {
+            let windows = [window.clone(), window.clone()];
+            start_gateway(side, &specs, links, store, &windows, &scenario.scheduler, |port| {
                 equip(random.u64(..), port)
             })
         });
@@ -541,7 +547,8 @@ impl<'a> Pair<'a> {
         let windows = &self.saved_windows[index_of(side)];
         let store = &mut self.stores[index_of(side)];
         let equip = |port| (self.equip)(seed, port);
-        self.gateways[index_of(side)] = start_gateway(side, &specs, links, store, windows, equip);
+        let scheduler = &self.scenario.scheduler;
+        self.gateways[index_of(side)] = start_gateway(side, &specs, links, store, windows, scheduler, equip);
     }
 
     fn note_refusals(&mut self, side: Side) {

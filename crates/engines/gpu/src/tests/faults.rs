@@ -33,6 +33,7 @@ fn jobs(key: KeyId, count: u32) -> Vec<Job> {
 fn all(engine: &mut GpuEngine) -> Vec<Job> {
     let mut done = Vec::new();
     let start = Instant::now();
+    engine.flush();
     while engine.in_flight() > 0 && start.elapsed() < Duration::from_secs(20) {
         engine.poll(&mut done, 5);
     }
@@ -103,13 +104,12 @@ fn a_removed_key_does_its_last_jobs_and_is_zeroed_on_the_device() {
     let mut engine = engine(&faults);
     Faults::set(&faults.hangs);
     let key = engine.install(&material(), Direction::Seal).unwrap();
-    // The third batch waits, since two are with the device.
-    for count in [2, 2, 2] {
-        assert_eq!(engine.submit(&mut jobs(key, count)), count as usize);
-    }
-    assert_eq!(faults.launches.load(Ordering::Relaxed), 2);
+    assert_eq!(engine.submit(&mut jobs(key, 3)), 3);
+    engine.flush();
+    assert_eq!(engine.submit(&mut jobs(key, 3)), 3);
+    assert_eq!(faults.launches.load(Ordering::Relaxed), 1, "the second waits for more");
     engine.remove(key);
-    assert_eq!(faults.launches.load(Ordering::Relaxed), 3);
+    assert_eq!(faults.launches.load(Ordering::Relaxed), 2);
     assert!(faults.keys.lock().unwrap().iter().all(|word| *word == 0));
     faults.hangs.store(false, Ordering::Relaxed);
     let done = all(&mut engine);
@@ -117,10 +117,10 @@ fn a_removed_key_does_its_last_jobs_and_is_zeroed_on_the_device() {
     assert!(done.iter().all(|job| job.buffer.bytes() == done[0].buffer.bytes()));
 }
 
-/// While the device is busy jobs gather, and a batch that is full goes; more than it has room for stay the
+/// Jobs gather until they are flushed, and a batch that is full goes; while two are away all others stay the
 /// caller's.
 #[test]
-fn jobs_gather_while_the_device_is_busy() {
+fn jobs_gather_until_they_are_flushed() {
     let faults = Arc::new(Faults::default());
     let mut engine = engine(&faults);
     Faults::set(&faults.hangs);
@@ -129,14 +129,20 @@ fn jobs_gather_while_the_device_is_busy() {
     for _ in 0..200 {
         taken += u32::try_from(engine.submit(&mut [job(key, taken)])).unwrap();
     }
-    // Two of one job each, and one of 48.
-    assert_eq!((taken, faults.launches.load(Ordering::Relaxed)), (50, 3));
+    // Two of 48.
+    assert_eq!((taken, faults.launches.load(Ordering::Relaxed)), (96, 2));
+    engine.flush();
+    assert_eq!(faults.launches.load(Ordering::Relaxed), 2, "nothing has gathered");
     let mut left = [job(key, 0)];
     assert_eq!((engine.submit(&mut left), left[0].status), (0, JobStatus::Pending));
     faults.hangs.store(false, Ordering::Relaxed);
     let done = all(&mut engine);
     assert!(done.iter().zip(0..).all(|(job, ticket)| job.ticket == ticket && job.status == JobStatus::Done));
-    assert_eq!(done.len(), 50);
+    assert_eq!(done.len(), 96);
+    assert_eq!(engine.submit(&mut jobs(key, 5)), 5);
+    assert_eq!(faults.launches.load(Ordering::Relaxed), 2);
+    engine.flush();
+    assert_eq!(faults.launches.load(Ordering::Relaxed), 3);
 }
 
 /// The gateway counts from then, too, however late the launch.
@@ -147,13 +153,11 @@ fn a_batch_waits_from_its_first_packet_on() {
     Faults::set(&faults.hangs);
     let key = engine.install(&material(), Direction::Seal).unwrap();
     let submit = |engine: &mut GpuEngine| assert_eq!(engine.submit(&mut [job(key, 0)]), 1);
-    submit(&mut engine);
-    submit(&mut engine);
     let before = Instant::now();
     submit(&mut engine);
     let after = Instant::now();
-    assert_eq!(faults.launches.load(Ordering::Relaxed), 2, "the third gathers");
-    while faults.launches.load(Ordering::Relaxed) == 2 {
+    assert_eq!(faults.launches.load(Ordering::Relaxed), 0, "it gathers");
+    while faults.launches.load(Ordering::Relaxed) == 0 {
         submit(&mut engine);
     }
     let since = engine.last_waits_since().unwrap();

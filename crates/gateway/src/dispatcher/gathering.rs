@@ -1,0 +1,98 @@
+//! Jobs for deep engines, by way of the packet scheduler ([`scheduler`](crate::scheduler)).
+
+use super::Dispatcher;
+use crate::scheduler::{Due, Gathering, Scheduler, SchedulerSettings};
+use testudo_crypto::{Job, JobStatus};
+use testudo_ipsec::Moment;
+
+impl Dispatcher {
+    /// How jobs are gathered from now on. To be called before any job is submitted.
+    pub(crate) fn set_scheduler(&mut self, settings: &SchedulerSettings) {
+        self.settings = *settings;
+        self.scheduler = Scheduler::new(self.placement.engines(), settings, self.arranger.formation);
+    }
+
+    fn gathering(&mut self, engine: usize) -> Option<&mut Gathering> {
+        self.scheduler.as_mut()?.of(engine)
+    }
+
+    /// Gathers all of `jobs` for an engine, which is deep: `false` if it is not.
+    #[cold]
+    pub(super) fn gather(&mut self, engine: usize, jobs: &mut Vec<Job>, released: &mut Vec<Job>) -> bool {
+        if self.gathering(engine).is_none() {
+            return false;
+        }
+        let now = self.in_flight.now();
+        for job in jobs.drain(..) {
+            if let Err(job) = self.push(engine, job, now, released) {
+                // Bins and leftovers are full.
+                self.hand_over(job, engine, released);
+            }
+        }
+        true
+    }
+
+    /// Puts a job into its bin. If all are full, they go to the engine if that has room for them.
+    fn push(&mut self, engine: usize, job: Job, now: Moment, released: &mut Vec<Job>) -> Result<(), Job> {
+        let rank = self.lanes.of(&job).map(|lane| lane.suite_rank);
+        let Some(gathering) = self.gathering(engine) else { return Err(job) };
+        let label = gathering.bins.label(&job, rank);
+        let is_due = gathering.bins.is_full() && gathering.takes_chunk(now);
+        if is_due {
+            self.submit_chunk(engine, now, released);
+        }
+        let Some(gathering) = self.gathering(engine) else { return Err(job) };
+        gathering.bins.push(job, label, now)?;
+        self.in_flight.gather();
+        Ok(())
+    }
+
+    /// Does what is due for an engine that has given back `ended` jobs.
+    pub(super) fn serve_bins(&mut self, engine: usize, ended: usize, now: Moment, released: &mut Vec<Job>) {
+        let has_next = engine + 1 < self.placement.len();
+        let Some(gathering) = self.gathering(engine) else { return };
+        gathering.pipeline.ended(ended, now);
+        match gathering.due(now, has_next) {
+            Due::Nothing => {}
+            Due::Chunk => self.submit_chunk(engine, now, released),
+            Due::Spill(until) => self.spill(engine, until, released),
+        }
+    }
+
+    /// Submits what waits in bins, and flushes the engine. What it does not take goes to the next one.
+    fn submit_chunk(&mut self, engine: usize, now: Moment, released: &mut Vec<Job>) {
+        let Some(gathering) = self.gathering(engine) else { return };
+        let mut jobs = std::mem::take(&mut gathering.out);
+        gathering.bins.take(&mut jobs);
+        self.in_flight.leave_bins(jobs.len());
+        let taken = self.offer(engine, &mut jobs);
+        self.placement.flush(engine);
+        let is_under_way = |job: &&Job| job.status == JobStatus::Taken;
+        let under_way = jobs.iter().filter(is_under_way).count();
+        self.settle(engine, taken, &mut jobs, released);
+        if let Some(gathering) = self.gathering(engine) {
+            gathering.pipeline.submitted(under_way, now);
+            gathering.out = jobs;
+        }
+    }
+
+    /// Gives jobs that came at `until` or before to the next engine.
+    fn spill(&mut self, engine: usize, until: Moment, released: &mut Vec<Job>) {
+        let Some(gathering) = self.gathering(engine) else { return };
+        let mut jobs = std::mem::take(&mut gathering.out);
+        gathering.bins.take_until(until, &mut jobs);
+        self.in_flight.leave_bins(jobs.len());
+        jobs.drain(..).for_each(|job| self.hand_over(job, engine, released));
+        if let Some(gathering) = self.gathering(engine) {
+            gathering.out = jobs;
+        }
+    }
+
+    /// Gives all that waits for an engine that was taken out of service to the next one.
+    pub(super) fn empty_bins(&mut self, engine: usize, released: &mut Vec<Job>) {
+        self.spill(engine, Moment(std::time::Duration::MAX), released);
+        if let Some(gathering) = self.gathering(engine) {
+            gathering.pipeline.clear();
+        }
+    }
+}

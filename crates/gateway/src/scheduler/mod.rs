@@ -1,0 +1,142 @@
+//! The packet scheduler: gathers jobs for engines that want thousands of them at a time (paper 002, PIPSEA).
+//!
+//! ```text
+//!   jobs ─► waiting bins, leftovers ─(the engine has room)─► a chunk, longest first ─► engine: active bins
+//!                 │                                                                        │
+//!                 └─(bins are full, or a job has waited too long)─► next engine            └─► poll
+//! ```
+//!
+//! An engine whose [profile](testudo_crypto::Profile) asks for more jobs than a turn brings, and which does
+//! not end them inside `submit`, is deep: jobs for it are sorted into [bins](bins::Bins). They go to the
+//! engine together as soon as it works on fewer chunks than it could ([`pipeline`]): while the device is busy
+//! bins fill, and when it idles nobody waits. So chunks are as large as the load makes them, up to the
+//! configured size.
+//!
+//! **The bound.** A packet is to be away for its cryptography no longer than [`SchedulerSettings::latency`].
+//! A job waits in a bin for at most that bound, less what a chunk is expected to take; then it goes to the
+//! next engine, and so does a job that finds bins and leftovers full. Expected is what the profile says at
+//! first, and what chunks took as they end. An engine that has a chunk beyond the bound, and beyond twice of
+//! what was expected, gets no other before that ends. What an engine has taken cannot be taken back: later
+//! packets of the same SA wait for it, in their SA's order ([`rings`](crate::rings)), until it ends or the
+//! engine is given up ([`in_flight`](crate::in_flight)); those of other SAs pass.
+//!
+//! [`Formation`] says what bins are told apart by; without it there is one queue, cut into chunks.
+//!
+//! **Memory** is allocated when the settings are made: bins and leftovers each hold a chunk.
+
+mod bins;
+mod pipeline;
+mod settings;
+
+pub use settings::{SchedulerSettings, SettingsError};
+
+use crate::formation::Formation;
+use crate::worker::Worker;
+use bins::Bins;
+use pipeline::Pipeline;
+use testudo_crypto::{Engine, Job, Profile, Suite};
+use testudo_ipsec::Moment;
+
+/// Jobs that formation alone arranges: as many as a turn brings in a direction. An engine that wants more is
+/// deep.
+const TURN_JOBS: usize = 256;
+/// Bytes of text that a job has on average, before anything was measured.
+const MEAN_TEXT_BYTES: u64 = 512;
+
+impl Worker {
+    /// How jobs are gathered for engines that want thousands at a time; to be told before packets come.
+    pub fn set_scheduler(&mut self, settings: &SchedulerSettings) {
+        self.dispatcher.set_scheduler(settings);
+    }
+}
+
+/// What is to be done with the jobs that wait for an engine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Due {
+    /// They wait on, or there are none.
+    Nothing,
+    /// All of them go to the engine.
+    Chunk,
+    /// Those that came until then go to the next engine.
+    Spill(Moment),
+}
+
+/// What waits for one engine, and what it has.
+#[derive(Debug)]
+pub(crate) struct Gathering {
+    pub(crate) bins: Bins,
+    pub(crate) pipeline: Pipeline,
+    latency: std::time::Duration,
+    /// Jobs on their way out of the bins; empty between calls.
+    pub(crate) out: Vec<Job>,
+}
+
+impl Gathering {
+    fn new(settings: &SchedulerSettings, formation: Formation, profile: &Profile) -> Self {
+        let bins = Bins::new(settings, formation);
+        // Bins and leftovers may leave together.
+        let out = Vec::with_capacity(2 * bins.chunk());
+        let text_bytes = MEAN_TEXT_BYTES * u64::try_from(bins.chunk()).unwrap_or(u64::MAX);
+        Self { bins, pipeline: Pipeline::new(profile, text_bytes), latency: settings.latency, out }
+    }
+
+    /// What is due now. `has_next` says whether another engine can do what waits for too long.
+    pub(crate) fn due(&self, now: Moment, has_next: bool) -> Due {
+        let Some(oldest) = self.bins.oldest() else { return Due::Nothing };
+        if self.takes_chunk(now) {
+            return Due::Chunk;
+        }
+        let slack = self.latency.saturating_sub(self.pipeline.expected());
+        match now.since(oldest) >= slack && has_next {
+            true => Due::Spill(Moment(now.0.saturating_sub(slack))),
+            false => Due::Nothing,
+        }
+    }
+
+    /// Whether the engine would begin with a chunk now.
+    pub(crate) fn takes_chunk(&self, now: Moment) -> bool {
+        self.pipeline.has_room() && !self.pipeline.is_behind(now, self.latency)
+    }
+}
+
+/// The deep engines of a worker.
+#[derive(Debug)]
+pub(crate) struct Scheduler {
+    /// By the engine's index; `None` for those that are not deep.
+    engines: Vec<Option<Box<Gathering>>>,
+}
+
+impl Scheduler {
+    /// `None` if no engine is deep.
+    pub(crate) fn new<'e>(
+        engines: impl Iterator<Item = &'e dyn Engine>,
+        settings: &SchedulerSettings,
+        formation: Formation,
+    ) -> Option<Box<Self>> {
+        let gathering = |engine: &dyn Engine| {
+            let profile = deepest(engine)?;
+            Some(Box::new(Gathering::new(settings, formation, &profile)))
+        };
+        let engines: Vec<_> = engines.map(gathering).collect();
+        engines.iter().any(Option::is_some).then(|| Box::new(Self { engines }))
+    }
+
+    pub(crate) fn set_formation(&mut self, formation: Formation) {
+        self.engines.iter_mut().flatten().for_each(|gathering| gathering.bins.set_formation(formation));
+    }
+
+    /// What waits for an engine, if that is deep.
+    pub(crate) fn of(&mut self, engine: usize) -> Option<&mut Gathering> {
+        self.engines.get_mut(engine)?.as_deref_mut()
+    }
+}
+
+/// The profile of the suite that an engine wants the most jobs of, if it is deep.
+fn deepest(engine: &dyn Engine) -> Option<Profile> {
+    if engine.is_synchronous() {
+        return None;
+    }
+    let done = Suite::every().filter(|suite| engine.capability(*suite).is_some());
+    let deepest = done.map(|suite| engine.profile(suite)).max_by_key(|profile| profile.depth_jobs);
+    deepest.filter(|profile| profile.depth_jobs > TURN_JOBS)
+}
