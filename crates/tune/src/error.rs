@@ -1,0 +1,78 @@
+//! Why nothing, or not everything, could be done.
+
+use std::io;
+use std::path::PathBuf;
+
+/// Why a command failed. The text says what to do.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TuneError {
+    /// There is no such interface.
+    #[error("there is no interface '{0}' here: `ip link` lists those that there are")]
+    NoInterface(String),
+    /// The kernel does not answer about devices.
+    #[error("the kernel does not say what {interface} can: {source}")]
+    Ethtool {
+        /// The interface.
+        interface: String,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// Somebody else applies or undoes now.
+    #[error("another `testudo tune` is at work with {}: try again when it has ended", .0.display())]
+    Busy(PathBuf),
+    /// The state folder is not to be trusted.
+    #[error("{} {why}: originals are kept there, so it must be a folder of this user alone; name another with --state", path.display())]
+    Untrusted {
+        /// The folder, or a file in it.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+    /// A file of the state folder cannot be read as what it should be.
+    #[error("{}: {why}; nothing was changed", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// Reading or writing files of our own.
+    #[error("{action} {}: {source}", path.display())]
+    File {
+        /// What was tried.
+        action: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// The state folder has the originals of another network namespace.
+    #[error(
+        "the state of {0} is of another network namespace: run in that one, or name another folder with --state"
+    )]
+    OtherNamespace(String),
+    /// The unit is not installed.
+    #[error("testudo-tune@.service is not installed, so nothing would apply at boot: `make install`")]
+    NoUnit,
+    /// An interface that no unit can be named after.
+    #[error("no unit of systemd can be named after the interface '{0}'")]
+    UnitName(String),
+    /// Nothing was kept for the next boot.
+    #[error("nothing is kept for {0}: `testudo tune apply {0} --persist`")]
+    NotKept(String),
+    /// The measurement failed; what was applied stays.
+    #[error("measurement: {0}")]
+    Measurement(String),
+}
+
+impl TuneError {
+    /// An error of a file, for `map_err`.
+    pub(crate) fn file<E: Into<io::Error>>(
+        action: &'static str,
+        path: impl Into<PathBuf>,
+    ) -> impl FnOnce(E) -> Self {
+        let path = path.into();
+        move |error| Self::File { action, path, source: error.into() }
+    }
+}

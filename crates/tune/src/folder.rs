@@ -1,0 +1,314 @@
+//! The state folder: a journal for each interface, what is kept for the next boot, and the lock.
+//!
+//! ```text
+//!   INTERFACE.json       the journal
+//!   INTERFACE.kept       the options that `--persist` keeps
+//!   NAME.new             what is being written; it becomes NAME when it is complete and on disk
+//!   lock                 held by who applies or undoes
+//! ```
+//!
+//! Whoever can write here can have root change settings, so the folder must be of this user alone and no
+//! symbolic link, and neither may its files be. It is therefore not in the folder of the gateway, which has
+//! its own user.
+
+use crate::error::TuneError;
+use crate::journal::{Journal, Store};
+use crate::place::is_interface_name;
+use crate::plan::Options;
+use rustix::fs::{AtFlags, Dir, FileType, FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+/// Where it is unless told.
+pub const DEFAULT: &str = "/var/lib/testudo-tune";
+const LOCK: &str = "lock";
+const JOURNAL: &str = ".json";
+const KEPT: &str = ".kept";
+const NEW: &str = ".new";
+/// The longest file that is read: a journal has some ten entries of some hundred bytes for each queue.
+const MAX_BYTES: u64 = 4 << 20;
+
+/// The folder, locked.
+#[derive(Debug)]
+pub struct Folder {
+    path: PathBuf,
+    folder: OwnedFd,
+    _lock: OwnedFd,
+}
+
+impl Folder {
+    /// Opens the folder, which is made if it is not there, and takes the lock, which ends with the process.
+    ///
+    /// # Errors
+    /// It is a symbolic link or somebody else can write to it; another process has the lock.
+    pub fn open(path: &Path) -> Result<Self, TuneError> {
+        let made = std::fs::create_dir_all(path.parent().unwrap_or(path));
+        made.map_err(TuneError::file("make the folder of", path))?;
+        match rustix::fs::mkdir(path, Mode::RWXU) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(error) => return Err(TuneError::file("make", path)(error)),
+        }
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let folder = rustix::fs::open(path, flags, Mode::empty()).map_err(|error| match error {
+            Errno::LOOP | Errno::NOTDIR => untrusted(path, "is no folder"),
+            error => TuneError::file("open", path)(error),
+        })?;
+        trust(&folder, path)?;
+        let lock = open(&folder, path, LOCK, OFlags::RDWR | OFlags::CREATE)?;
+        match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Self { path: path.to_owned(), folder, _lock: lock }),
+            Err(Errno::WOULDBLOCK) => Err(TuneError::Busy(path.to_owned())),
+            Err(error) => Err(TuneError::file("lock", path.join(LOCK))(error)),
+        }
+    }
+
+    /// Keeps options for the next boot.
+    ///
+    /// # Errors
+    /// They cannot be written.
+    pub fn keep(&self, interface: &str, options: &Options) -> Result<(), TuneError> {
+        self.replace(&format!("{interface}{KEPT}"), options)
+    }
+
+    /// The options that were kept.
+    ///
+    /// # Errors
+    /// There are none, or they cannot be read.
+    pub fn kept(&self, interface: &str) -> Result<Options, TuneError> {
+        let kept = self.read(&format!("{interface}{KEPT}"))?;
+        kept.ok_or_else(|| TuneError::NotKept(interface.to_owned()))
+    }
+
+    /// Keeps no options any more.
+    ///
+    /// # Errors
+    /// They cannot be removed.
+    pub fn forget(&self, interface: &str) -> Result<(), TuneError> {
+        self.delete(&format!("{interface}{KEPT}"))
+    }
+
+    fn read<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>, TuneError> {
+        let path = self.path.join(name);
+        let file = match rustix::fs::openat(&self.folder, name, READ, Mode::empty()) {
+            Ok(file) => file,
+            Err(Errno::NOENT) => return Ok(None),
+            Err(Errno::LOOP) => return Err(untrusted(&path, "is a symbolic link")),
+            Err(error) => return Err(TuneError::file("open", path)(error)),
+        };
+        trust(&file, &path)?;
+        let mut text = String::new();
+        File::from(file)
+            .take(MAX_BYTES)
+            .read_to_string(&mut text)
+            .map_err(TuneError::file("read", path.clone()))?;
+        let read = serde_json::from_str(&text);
+        read.map(Some).map_err(|error| TuneError::Damaged { path, why: error.to_string() })
+    }
+
+    /// Writes a new file beside the old one, has it on disk, and puts it in its place.
+    fn replace<T: Serialize>(&self, name: &str, value: &T) -> Result<(), TuneError> {
+        let (new, path) = (format!("{name}{NEW}"), self.path.join(name));
+        let text = serde_json::to_vec_pretty(value)
+            .map_err(|error| TuneError::Damaged { path: path.clone(), why: error.to_string() })?;
+        // What a killed process has left is not continued.
+        self.delete(&new)?;
+        let file = open(&self.folder, &self.path, &new, OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL)?;
+        let mut file = File::from(file);
+        file.write_all(&text)
+            .and_then(|()| file.sync_all())
+            .map_err(TuneError::file("write", self.path.join(&new)))?;
+        rustix::fs::renameat(&self.folder, &new, &self.folder, name)
+            .and_then(|()| rustix::fs::fsync(&self.folder))
+            .map_err(TuneError::file("replace", path))
+    }
+
+    fn delete(&self, name: &str) -> Result<(), TuneError> {
+        match rustix::fs::unlinkat(&self.folder, name, AtFlags::empty()) {
+            Ok(()) => {}
+            Err(Errno::NOENT) => return Ok(()),
+            Err(error) => return Err(TuneError::file("remove", self.path.join(name))(error)),
+        }
+        rustix::fs::fsync(&self.folder).map_err(TuneError::file("write", &self.path))
+    }
+
+    /// The names of interfaces with a journal.
+    fn interfaces(&self) -> Result<Vec<String>, TuneError> {
+        let failed = || TuneError::file::<Errno>("list", &self.path);
+        let mut names = Vec::new();
+        for entry in Dir::read_from(&self.folder).map_err(failed())? {
+            let entry = entry.map_err(failed())?;
+            let name = entry.file_name().to_string_lossy().into_owned();
+            names
+                .extend(name.strip_suffix(JOURNAL).filter(|name| is_interface_name(name)).map(str::to_owned));
+        }
+        names.sort();
+        Ok(names)
+    }
+}
+
+/// Reads without waiting at a pipe, and without following a link.
+const READ: OFlags = OFlags::RDONLY.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC).union(OFlags::NONBLOCK);
+
+impl Store for Folder {
+    fn load(&self, interface: &str) -> Result<Option<Journal>, TuneError> {
+        let name = format!("{interface}{JOURNAL}");
+        let journal: Option<Journal> = self.read(&name)?;
+        if let Some(journal) = &journal {
+            let path = self.path.join(&name);
+            journal.verify(interface).map_err(|why| TuneError::Damaged { path, why })?;
+        }
+        Ok(journal)
+    }
+
+    fn others(&self, interface: &str) -> Result<Vec<Journal>, TuneError> {
+        let names = self.interfaces()?.into_iter().filter(|name| name != interface);
+        let journals: Result<Vec<_>, _> = names.map(|name| self.load(&name)).collect();
+        Ok(journals?.into_iter().flatten().collect())
+    }
+
+    fn save(&self, journal: &Journal) -> Result<(), TuneError> {
+        self.replace(&format!("{}{JOURNAL}", journal.interface), journal)
+    }
+
+    fn remove(&self, interface: &str) -> Result<(), TuneError> {
+        self.delete(&format!("{interface}{JOURNAL}"))
+    }
+}
+
+fn untrusted(path: &Path, why: &'static str) -> TuneError {
+    TuneError::Untrusted { path: path.to_owned(), why }
+}
+
+/// Opens a file of ours in the folder; a symbolic link is not followed.
+fn open(folder: &OwnedFd, path: &Path, name: &str, flags: OFlags) -> Result<OwnedFd, TuneError> {
+    let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    rustix::fs::openat(folder, name, flags, Mode::RUSR | Mode::WUSR).map_err(|error| match error {
+        Errno::LOOP => untrusted(&path.join(name), "is a symbolic link"),
+        error => TuneError::file("open", path.join(name))(error),
+    })
+}
+
+/// Fails unless a file or folder is this user's, and nobody else can write to it.
+fn trust(file: &OwnedFd, path: &Path) -> Result<(), TuneError> {
+    let stat = rustix::fs::fstat(file).map_err(TuneError::file("look at", path))?;
+    let mode = Mode::from_raw_mode(stat.st_mode);
+    if stat.st_uid != rustix::process::geteuid().as_raw() {
+        return Err(untrusted(path, "is another user's"));
+    }
+    if mode.intersects(Mode::WGRP | Mode::WOTH) {
+        return Err(untrusted(path, "can be written by others"));
+    }
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile | FileType::Directory => Ok(()),
+        _ => Err(untrusted(path, "is no file")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::journal::Identity;
+    use crate::journal::{Entry, VERSION};
+    use crate::place::Place;
+    use std::fs;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    fn journal(interface: &str) -> Journal {
+        let identity = Identity { boot: "b".to_owned(), namespace: "n".to_owned(), index: Some(3) };
+        let mut journal = Journal::new(interface, identity);
+        let (original, made) = ("1500".to_owned(), None);
+        journal.entries.push(Entry { place: Place::interface("mtu"), original, made });
+        journal
+    }
+
+    #[test]
+    fn a_journal_is_read_as_it_was_saved_and_goes_when_removed() {
+        let home = tempfile::tempdir().unwrap();
+        let folder = Folder::open(&home.path().join("a/tune")).unwrap();
+        assert_eq!(folder.load("eth0").unwrap(), None);
+        folder.save(&journal("eth0")).unwrap();
+        folder.save(&journal("eth1")).unwrap();
+        assert_eq!(folder.load("eth0").unwrap(), Some(journal("eth0")));
+        assert_eq!(folder.others("eth0").unwrap(), [journal("eth1")]);
+        folder.remove("eth0").unwrap();
+        folder.remove("eth0").unwrap();
+        assert_eq!(folder.load("eth0").unwrap(), None);
+        let mode = fs::metadata(home.path().join("a/tune/eth1.json")).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+    }
+
+    #[test]
+    fn what_a_killed_writer_left_is_not_read() {
+        let home = tempfile::tempdir().unwrap();
+        let folder = Folder::open(home.path()).unwrap();
+        folder.save(&journal("eth0")).unwrap();
+        fs::write(home.path().join("eth0.json.new"), "{ half").unwrap();
+        fs::write(home.path().join("eth1.json.new"), "{ half").unwrap();
+        assert_eq!(folder.load("eth0").unwrap(), Some(journal("eth0")));
+        assert!(folder.others("eth0").unwrap().is_empty());
+        folder.save(&journal("eth1")).unwrap();
+        assert_eq!(folder.load("eth1").unwrap(), Some(journal("eth1")));
+    }
+
+    #[test]
+    fn a_second_process_is_refused_while_the_first_has_the_lock() {
+        let home = tempfile::tempdir().unwrap();
+        let first = Folder::open(home.path()).unwrap();
+        assert!(matches!(Folder::open(home.path()), Err(TuneError::Busy(_))));
+        drop(first);
+        Folder::open(home.path()).unwrap();
+    }
+
+    #[test]
+    fn symbolic_links_and_folders_of_others_are_refused() {
+        let home = tempfile::tempdir().unwrap();
+        let (real, link) = (home.path().join("real"), home.path().join("link"));
+        fs::create_dir(&real).unwrap();
+        symlink(&real, &link).unwrap();
+        let refused = |path: &Path| Folder::open(path).unwrap_err().to_string();
+        assert!(refused(&link).contains("is no folder"), "{}", refused(&link));
+        fs::write(home.path().join("secret"), "{}").unwrap();
+        symlink(home.path().join("secret"), real.join("lock")).unwrap();
+        assert!(refused(&real).contains("is a symbolic link"));
+        fs::remove_file(real.join("lock")).unwrap();
+        fs::set_permissions(&real, fs::Permissions::from_mode(0o777)).unwrap();
+        assert!(refused(&real).contains("can be written by others"));
+        fs::set_permissions(&real, fs::Permissions::from_mode(0o700)).unwrap();
+        let folder = Folder::open(&real).unwrap();
+        symlink(home.path().join("secret"), real.join("eth0.json")).unwrap();
+        assert!(folder.load("eth0").unwrap_err().to_string().contains("is a symbolic link"));
+        symlink(home.path().join("secret"), real.join("eth1.json.new")).unwrap();
+        folder.save(&journal("eth1")).unwrap();
+        assert_eq!(fs::read_to_string(home.path().join("secret")).unwrap(), "{}");
+    }
+
+    #[test]
+    fn a_journal_that_names_anything_else_is_damaged() {
+        let home = tempfile::tempdir().unwrap();
+        let folder = Folder::open(home.path()).unwrap();
+        let write = |journal: &Journal| {
+            let text = serde_json::to_vec(journal).unwrap();
+            let path = home.path().join("eth0.json");
+            fs::write(&path, text).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+            folder.load("eth0").map_err(|error| error.to_string())
+        };
+        let mut wrong = journal("eth0");
+        wrong.version = VERSION + 1;
+        assert!(write(&wrong).unwrap_err().contains("version 2"));
+        assert!(write(&journal("eth1")).unwrap_err().contains("eth1"));
+        let mut wrong = journal("eth0");
+        wrong.entries[0].place = Place::interface("../../../../etc/passwd");
+        assert!(write(&wrong).unwrap_err().contains("no setting is at"));
+        let mut wrong = journal("eth0");
+        wrong.entries[0].original = "1\n2".to_owned();
+        assert!(write(&wrong).is_err());
+        fs::write(home.path().join("eth0.json"), "{").unwrap();
+        assert!(matches!(folder.load("eth0"), Err(TuneError::Damaged { .. })));
+    }
+}

@@ -1,0 +1,6 @@
+//! Apply and undo over a played host, which refuses, clamps, and dies at any step.
+
+mod faults;
+mod model;
+mod plans;
+mod played;

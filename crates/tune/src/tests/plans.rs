@@ -1,0 +1,121 @@
+//! Plans of played machines.
+
+use super::played::{Machine, rows};
+use crate::check::check;
+use crate::host::{Host, Reading, System};
+use crate::place::{Coalescing, Place};
+use crate::plan::{Options, plan};
+use crate::report::Outcome;
+use crate::setting::{Group, Wanted};
+use std::os::unix::fs::symlink;
+
+#[test]
+fn check_says_what_the_device_lacks_and_why_and_changes_nothing() {
+    let machine = Machine::new();
+    let before = machine.everything();
+    let host = machine.system("eth1");
+    let report = check(&host, &plan(&host, &Options::default()));
+    let note = |name: &str| {
+        let row = report.rows.iter().find(|row| row.name == name).unwrap_or_else(|| panic!("{name}"));
+        (row.outcome, row.note.clone().unwrap_or_default())
+    };
+    assert_eq!(
+        note("tx-scatter-gather"),
+        (Outcome::NotSupported, "the device has it fixed at off".to_owned())
+    );
+    assert_eq!(note("rx-checksum"), (Outcome::AsWanted, String::new()));
+    assert_eq!(note("ring tx"), (Outcome::NotSupported, "the device has none".to_owned()));
+    assert_eq!(note("interrupts"), (Outcome::NotSupported, "the device has none of its own".to_owned()));
+    assert_eq!(note("governor of policy1").0, Outcome::NotSupported);
+    assert_eq!(note("net.ipv4.tcp_moderate_rcvbuf").0, Outcome::NotSupported);
+    assert_eq!(note("net.ipv4.tcp_wmem").0, Outcome::AsWanted);
+    assert_eq!(note("mtu").0, Outcome::Advice);
+    assert!(note("isolated cores").1.contains("isolcpus=managed_irq,domain,1-3 nohz_full=1-3"));
+    assert!(report.has(Outcome::Differs));
+    assert_eq!(machine.everything(), before);
+}
+
+#[test]
+fn only_the_groups_that_were_asked_for_are_planned() {
+    let machine = Machine::new();
+    let host = machine.system("eth0");
+    let only = vec![Group::Napi, Group::Isolation];
+    let plan = plan(&host, &Options { only, ..Options::default() });
+    let groups: Vec<Group> = plan.settings.iter().map(|setting| setting.group).collect();
+    assert_eq!(groups, [Group::Napi, Group::Napi]);
+    assert_eq!(plan.advice.len(), 1);
+    assert!(plan.lacking.is_empty());
+}
+
+#[test]
+fn a_driver_that_chooses_its_interrupts_by_load_is_let() {
+    let machine = Machine::new();
+    let adaptive = Place::Coalescing { item: Coalescing::AdaptiveRx };
+    machine.device("eth0").has(&adaptive, Reading::Value("off".to_owned()));
+    let host = machine.system("eth0");
+    let options = Options { only: vec![Group::Coalescing], ..Options::default() };
+    let places: Vec<Place> =
+        plan(&host, &options).settings.into_iter().map(|setting| setting.place).collect();
+    assert_eq!(places, [adaptive]);
+}
+
+/// Isolated processors and those of another node serve no queue.
+#[test]
+fn queues_are_served_near_the_device_and_not_by_isolated_processors() {
+    let machine = Machine::new();
+    machine.put("sys/class/net/eth0/device/local_cpulist", "1-3");
+    machine.put("sys/devices/system/cpu/isolated", "3");
+    let host = machine.system("eth0");
+    let options = Options { only: vec![Group::Affinity], ..Options::default() };
+    let wanted: Vec<(String, Wanted)> =
+        plan(&host, &options).settings.into_iter().map(|s| (s.place.to_string(), s.wanted)).collect();
+    let mask = |name: &str, processors: &[usize]| (name.to_owned(), Wanted::Mask(processors.to_vec()));
+    let interrupt =
+        |number, processor| (format!("processors of interrupt {number}"), Wanted::Processor(processor));
+    assert_eq!(
+        wanted,
+        [
+            mask("rx-0/rps_cpus", &[1, 2]),
+            mask("tx-0/xps_cpus", &[1]),
+            mask("tx-1/xps_cpus", &[2]),
+            interrupt(40, 1),
+            interrupt(41, 2),
+        ]
+    );
+}
+
+#[test]
+fn one_processor_serves_everything() {
+    let machine = Machine::new();
+    machine.put("sys/devices/system/cpu/online", "0");
+    let host = machine.system("eth0");
+    let report = check(&host, &plan(&host, &Options::default()));
+    let lacking = rows(&report, Outcome::NotSupported);
+    assert!(lacking.contains(&"queues") && lacking.contains(&"isolated cores"), "{lacking:?}");
+}
+
+/// The interrupts of a virtio device are its parent's.
+#[test]
+fn interrupts_of_a_virtio_device_are_found() {
+    let machine = Machine::new();
+    let device = machine.root().join("sys/devices/pci0/virtio3");
+    std::fs::create_dir_all(&device).unwrap();
+    machine.put("sys/devices/pci0/msi_irqs/25", "msix");
+    symlink("../../../bus/virtio", device.join("subsystem")).unwrap();
+    symlink(&device, machine.root().join("sys/class/net/eth1/device")).unwrap();
+    let host = machine.system("eth1");
+    let options = Options { only: vec![Group::Affinity], ..Options::default() };
+    let places: Vec<Place> =
+        plan(&host, &options).settings.into_iter().map(|setting| setting.place).collect();
+    assert_eq!(places.last(), Some(&Place::Interrupt { number: 25 }));
+}
+
+#[test]
+fn an_interface_that_is_not_there_or_is_a_path_is_refused() {
+    let machine = Machine::new();
+    for name in ["eth9", "../net/eth0", "", "."] {
+        let system = System::new(machine.root(), name, machine.device("eth0"));
+        assert!(system.is_err_and(|error| error.to_string().contains("ip link")), "{name}");
+    }
+    assert_eq!(machine.system("eth0").interface(), "eth0");
+}
