@@ -7,8 +7,8 @@
 //!   lock                 held by who applies or undoes
 //! ```
 //!
-//! Whoever can write here can have root change settings, so the folder must be of this user alone and no
-//! symbolic link, and neither may its files be. It is therefore not in the folder of the gateway, which has
+//! Who can write here can have root change settings, so the folder must be of this user alone and no symbolic
+//! link, and neither may its files be. It is therefore not in the folder of the gateway, which has
 //! its own user.
 
 use crate::error::TuneError;
@@ -310,5 +310,18 @@ mod tests {
         assert!(write(&wrong).is_err());
         fs::write(home.path().join("eth0.json"), "{").unwrap();
         assert!(matches!(folder.load("eth0"), Err(TuneError::Damaged { .. })));
+    }
+
+    #[test]
+    fn options_are_kept_for_the_next_boot_until_they_are_forgotten() {
+        let home = tempfile::tempdir().unwrap();
+        let folder = Folder::open(home.path()).unwrap();
+        let only = vec![crate::setting::Group::Mtu];
+        let options = Options { mtu: Some(9000), huge_pages: None, only };
+        assert!(matches!(folder.kept("eth0"), Err(TuneError::NotKept(_))));
+        folder.keep("eth0", &options).unwrap();
+        assert_eq!(folder.kept("eth0").unwrap(), options);
+        folder.forget("eth0").unwrap();
+        assert!(matches!(folder.kept("eth0"), Err(TuneError::NotKept(_))));
     }
 }

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 pub enum Reading {
     /// A value that may change.
     Value(String),
-    /// A value that the device does not let change.
+    /// A value that the device, or the kernel in this namespace, does not let change.
     Fixed(String),
     /// Nothing, and why: a clause without a full stop.
     Absent(String),
@@ -61,6 +61,21 @@ impl<D: Device> System<D> {
         Ok(Self { root, interface: interface.to_owned(), device })
     }
 
+    /// The same for an interface that may have gone: what apply changed of the machine is still to be undone.
+    ///
+    /// # Errors
+    /// No interface can have this name.
+    pub fn without_interface(
+        root: impl Into<PathBuf>,
+        interface: &str,
+        device: D,
+    ) -> Result<Self, TuneError> {
+        if !is_interface_name(interface) {
+            return Err(TuneError::NoInterface(interface.to_owned()));
+        }
+        Ok(Self { root: root.into(), interface: interface.to_owned(), device })
+    }
+
     fn path(&self, file: &str) -> PathBuf {
         self.root.join(file)
     }
@@ -74,6 +89,8 @@ impl<D: Device> Host for System<D> {
     fn read(&self, place: &Place) -> Reading {
         let Some(file) = place.file(&self.interface) else { return self.device.read(place) };
         match fs::read_to_string(self.path(&file)) {
+            // In a network namespace, the host's own limits can be read and have no write permission.
+            Ok(text) if is_read_only(&self.path(&file)) => Reading::Fixed(words(&text)),
             Ok(text) => Reading::Value(words(&text)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 Reading::Absent(format!("there is no /{file}"))
@@ -106,6 +123,10 @@ impl<D: Device> Host for System<D> {
     fn link(&self, file: &str) -> Option<String> {
         fs::read_link(self.path(file)).ok().map(|target| target.to_string_lossy().into_owned())
     }
+}
+
+fn is_read_only(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|metadata| metadata.permissions().readonly())
 }
 
 /// The kernel separates numbers with tabs, and takes spaces.

@@ -225,6 +225,18 @@ fn a_new_device_of_the_same_name_is_not_given_the_settings_of_the_old_one() {
 }
 
 #[test]
+fn what_the_machine_was_given_is_taken_back_after_the_interface_has_gone() {
+    let machine = Machine::new();
+    machine.apply("eth0", &everything());
+    std::fs::remove_dir_all(machine.root().join("sys/class/net/eth0")).unwrap();
+    let report = machine.undo("eth0");
+    assert!(rows(&report, Outcome::Restored).contains(&"net.core.rmem_max"), "{report:#?}");
+    assert_eq!(machine.value("proc/sys/net/core/rmem_max"), "212992");
+    assert_eq!(machine.value("sys/devices/system/cpu/cpufreq/policy0/scaling_governor"), "schedutil");
+    assert!(machine.journals().is_empty());
+}
+
+#[test]
 fn originals_of_another_network_namespace_are_not_used() {
     let machine = Machine::new();
     let namespace = machine.root().join("proc/self/ns");

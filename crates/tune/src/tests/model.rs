@@ -1,5 +1,5 @@
-//! Random histories of two interfaces, beside a slow and obvious model: after each complete undo of all, every
-//! value is the one from before the first apply.
+//! Random histories of two interfaces, beside a slow and obvious model: once all are undone, every value
+//! is the one from before the first apply.
 
 use super::played::{Life, Machine};
 use crate::plan::{Options, plan};

@@ -19,10 +19,7 @@ fn check_says_what_the_device_lacks_and_why_and_changes_nothing() {
         let row = report.rows.iter().find(|row| row.name == name).unwrap_or_else(|| panic!("{name}"));
         (row.outcome, row.note.clone().unwrap_or_default())
     };
-    assert_eq!(
-        note("tx-scatter-gather"),
-        (Outcome::NotSupported, "the device has it fixed at off".to_owned())
-    );
+    assert_eq!(note("tx-scatter-gather"), (Outcome::NotSupported, "it is fixed at off".to_owned()));
     assert_eq!(note("rx-checksum"), (Outcome::AsWanted, String::new()));
     assert_eq!(note("ring tx"), (Outcome::NotSupported, "the device has none".to_owned()));
     assert_eq!(note("interrupts"), (Outcome::NotSupported, "the device has none of its own".to_owned()));

@@ -180,7 +180,8 @@ impl Machine {
         work: impl FnOnce(&dyn Host, &dyn Store) -> Result<T, TuneError>,
     ) -> Result<T, TuneError> {
         let folder = Folder::open(&self.state())?;
-        let process = Process { machine: self, system: self.system(interface), folder, life };
+        let system = System::without_interface(self.root(), interface, self.device(interface))?;
+        let process = Process { machine: self, system, folder, life };
         work(&process, &process)
     }
 
