@@ -23,6 +23,9 @@
 //! **A reboot** takes back everything by itself: a journal says of which boot it is, and one of an earlier
 //! boot is not believed.
 //!
+//! **Whether it helped** is measured by streams before and after, which say so only beyond their spread
+//! ([`measure`](mod@measure)).
+//!
 //! The settings are those of Iatrou, Voyiatzis, Serpanos: Network stack optimization for improved IPsec
 //! performance on Linux (SECRYPT 2009), section 5: socket buffers and TCP options, interrupt coalescing,
 //! NAPI, MTU; and those that hosts have got since.
@@ -38,6 +41,7 @@ pub mod ethtool;
 pub mod folder;
 pub mod host;
 pub mod journal;
+pub mod measure;
 pub mod place;
 pub mod plan;
 pub mod processors;

@@ -3,4 +3,4 @@
 mod faults;
 mod model;
 mod plans;
-mod played;
+pub mod played;
