@@ -19,7 +19,7 @@ trap 'rm -rf "$pages"' EXIT
 "$program" man "$pages"
 for shell in bash zsh fish; do "$program" completions "$shell" >"$pages/$shell"; done
 scripts/shim.sh "$pages"
-for unit in testudo@ testudo-firewall@ testudo-firewall-follow@; do
+for unit in testudo@ testudo-firewall@ testudo-firewall-follow@ testudo-tune@; do
   sed "s|/usr/local/bin|$prefix/bin|" "contrib/$unit.service" >"$pages/$unit.service"
 done
 
@@ -39,7 +39,7 @@ for page in "$pages"/*.1; do put 644 "$page" "$root/share/man/man1/$(basename "$
 put 644 "$pages/bash" "$root/share/bash-completion/completions/testudo"
 put 644 "$pages/zsh" "$root/share/zsh/site-functions/_testudo"
 put 644 "$pages/fish" "$root/share/fish/vendor_completions.d/testudo.fish"
-for unit in testudo@ testudo-firewall@ testudo-firewall-follow@; do put 644 "$pages/$unit.service" "$units/$unit.service"; done
+for unit in testudo@ testudo-firewall@ testudo-firewall-follow@ testudo-tune@; do put 644 "$pages/$unit.service" "$units/$unit.service"; done
 # Drop-ins for those gateways that use AF_XDP, or have several workers, and for no other: they widen what the unit permits.
 for drop_in in xdp workers; do put 644 "contrib/testudo-$drop_in.conf" "$root/share/testudo/testudo-$drop_in.conf"; done
 put 644 contrib/testudo.sysusers.conf "$users"

@@ -33,8 +33,12 @@ fn the_units_exposure_is_below_2() {
     assert!(exposure < 2.0, "{text}");
 }
 
-const UNITS: [&str; 3] =
-    ["testudo@.service", "testudo-firewall@.service", "testudo-firewall-follow@.service"];
+const UNITS: [&str; 4] = [
+    "testudo@.service",
+    "testudo-firewall@.service",
+    "testudo-firewall-follow@.service",
+    "testudo-tune@.service",
+];
 
 /// Except settings of newer versions, of which older ones only warn.
 #[test]
@@ -130,7 +134,7 @@ fn what_several_workers_need_is_a_drop_in_of_its_own() {
 #[test]
 fn the_rules_are_in_force_before_there_is_a_network_and_after_what_flushes_them() {
     let has = |unit, key, value: &str| assert!(values(unit, key).iter().any(|v| v == value), "{unit}: {key}");
-    let [gateway, rules, following] = UNITS;
+    let [gateway, rules, following, _] = UNITS;
     for key in ["Wants", "After"] {
         has(gateway, key, "testudo-firewall@%i.service");
     }

@@ -21,7 +21,7 @@
 //! it.
 //!
 //! **A reboot** takes back everything by itself: a journal says of which boot it is, and one of an earlier
-//! boot is not believed.
+//! boot is not believed. [`persist`] has systemd apply again.
 //!
 //! **Whether it helped** is measured by streams before and after, which say so only beyond their spread
 //! ([`measure`](mod@measure)).
@@ -42,6 +42,7 @@ pub mod folder;
 pub mod host;
 pub mod journal;
 pub mod measure;
+pub mod persist;
 pub mod place;
 pub mod plan;
 pub mod processors;
