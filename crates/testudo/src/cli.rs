@@ -2,6 +2,7 @@
 
 pub mod ike;
 pub mod policy;
+pub mod tune;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use ike::IkeVerb;
@@ -13,6 +14,7 @@ use std::time::Duration;
 use testudo_control::config::protocol_number;
 use testudo_lab::bench::BenchArgs;
 use testudo_lab::demo::DemoOptions;
+use tune::TuneVerb;
 
 /// A VPN gateway in software: IPsec in tunnel mode at the speed of the machine.
 #[derive(Debug, Parser)]
@@ -63,6 +65,9 @@ pub enum Verb {
     /// Show the gateway at work on real traffic: two sites, two gateways, an eavesdropper and an attacker, in
     /// private namespaces
     Demo(DemoOptions),
+    /// Set the host of an interface for a gateway's traffic: see what should change, change it, take it back
+    #[command(subcommand)]
+    Tune(TuneVerb),
     /// Measure the data path in memory: packets per second, cycles by stage, and the cost of the
     /// cryptography alone
     Bench(BenchArgs),

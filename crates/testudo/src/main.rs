@@ -31,12 +31,14 @@ mod sa_list;
 mod store;
 mod table;
 mod top;
+mod tune;
 mod vici;
 mod workers;
 
 use clap::Parser;
 use cli::ike::IkeVerb;
 use cli::policy::PolicyVerb;
+use cli::tune::TuneVerb;
 use cli::{Cli, Verb};
 use std::process::ExitCode;
 
@@ -89,6 +91,10 @@ fn main() -> ExitCode {
         Verb::Explain(args) => query::explain(&args),
         Verb::Demo(options) => return testudo_lab::demo::run(&options, engines::known()),
         Verb::Bench(args) => return args.run(engines::measurable(&args.options.cryptodev)),
+        Verb::Tune(TuneVerb::Check(args)) => tune::check(&args),
+        Verb::Tune(TuneVerb::Apply(args)) => tune::apply(&args),
+        Verb::Tune(TuneVerb::Undo(args)) => tune::undo(&args),
+        Verb::Tune(TuneVerb::Sink(args)) => tune::sink(&args),
         Verb::Completions(args) => documents::completions(&args),
         Verb::Man(args) => documents::man_pages(&args),
     };

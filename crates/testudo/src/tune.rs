@@ -1,0 +1,265 @@
+//! `testudo tune …`: the host's settings for an interface, seen, changed and taken back.
+
+use crate::cli::tune::{TuneApplyArgs, TuneCheckArgs, TuneSinkArgs, TuneUndoArgs, TuneWishes};
+use crate::exit::{Failure, Kind};
+use crate::out::{errln, outln};
+use crate::table::print;
+use serde_json::{Value, json};
+use std::io::ErrorKind;
+use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
+use testudo_lab::table::Table;
+use testudo_tune::error::TuneError;
+use testudo_tune::ethtool::Ethtool;
+use testudo_tune::folder::{self, Folder};
+use testudo_tune::host::System;
+use testudo_tune::measure::{Load, Streams, Verdict, measure, verdict};
+use testudo_tune::persist;
+use testudo_tune::plan::{Options, plan};
+use testudo_tune::report::{Outcome, Report, Row};
+use testudo_tune::setting::Group;
+
+/// `testudo tune check`
+pub fn check(args: &TuneCheckArgs) -> Result<(), Failure> {
+    let host = host(&args.interface)?;
+    let report = testudo_tune::check::check(&host, &plan(&host, &options(&args.wishes)));
+    if args.json {
+        print_json(&report, None);
+    } else {
+        print(&check_table(&report));
+    }
+    let differing = report.rows.iter().filter(|row| row.outcome == Outcome::Differs).count();
+    if differing == 0 {
+        return Ok(());
+    }
+    if !args.json {
+        errln!("{differing} settings differ: `testudo tune apply {}` changes them", args.interface);
+    }
+    Err(Failure::silent(Kind::Other))
+}
+
+/// `testudo tune apply`
+pub fn apply(args: &TuneApplyArgs) -> Result<(), Failure> {
+    let host = host(&args.interface)?;
+    let folder = Folder::open(&args.state.state).map_err(failure)?;
+    let options =
+        if args.persisted { folder.kept(&args.interface).map_err(failure)? } else { options(&args.wishes) };
+    let plan = plan(&host, &options);
+    // A sink that is not there is noticed before anything changes.
+    let measured = Measured::before(&host, args)?;
+    if args.persist {
+        keep(&folder, &args.interface, &options)?;
+    }
+    let report = testudo_tune::apply::apply(&host, &folder, &plan).map_err(failure)?;
+    let (measured, failed) = match measured {
+        Some(measured) if report.has(Outcome::Changed) => measured.after(&host),
+        measured => (measured, None),
+    };
+    if args.json {
+        print_json(&report, measured.as_ref());
+    } else {
+        print(&change_table(&report, "wanted"));
+        if args.persist {
+            outln!("{} applies this again at boot", persist::unit(&args.interface));
+        }
+        measured.inspect(Measured::print);
+    }
+    failed.map_or(Ok(()), Err)?;
+    unless_refused(&report)
+}
+
+/// Has systemd apply these options at boot. What it refuses is noticed before anything changes.
+fn keep(folder: &Folder, interface: &str, options: &Options) -> Result<(), Failure> {
+    folder.keep(interface, options).map_err(failure)?;
+    persist::enable(Path::new("/"), interface).map_err(|error| {
+        // That error counts.
+        let _ = folder.forget(interface);
+        failure(error)
+    })
+}
+
+/// `testudo tune undo`
+pub fn undo(args: &TuneUndoArgs) -> Result<(), Failure> {
+    let device = Ethtool::open(&args.interface).map_err(failure)?;
+    let host = System::without_interface("/", &args.interface, device).map_err(failure)?;
+    let folder = Folder::open(&args.state.state).map_err(failure)?;
+    // First, so that a reboot in the middle of this ends it. Only the default folder is what the unit reads.
+    let was_persisted = args.state.state == Path::new(folder::DEFAULT)
+        && persist::disable(Path::new("/"), &args.interface).map_err(failure)?;
+    folder.forget(&args.interface).map_err(failure)?;
+    let report = testudo_tune::undo::undo(&host, &folder).map_err(failure)?;
+    if args.json {
+        print_json(&report, None);
+        return unless_refused(&report);
+    }
+    if was_persisted {
+        outln!("{} applies nothing at boot any more", persist::unit(&args.interface));
+    }
+    if report.rows.is_empty() {
+        outln!("nothing is to be undone for {}", args.interface);
+    } else {
+        print(&change_table(&report, "original"));
+    }
+    unless_refused(&report)
+}
+
+/// `testudo tune sink`
+pub fn sink(args: &TuneSinkArgs) -> Result<(), Failure> {
+    let failure = failure_of_port(args.listen);
+    let listener = TcpListener::bind(args.listen).map_err(&failure)?;
+    let listens = listener.local_addr().map_err(&failure)?;
+    outln!("takes streams at {listens}: `testudo tune apply INTERFACE --measure {listens}` at the other end");
+    testudo_tune::measure::sink(&listener).map_err(&failure)
+}
+
+fn failure_of_port(address: SocketAddr) -> impl Fn(std::io::Error) -> Failure {
+    move |error| Failure::new(Kind::Port, format!("{address}: {error}"))
+}
+
+/// How many streams count, before and after.
+const STREAMS: u32 = 5;
+
+/// What was measured, and with what.
+struct Measured {
+    load: Load,
+    before: Streams,
+    after: Option<Streams>,
+}
+
+impl Measured {
+    fn before(host: &System<Ethtool>, args: &TuneApplyArgs) -> Result<Option<Self>, Failure> {
+        let Some(to) = args.measure else { return Ok(None) };
+        let load = Load { to, streams: STREAMS, each: args.measure_seconds };
+        let before = measure(host, &load).map_err(failure)?;
+        Ok(Some(Self { load, before, after: None }))
+    }
+
+    /// With what was measured afterwards, or why it was not: what was applied is there all the same.
+    fn after(self, host: &System<Ethtool>) -> (Option<Self>, Option<Failure>) {
+        match measure(host, &self.load) {
+            Ok(after) => (Some(Self { after: Some(after), ..self }), None),
+            Err(error) => (Some(self), Some(failure(error))),
+        }
+    }
+
+    fn json(&self) -> Value {
+        json!({
+            "to": self.load.to,
+            "seconds_each": self.load.each.as_secs_f64(),
+            "before": self.before,
+            "after": self.after,
+            "verdict": self.after.as_ref().map(|after| verdict(&self.before, after)),
+        })
+    }
+
+    fn print(&self) {
+        let (to, seconds) = (self.load.to, self.load.each.as_secs_f64());
+        outln!("TCP to {to}, Gbit/s, {STREAMS} streams of {seconds} s:");
+        let line = |streams: &Streams| {
+            format!("median {:.3}, {:.3} to {:.3}", streams.median, streams.least, streams.most)
+        };
+        outln!("  before  {}", line(&self.before));
+        let Some(after) = &self.after else {
+            outln!("  after   not measured: there is nothing to compare");
+            return;
+        };
+        outln!("  after   {}", line(after));
+        let change = (after.median / self.before.median - 1.0) * 100.0;
+        match verdict(&self.before, after) {
+            Verdict::Faster => {
+                outln!("  faster: the median by {change:.1} %, and each stream than all before")
+            }
+            Verdict::Slower => {
+                outln!("  slower: the median by {:.1} %, and each stream than all before", -change)
+            }
+            Verdict::NoDifferenceBeyondTheSpread => outln!("  no difference beyond the spread"),
+        }
+    }
+}
+
+fn host(interface: &str) -> Result<System<Ethtool>, Failure> {
+    let device = Ethtool::open(interface).map_err(failure)?;
+    System::new("/", interface, device).map_err(failure)
+}
+
+fn options(wishes: &TuneWishes) -> Options {
+    Options { mtu: wishes.mtu, huge_pages: wishes.huge_pages, only: wishes.only.clone() }
+}
+
+fn unless_refused(report: &Report) -> Result<(), Failure> {
+    let refused: Vec<&str> = report
+        .rows
+        .iter()
+        .filter(|row| row.outcome == Outcome::Refused)
+        .map(|row| row.name.as_str())
+        .collect();
+    if refused.is_empty() {
+        return Ok(());
+    }
+    Err(Failure::new(Kind::Other, format!("the kernel refused: {}", refused.join(", "))))
+}
+
+fn print_json(report: &Report, measured: Option<&Measured>) {
+    let mut all = json!(report);
+    if let Some(measured) = measured {
+        all["measurement"] = measured.json();
+    }
+    outln!("{all}");
+}
+
+/// The kind says who can help: root, who looks after the state, or who named the interface.
+fn failure(error: TuneError) -> Failure {
+    let kind = match &error {
+        TuneError::NoInterface(_) | TuneError::Ethtool { .. } => Kind::Port,
+        TuneError::File { source, .. } if source.kind() == ErrorKind::PermissionDenied => Kind::Port,
+        TuneError::Busy(_)
+        | TuneError::Untrusted { .. }
+        | TuneError::Damaged { .. }
+        | TuneError::File { .. }
+        | TuneError::OtherNamespace(_) => Kind::State,
+        _ => Kind::Other,
+    };
+    Failure::new(kind, error)
+}
+
+fn check_table(report: &Report) -> Table {
+    let mut table = Table::new(&["setting", "now", "wanted", "result"]);
+    for row in &report.rows {
+        let why = row.why.filter(|_| row.outcome == Outcome::Differs);
+        let result = why.map_or_else(|| result(row), |why| format!("{}: {why}", result(row)));
+        table.row(vec![row.name.clone(), dash(&row.before), dash(&row.wanted), result]);
+    }
+    table
+}
+
+fn change_table(report: &Report, wanted: &str) -> Table {
+    let mut table = Table::new(&["setting", "before", wanted, "after", "result"]);
+    for row in &report.rows {
+        let values = [&row.before, &row.wanted, &row.after].map(dash);
+        table.row([row.name.clone()].into_iter().chain(values).chain([result(row)]).collect());
+    }
+    table
+}
+
+fn dash(value: &Option<String>) -> String {
+    value.clone().unwrap_or_else(|| "-".to_owned())
+}
+
+fn result(row: &Row) -> String {
+    let of_the_device = [Group::Offloads, Group::Rings, Group::Coalescing, Group::Napi, Group::Mtu];
+    let word = match row.outcome {
+        Outcome::AsWanted => "as wanted",
+        Outcome::Differs => "differs",
+        Outcome::Changed => "changed",
+        Outcome::NotSupported if row.group.is_some_and(|group| of_the_device.contains(&group)) => {
+            "not supported by the device"
+        }
+        Outcome::NotSupported => "not supported here",
+        Outcome::Refused => "refused by the kernel",
+        Outcome::Advice => "advice",
+        Outcome::Restored => "as it was",
+        Outcome::Kept => "kept",
+        Outcome::Gone => "gone",
+    };
+    row.note.as_ref().map_or_else(|| word.to_owned(), |note| format!("{word}: {note}"))
+}

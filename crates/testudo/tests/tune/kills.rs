@@ -1,0 +1,80 @@
+//! Kill -9 in the middle of apply and of undo. The journal says how far apply has come: it is killed as soon
+//! as the journal has so many entries, wherever it is by then.
+
+use crate::site::{INTERFACE, ONLY, Site};
+use crate::support::Outcome;
+use std::fs;
+use std::process::{Child, Stdio};
+use testudo_judge::harness::{Suite, TestResult};
+
+pub fn tests(suite: Suite<'_, Site>) -> Suite<'_, Site> {
+    suite
+        .test("undo_after_kill_9_of_apply_leaves_every_setting_as_it_was", kills_apply)
+        .test("undo_after_kill_9_of_undo_leaves_every_setting_as_it_was", kills_undo)
+}
+
+impl Site {
+    fn start(&self, words: &[&str]) -> Outcome<Child> {
+        let mut command = self.command(words);
+        Ok(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?)
+    }
+
+    /// Entries of the journal; none if there is no journal.
+    fn entries(&self) -> usize {
+        let text = std::fs::read_to_string(self.state.join("wan.json")).unwrap_or_default();
+        let journal: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
+        journal["entries"].as_array().map_or(0, Vec::len)
+    }
+}
+
+/// Kills a process as soon as `is_time`; whether it had not ended by itself.
+fn kill_when(child: &mut Child, is_time: impl Fn() -> Outcome<bool>) -> Outcome<bool> {
+    loop {
+        if child.try_wait()?.is_some() {
+            return Ok(false);
+        }
+        if is_time()? {
+            child.kill()?;
+            return Ok(child.wait()?.code().is_none());
+        }
+    }
+}
+
+fn kills_apply(site: &mut Site) -> TestResult {
+    let before = site.everything()?;
+    let words = [&["apply", INTERFACE, "--mtu", "9000"][..], &ONLY].concat();
+    let all = site.rows(&words, 0)?.values().filter(|row| row["outcome"] == "changed").count();
+    site.undo_to(&before, "without a kill")?;
+    let mut killed = 0;
+    for entries in 0..=all {
+        let mut apply = site.start(&words)?;
+        killed += usize::from(kill_when(&mut apply, || Ok(site.entries() >= entries))?);
+        site.undo_to(&before, &format!("killed at {entries} entries"))?;
+    }
+    println!("killed {killed} of {} times", all + 1);
+    assert!(killed > all / 2, "{killed}");
+    Ok(())
+}
+
+fn kills_undo(site: &mut Site) -> TestResult {
+    let before = site.everything()?;
+    // The MTU is among the first that undo brings back, TCP's memory among the last.
+    let read = |name: &str| -> Outcome<String> {
+        let path = format!("/proc/sys/net/ipv4/{name}");
+        Ok(site.here.within(|| fs::read_to_string(path))??)
+    };
+    let (sack, rmem) = (read("tcp_sack")?, read("tcp_rmem")?);
+    let at_sack = || Ok(read("tcp_sack")? == sack);
+    let at_rmem = || Ok(read("tcp_rmem")? == rmem);
+    // TCP comes last; its memory is the very last.
+    let moments: [(&str, &dyn Fn() -> Outcome<bool>); 3] =
+        [("it began", &|| Ok(true)), ("SACK was back", &at_sack), ("TCP's memory was back", &at_rmem)];
+    for (moment, is_time) in moments {
+        site.rows(&[&["apply", INTERFACE, "--mtu", "9000"][..], &ONLY].concat(), 0)?;
+        let mut undo = site.start(&["undo", INTERFACE])?;
+        let killed = kill_when(&mut undo, is_time)?;
+        println!("killed when {moment}: {killed}");
+        site.undo_to(&before, &format!("killed when {moment}"))?;
+    }
+    Ok(())
+}
