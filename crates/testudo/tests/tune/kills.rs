@@ -7,6 +7,9 @@ use std::fs;
 use std::process::{Child, Stdio};
 use testudo_judge::harness::{Suite, TestResult};
 
+/// Rounds at most, until kills have hit the middle.
+const ROUNDS: usize = 20;
+
 pub fn tests(suite: Suite<'_, Site>) -> Suite<'_, Site> {
     suite
         .test("undo_after_kill_9_of_apply_leaves_every_setting_as_it_was", kills_apply)
@@ -45,14 +48,21 @@ fn kills_apply(site: &mut Site) -> TestResult {
     let words = [&["apply", INTERFACE, "--mtu", "9000"][..], &ONLY].concat();
     let all = site.rows(&words, 0)?.values().filter(|row| row["outcome"] == "changed").count();
     site.undo_to(&before, "without a kill")?;
-    let mut killed = 0;
-    for entries in 0..=all {
-        let mut apply = site.start(&words)?;
-        killed += usize::from(kill_when(&mut apply, || Ok(site.entries() >= entries))?);
-        site.undo_to(&before, &format!("killed at {entries} entries"))?;
+    let mut in_the_middle = 0;
+    // Which process runs when is the machine's choice: a round may come too late at each entry.
+    for _ in 0..ROUNDS {
+        for entries in 0..=all {
+            let mut apply = site.start(&words)?;
+            let killed = kill_when(&mut apply, || Ok(site.entries() >= entries))?;
+            in_the_middle += usize::from(killed && (1..all).contains(&site.entries()));
+            site.undo_to(&before, &format!("killed at {entries} entries"))?;
+        }
+        if in_the_middle > 1 {
+            break;
+        }
     }
-    println!("killed {killed} of {} times", all + 1);
-    assert!(killed > all / 2, "{killed}");
+    println!("killed in the middle: {in_the_middle} times, of {all} entries");
+    assert!(in_the_middle > 0);
     Ok(())
 }
 
