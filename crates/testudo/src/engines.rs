@@ -1,7 +1,10 @@
 //! The engines that the program knows. The portable one is always available and needs no entry here.
 
-use testudo_control::config::{Configuration, Cryptodev, Gateway, Gpu, GpuApi};
-use testudo_crypto::{Engine, EngineError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use testudo_control::config::{Configuration, Cores, Cryptodev, Gateway, Gpu, GpuApi};
+use testudo_crypto::{Engine, EngineError, PortableEngine};
+use testudo_engine_cores::{CoresConfig, CoresEngine, NAME as CORES};
 use testudo_engine_cryptodev::{CryptodevConfig, CryptodevEngine, NAME as CRYPTODEV};
 use testudo_engine_gpu::{Api, Devices, GpuConfig, NAME as GPU};
 use testudo_engine_ipsec_mb::IpsecMbEngine;
@@ -38,7 +41,8 @@ pub fn candidates(names: &[String], configuration: &Configuration) -> Vec<Candid
     let cryptodev = device.map(|device| Candidate { name: CRYPTODEV, open: open(device) });
     let gpu = gpu(&configuration.gpu, configuration.scheduler.chunk);
     let gpu = Candidate { name: GPU, open: Box::new(move || testudo_engine_gpu::open(&gpu)) };
-    let mut all: Vec<Candidate> = known().into_iter().chain(cryptodev).chain([gpu]).collect();
+    let cores = cores(configuration.cores.clone());
+    let mut all: Vec<Candidate> = known().into_iter().chain(cryptodev).chain([gpu, cores]).collect();
     let mut take = |name: &String| Some(all.swap_remove(all.iter().position(|c| c.name == name)?));
     names.iter().filter_map(&mut take).collect()
 }
@@ -53,6 +57,38 @@ fn gpu(section: &Gpu, batch_jobs: usize) -> GpuConfig {
     let devices = section.devices.map_or(Devices::All, |count| Devices::Number(count.into()));
     let Gpu { device, nvrtc, .. } = section.clone();
     GpuConfig { api, device, devices, nvrtc, batch_jobs, ..GpuConfig::default() }
+}
+
+/// Threads on other cores, numbered through all workers.
+fn cores(settings: Cores) -> Candidate {
+    let started = Arc::new(AtomicUsize::new(0));
+    let open = move || -> Result<Box<dyn Engine>, EngineError> {
+        let threads = usize::from(settings.threads);
+        let processors = settings.processors.iter().map(|number| usize::from(*number)).collect();
+        let first_thread = started.fetch_add(threads, Ordering::Relaxed);
+        let config = CoresConfig { threads, processors, first_thread };
+        Ok(Box::new(CoresEngine::open(&config, &mut || in_a_thread(&settings.engines))?))
+    };
+    Candidate { name: CORES, open: Box::new(open) }
+}
+
+/// The engines of one thread: of those named, the ones that there are.
+fn in_a_thread(names: &[String]) -> Result<Vec<Box<dyn Engine>>, EngineError> {
+    let (mut engines, mut missing) = (Vec::new(), None);
+    for name in names {
+        let opened: Result<Box<dyn Engine>, EngineError> = match known().iter().find(|c| c.name == name) {
+            Some(candidate) => (candidate.open)(),
+            None => Ok(Box::new(PortableEngine::new())),
+        };
+        match opened {
+            Ok(engine) => engines.push(engine),
+            Err(error) => missing = Some(error),
+        }
+    }
+    match missing {
+        Some(error) if engines.is_empty() => Err(error),
+        _ => Ok(engines),
+    }
 }
 
 /// The order of engines: as the configuration names them, else the fastest first.

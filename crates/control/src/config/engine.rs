@@ -1,4 +1,4 @@
-//! Reads `[engine.cryptodev]`, a device of DPDK that does cryptography, and `[engine.gpu]`.
+//! Reads `[engine.cryptodev]`, a device of DPDK that does cryptography, `[engine.gpu]` and `[engine.cores]`.
 
 use super::value::{self, Parsed};
 use super::walk::{Problem, Section, Walker};
@@ -8,6 +8,12 @@ use toml::de::DeValue;
 /// The engines' names.
 pub(super) const CRYPTODEV: &str = "cryptodev";
 pub(super) const GPU: &str = "gpu";
+pub(super) const CORES: &str = "cores";
+/// Engines that threads on other cores may have.
+const IN_THREADS: [&str; 3] = super::gateway::ENGINES;
+/// Threads of a worker, and the highest number of a processor.
+const MAX_THREADS: u16 = 64;
+const MAX_PROCESSOR: u16 = 1023;
 /// Queue pairs and arguments of DPDK at most.
 const MAX_QUEUE_PAIRS: u16 = 64;
 const MAX_ARGUMENTS: usize = 64;
@@ -55,22 +61,47 @@ pub enum GpuApi {
     Cuda,
 }
 
+/// `[engine.cores]`
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cores {
+    /// Threads of each worker.
+    pub threads: u16,
+    /// Engines in each of them: the first that does a suite has its packets.
+    pub engines: Vec<String>,
+    /// Processors that the threads of all workers are bound to, in turn; none are if it is empty.
+    pub processors: Vec<u16>,
+}
+
+impl Default for Cores {
+    fn default() -> Self {
+        Self { threads: 1, engines: IN_THREADS.map(str::to_owned).into(), processors: Vec::new() }
+    }
+}
+
+/// What the sections of engines say.
+#[derive(Debug, Default)]
+pub(super) struct Engines {
+    pub(super) cryptodev: Option<Cryptodev>,
+    pub(super) gpu: Gpu,
+    pub(super) cores: Cores,
+}
+
 /// The sections of engines: that of `cryptodev` is there if `named`, the engines in use, has its name, and
-/// not otherwise; that of `gpu` may be there if it is named.
+/// not otherwise; those of others may be there if they are named.
 pub(super) fn read_engine(
     root: &mut Section<'_>,
     walker: &mut Walker<'_>,
     named: Option<&[String]>,
-) -> (Option<Cryptodev>, Gpu) {
+) -> Engines {
     const HEADER: &str = "[engine.cryptodev]";
     let is_named = |name: &str| named.map(|engines| engines.iter().any(|named| named == name));
     let wants_cryptodev = is_named(CRYPTODEV) == Some(true);
     let mut sections = match root.table(walker, "engine") {
         Some(sections) => sections,
         None if wants_cryptodev => root.absent_section(walker, "engine", HEADER),
-        None => return (None, Gpu::default()),
+        None => return Engines::default(),
     };
-    let [cryptodev, gpu] = [CRYPTODEV, GPU].map(|name| {
+    let [cryptodev, gpu, cores] = [CRYPTODEV, GPU, CORES].map(|name| {
         let section = sections.table(walker, name);
         if let (Some(section), Some(false)) = (&section, is_named(name)) {
             let problem =
@@ -85,9 +116,26 @@ pub(super) fn read_engine(
         drop(sections.absent_section(walker, CRYPTODEV, HEADER));
     }
     let cryptodev = cryptodev.and_then(|section| read_cryptodev(section, walker));
-    let gpu = gpu.map(|section| read_gpu(section, walker));
+    let gpu = gpu.map(|section| read_gpu(section, walker)).unwrap_or_default();
+    let cores = cores.map(|section| read_cores(section, walker)).unwrap_or_default();
     sections.finish(walker);
-    (cryptodev, gpu.unwrap_or_default())
+    Engines { cryptodev, gpu, cores }
+}
+
+fn read_cores(mut section: Section<'_>, walker: &mut Walker<'_>) -> Cores {
+    let words = IN_THREADS.map(|name| (name, name));
+    let threads = section.or_default(walker, "threads", 1, value::number_u16(1, MAX_THREADS));
+    let engines = section.list(walker, "engines", IN_THREADS.len(), value::choice(&words));
+    let number = value::number_u16(0, MAX_PROCESSOR);
+    let processors = section.list(walker, "processors", usize::from(MAX_PROCESSOR) + 1, number);
+    section.finish(walker);
+    let named = engines.unwrap_or_default().into_iter().map(|engine| engine.value.to_owned());
+    let mut engines: Vec<String> = named.collect();
+    if engines.is_empty() {
+        engines = Cores::default().engines;
+    }
+    let processors = processors.unwrap_or_default().into_iter().map(|number| number.value).collect();
+    Cores { threads, engines, processors }
 }
 
 fn read_gpu(mut section: Section<'_>, walker: &mut Walker<'_>) -> Gpu {

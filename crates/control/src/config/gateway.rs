@@ -15,7 +15,7 @@ use toml::de::DeValue;
 /// Engines that are tried if none are named; of equally fast ones the first is used.
 pub const ENGINES: [&str; 3] = ["vaes", "ipsec-mb", PORTABLE];
 /// Engines that may be named.
-const NAMEABLE: [&str; 5] = ["vaes", "ipsec-mb", engine::CRYPTODEV, engine::GPU, PORTABLE];
+const NAMEABLE: [&str; 6] = ["vaes", "ipsec-mb", engine::CRYPTODEV, engine::GPU, engine::CORES, PORTABLE];
 /// The engine that supports every suite and is always last.
 const PORTABLE: &str = "portable";
 /// Addresses per interface at most.

@@ -57,7 +57,7 @@ mod xdp;
 pub use addition::Slot;
 pub use checks::MAX_RULES;
 pub use dpdk::{DpdkSettings, NextHop};
-pub use engine::{Cryptodev, Gpu, GpuApi};
+pub use engine::{Cores, Cryptodev, Gpu, GpuApi};
 pub use error::{ConfigError, ConfigErrors, Excerpt, MAX_ERRORS};
 pub use gateway::ENGINES;
 pub use interface::MAX_INTERFACES;
@@ -208,7 +208,7 @@ fn read_document(
     let gateway = section(&mut root, walker, "gateway", "[gateway]");
     let gateway = gateway::read_gateway(gateway, walker, base);
     let named = gateway.as_ref().map(|gateway| gateway.engines.as_slice());
-    let (cryptodev, gpu) = engine::read_engine(&mut root, walker, named);
+    let engine::Engines { cryptodev, gpu, cores } = engine::read_engine(&mut root, walker, named);
     let scheduler = scheduler::read_scheduler(&mut root, walker);
     let ike = root.table(walker, "ike").map(|section| ike::read_ike(section, walker, base));
     let mut ports = section(&mut root, walker, "port", "[port.protected] and [port.unprotected]");
@@ -260,6 +260,7 @@ fn read_document(
         cryptodev,
         gpu,
         scheduler,
+        cores,
         ike,
         protected,
         unprotected: unprotected.value,

@@ -1,6 +1,6 @@
 //! The configuration as plain data: everything in it has been checked against everything else.
 
-use super::engine::{Cryptodev, Gpu};
+use super::engine::{Cores, Cryptodev, Gpu};
 use super::negotiated_vpe::NegotiatedVpe;
 use super::offload::Offload;
 use super::port_kind::PortKind;
@@ -30,6 +30,8 @@ pub struct Configuration {
     pub gpu: Gpu,
     /// `[scheduler]`, or what it is without it.
     pub scheduler: SchedulerSettings,
+    /// `[engine.cores]`, or what it is without it.
+    pub cores: Cores,
     /// `[ike]`; `None` where keys are typed in alone.
     pub ike: Option<Ike>,
     /// `[port.protected]`

@@ -70,6 +70,9 @@ pub(super) fn refuse_what_needs_a_restart(old: &Configuration, new: &Configurati
     if old.scheduler != new.scheduler {
         return restart("[scheduler]");
     }
+    if old.cores != new.cores {
+        return restart("[engine.cores]");
+    }
     if old.ike != new.ike {
         return restart("[ike]");
     }

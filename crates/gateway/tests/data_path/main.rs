@@ -20,6 +20,7 @@ mod with_nic;
 mod audit;
 mod chains;
 mod changes;
+mod cores;
 mod drop_reasons;
 mod encapsulations;
 mod failing_ports;

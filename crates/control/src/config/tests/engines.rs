@@ -1,4 +1,4 @@
-//! `[engine.cryptodev]` and `[engine.gpu]`.
+//! `[engine.cryptodev]`, `[engine.gpu]` and `[engine.cores]`.
 
 use super::*;
 
@@ -69,4 +69,25 @@ fn a_gpu_may_be_reached_by_opencl_or_by_cuda_with_its_compiler() {
         &text("[\"gpu\"]", "[engine.gpu]\nnvrtc = \"libnvrtc.so\""),
         &["engine.gpu.nvrtc", "absolute path"],
     );
+}
+
+#[test]
+fn cores_have_threads_engines_and_processors() {
+    let of = |lines: &str| good(&text("[\"cores\", \"vaes\"]", lines));
+    assert_eq!(of("").gateway.engines, ["cores", "vaes", "portable"]);
+    let without = Cores { threads: 1, engines: ENGINES.map(str::to_owned).into(), processors: Vec::new() };
+    assert_eq!((of("").cores, of("[engine.cores]").cores), (without.clone(), without));
+    let lines = "threads = 3\nengines = [\"ipsec-mb\", \"portable\"]\nprocessors = [2, 4, 6]";
+    let expected = Cores {
+        threads: 3,
+        engines: ["ipsec-mb", "portable"].map(str::to_owned).into(),
+        processors: vec![2, 4, 6],
+    };
+    assert_eq!(of(&format!("[engine.cores]\n{lines}")).cores, expected);
+    expect(&text("[\"vaes\"]", "[engine.cores]"), &["engine.cores", "\"cores\" in `engines`"]);
+    let bad = |line: &str| text("[\"cores\"]", &format!("[engine.cores]\n{line}"));
+    expect(&bad("threads = 0"), &["engine.cores.threads", "a number from 1 to 64"]);
+    expect(&bad("engines = [\"gpu\"]"), &["engine.cores.engines[0]", "ipsec-mb"]);
+    expect(&bad("processors = [1024]"), &["engine.cores.processors[0]", "a number from 0 to 1023"]);
+    expect(&bad("queues = 2"), &["engine.cores.queues"]);
 }
