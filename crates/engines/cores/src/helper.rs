@@ -165,8 +165,8 @@ impl Helper {
         Some(ring.backlog()).filter(|backlog| *backlog < BACKLOG_CHUNKS && ring.has_room())
     }
 
-    /// Hands these jobs over, at most [`CHUNK_JOBS`]; `false` if the ring is full. [`wake`](Self::wake) has to
-    /// follow.
+    /// Hands these jobs over, at most [`CHUNK_JOBS`]; `false` if the ring is full. [`wake`](Self::wake) has
+    /// to follow.
     pub(crate) fn hand_over(&mut self, jobs: &mut [Job]) -> bool {
         let Some(ring) = &mut self.ring else { return false };
         ring.publish(|chunk| {

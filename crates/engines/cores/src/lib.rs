@@ -18,7 +18,7 @@
 //! While threads are at work, each gets chunks until it has four; the rest is the worker's. A worker that is
 //! busy with headers finds rings that are nearly empty and does little cryptography; one that has time finds
 //! them full. So nobody idles while there is work, and the share need not be configured. (VPP has it
-//! configured for each worker; its workers hand whole frames to whoever is enabled.)
+//! configured for each worker; its workers hand whole frames to those that are enabled.)
 //!
 //! **Sleep.** A thread that finds its ring empty looks some hundred times, then sleeps; the worker wakes it.
 //! That no wake-up is lost, loom tries in all interleavings (`ring`). The worker is not woken: it polls while

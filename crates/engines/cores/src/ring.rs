@@ -10,8 +10,9 @@
 //!
 //! Three counters, each written by one side, say whose a slot is; slot = counter modulo slots. `collected` is
 //! the worker's alone, and the other two are published with release and read with acquire. The content is
-//! behind a mutex which therefore is hardly ever contended (when the worker [amends](WorkerSide::amend) a slot
-//! it only tries): it costs two atomic operations a chunk, and safe code in exchange. A helper that panics poisons it, and the worker may have the content then.
+//! behind a mutex which therefore is hardly ever contended (a worker that [amends](WorkerSide::amend) a slot
+//! only tries): it costs two atomic operations a chunk, and safe code in exchange. A helper that panics
+//! poisons it, and the worker may have the content then.
 //!
 //! **No wake-up is lost.** The helper says that it sleeps, then looks again; the worker publishes, then looks
 //! whether the helper sleeps. A sequentially consistent fence between the two steps of each makes that one of

@@ -1,5 +1,5 @@
-//! One SA whose cryptography is on other cores: its packets leave in their order, both ways, and a thread that
-//! hangs takes the engine out of service and nothing else.
+//! One SA whose cryptography is on other cores: its packets leave in their order, both ways, and a thread
+//! that hangs takes the engine out of service and nothing else.
 
 use crate::support::gateway::PoolSize;
 use crate::support::packet::{number, numbered};
