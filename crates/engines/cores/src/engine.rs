@@ -6,8 +6,8 @@ use crate::helper::{CHUNK_JOBS, Helper};
 use crate::preparer::{Copies, Preparer};
 use std::sync::Arc;
 use testudo_crypto::{
-    Capability, Direction, Engine, EngineError, Job, KeyId, KeyMaterial, KeyPreparer, PreparedKey, Suite,
-    self_test,
+    Capability, Direction, Engine, EngineError, Job, KeyId, KeyMaterial, KeyPreparer, PreparedKey, Profile,
+    Suite, self_test,
 };
 use testudo_packet::Region;
 
@@ -198,8 +198,8 @@ impl Engine for CoresEngine {
         jobs.len()
     }
 
-    fn preferred_burst(&self, suite: Suite) -> usize {
-        self.own.preferred_burst(suite)
+    fn profile(&self, suite: Suite) -> Profile {
+        self.own.profile(suite)
     }
 
     fn poll(&mut self, done: &mut Vec<Job>, max: usize) {

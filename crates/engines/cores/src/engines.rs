@@ -8,7 +8,7 @@ use crate::NAME;
 use std::ops::Range;
 use testudo_crypto::{
     Capability, Direction, Engine, EngineError, Job, JobStatus, KeyId, KeyMaterial, KeyTable, PreparedKey,
-    Suite,
+    Profile, Suite,
 };
 use testudo_packet::Region;
 
@@ -79,10 +79,10 @@ impl Engines {
         self.engines.get(engine).map(|engine| &**engine)
     }
 
-    pub(crate) fn preferred_burst(&self, suite: Suite) -> usize {
+    pub(crate) fn profile(&self, suite: Suite) -> Profile {
         self.first_of(suite)
             .and_then(|(at, _)| self.get(at))
-            .map_or(1, |engine| engine.preferred_burst(suite))
+            .map_or_else(Profile::default, |engine| engine.profile(suite))
     }
 
     pub(crate) fn use_memory(&mut self, region: &Region) {
