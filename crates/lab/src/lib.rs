@@ -10,6 +10,8 @@
 //!   gateway      a process of the program: start, status, stop
 //!   charon       strongSwan's daemon beside it: start, negotiate, stop
 //!   demo         `testudo demo`: all of that, once, with a verdict
+//!   generator    packets at an offered rate, with their time of sending in them, and what became of them
+//!   harness      the methods of RFC 2544, over any device
 //!   bench        `testudo bench`: the data path in memory, and the floor of cryptography below it
 //!   bench_host   `testudo bench host`: host mode compared with the bare link and wireguard-go
 //! ```
@@ -20,7 +22,7 @@
 //! gateway's workers directly: `bench`, to count cycles, where another engine is the judge; and `demo` where
 //! the system does not let it build a network.
 //!
-//! Deliberately absent: packet generators for links faster than a kernel's TCP (those come with their ports).
+//! Deliberately absent: generators over devices that only one process may have (those come with their ports).
 
 #![forbid(unsafe_code)]
 
@@ -32,6 +34,8 @@ mod charon;
 pub mod demo;
 mod error;
 pub mod gateway;
+pub mod generator;
+pub mod harness;
 pub mod namespaces;
 pub mod network;
 mod programs;

@@ -1,0 +1,214 @@
+//! The generator over sockets: through whatever network lies between two hosts, such as namespaces joined by
+//! veth.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use fastrand::Rng;
+
+use super::memory::Timer;
+use super::sizes::{FRAME_EXTRA_BYTES, Sizes};
+use super::stamp::{STAMP_AT, STAMP_BYTES, Stamp};
+use super::{Arrivals, Generator};
+use crate::error::{LabError, io as io_error};
+use crate::harness::{Device, DeviceError, Load, Trial};
+use crate::namespaces::Namespace;
+
+/// Flows at most: each is a socket.
+const MOST_FLOWS: u32 = 64;
+/// How long the receiving thread waits before it looks whether to stop.
+const POLL: Duration = Duration::from_millis(10);
+/// Packets that come later than this after the last one sent are lost (RFC 2544 section 23 says two seconds).
+const RESIDUAL: Duration = Duration::from_secs(2);
+/// The rate that a search begins with: sockets send no faster.
+const MOST_PACKETS_PER_SECOND: f64 = 500_000.0;
+const LARGEST_BYTES: usize = 65_535;
+/// Lengths before they repeat.
+const ROUND_PACKETS: usize = 4096;
+
+/// A path between two hosts, which carries UDP one way; it is a [`Device`]. Frames are as long as Ethernet
+/// would have them; the kernel writes their headers.
+#[derive(Debug)]
+pub struct UdpPath {
+    senders: Vec<UdpSocket>,
+    receiver: UdpSocket,
+    seed: u64,
+    trials: u16,
+}
+
+impl UdpPath {
+    /// Opens `flows` sockets in `from`, at most 64, and one in `to`, whose address is `address`. If there are
+    /// `sources`, a network and the length of its prefix, each flow has an address of its own, drawn from it:
+    /// `from` takes all of them as its own, and `to` needs a route back only where reverse paths are checked.
+    ///
+    /// # Errors
+    /// A namespace refuses sockets or addresses.
+    pub fn between(
+        from: &Namespace,
+        to: &Namespace,
+        address: IpAddr,
+        flows: u32,
+        sources: Option<(Ipv4Addr, u8)>,
+        seed: u64,
+    ) -> Result<Self, LabError> {
+        if let Some((network, length)) = sources {
+            let prefix = format!("{network}/{length}");
+            from.run(&["ip", "route", "add", "local", &prefix, "dev", "lo"])?;
+        }
+        let receiver = to.within(|| receiver((address, 0).into()))??;
+        let there = receiver.local_addr().map_err(io_error("read the port of a UDP socket"))?;
+        let senders = from.within(|| senders(there, flows, sources, seed))??;
+        Ok(Self { senders, receiver, seed, trials: 0 })
+    }
+
+    /// The same between two sockets of this host, through its loopback.
+    ///
+    /// # Errors
+    /// A socket cannot be opened.
+    pub fn loopback(flows: u32, seed: u64) -> Result<Self, LabError> {
+        let receiver = receiver((Ipv4Addr::LOCALHOST, 0).into())?;
+        let there = receiver.local_addr().map_err(io_error("read the port of a UDP socket"))?;
+        let senders = senders(there, flows, Some((Ipv4Addr::new(127, 0, 0, 0), 16)), seed)?;
+        Ok(Self { senders, receiver, seed, trials: 0 })
+    }
+}
+
+fn receiver(at: SocketAddr) -> Result<UdpSocket, LabError> {
+    let socket = UdpSocket::bind(at).map_err(io_error(format!("bind to {at}")))?;
+    socket.set_read_timeout(Some(POLL)).map_err(io_error("set a receive timeout"))?;
+    // As much as the system allows: the sink must not be what loses packets.
+    let _ = socket2::SockRef::from(&socket).set_recv_buffer_size(8 << 20);
+    Ok(socket)
+}
+
+fn senders(
+    there: SocketAddr,
+    flows: u32,
+    sources: Option<(Ipv4Addr, u8)>,
+    seed: u64,
+) -> Result<Vec<UdpSocket>, LabError> {
+    let mut draw = Rng::with_seed(seed);
+    let any = if there.is_ipv6() { IpAddr::from([0_u16; 8]) } else { IpAddr::from([0_u8; 4]) };
+    let open = |_| {
+        let source = sources.map_or(any, |prefix| IpAddr::V4(address_of(prefix, &mut draw)));
+        let socket = UdpSocket::bind((source, 0)).and_then(|socket| socket.connect(there).map(|()| socket));
+        socket.map_err(io_error(format!("send from {source} to {there}")))
+    };
+    (0..flows.clamp(1, MOST_FLOWS)).map(open).collect()
+}
+
+/// A host of a network: neither its first address nor its last, where there are others.
+fn address_of((network, length): (Ipv4Addr, u8), draw: &mut Rng) -> Ipv4Addr {
+    let hosts = u32::MAX.checked_shr(length.into()).unwrap_or(0);
+    let host = if hosts > 2 { draw.u32(1..hosts) } else { hosts.min(1) };
+    Ipv4Addr::from_bits((network.to_bits() & !hosts) | host)
+}
+
+/// What the receiving thread tells the sending one.
+#[derive(Default)]
+struct Watch {
+    received: AtomicU64,
+    stop: AtomicBool,
+}
+
+fn receive(socket: &UdpSocket, trial: u16, timer: Timer, watch: &Watch) -> io::Result<Arrivals> {
+    let (mut arrivals, mut packet) = (Arrivals::new(trial), vec![0; LARGEST_BYTES]);
+    while !watch.stop.load(Ordering::Acquire) {
+        match socket.recv(&mut packet) {
+            Ok(length) => {
+                let now_ns = timer.now_ns();
+                if let Some(stamp) = Stamp::parse(&packet[..length]) {
+                    arrivals.take(stamp, now_ns);
+                }
+                watch.received.store(arrivals.received(), Ordering::Release);
+            }
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(arrivals)
+}
+
+impl Device for UdpPath {
+    fn maximum_rate(&mut self, _: Sizes) -> Result<f64, DeviceError> {
+        Ok(MOST_PACKETS_PER_SECOND)
+    }
+
+    fn trial(&mut self, sizes: Sizes, load: Load) -> Result<Trial, DeviceError> {
+        self.trials = self.trials.wrapping_add(1);
+        let (watch, timer, trial) = (Watch::default(), Timer::start(), self.trials);
+        let mut generator = load.generator(trial, timer.now_ns());
+        let lengths = sizes.lengths(ROUND_PACKETS, self.seed);
+        let arrivals = thread::scope(|scope| {
+            let sink = scope.spawn(|| receive(&self.receiver, trial, timer, &watch));
+            send(&self.senders, &lengths, &mut generator, timer);
+            let last = timer.now_ns();
+            let all = generator.offered();
+            let patience_ns = u64::try_from(RESIDUAL.as_nanos()).unwrap_or(u64::MAX);
+            while watch.received.load(Ordering::Acquire) < all
+                && timer.now_ns() - last < patience_ns
+                && !sink.is_finished()
+            {
+                thread::yield_now();
+            }
+            watch.stop.store(true, Ordering::Release);
+            sink.join().unwrap_or_else(|_| Err(io::Error::other("the receiving thread has panicked")))
+        });
+        let arrivals = arrivals.map_err(|error| DeviceError(format!("cannot receive: {error}")))?;
+        Ok(Trial::of(load, &generator, arrivals))
+    }
+}
+
+/// Sends all packets in time. One that the system refuses was offered and is lost.
+fn send(sockets: &[UdpSocket], lengths: &[usize], generator: &mut Generator, timer: Timer) {
+    let mut packet = vec![0_u8; LARGEST_BYTES];
+    while !generator.is_done() {
+        let sent = generator.poll(timer.now_ns(), |mut stamp| {
+            // A burst is sent one by one, and each has its own time.
+            stamp.sent_ns = timer.now_ns();
+            let at = |count: usize| usize::try_from(stamp.sequence % count as u64).unwrap_or(0);
+            let bytes = lengths[at(lengths.len())] - FRAME_EXTRA_BYTES - STAMP_AT;
+            packet[..STAMP_BYTES].copy_from_slice(&stamp.to_bytes());
+            let _ = sockets[at(sockets.len())].send(&packet[..bytes.max(STAMP_BYTES)]);
+        });
+        if sent == 0 {
+            thread::yield_now();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::harness::Length;
+    use std::collections::HashSet;
+
+    #[test]
+    fn packets_of_all_sizes_cross_sockets_and_are_counted() {
+        let mut path = UdpPath::loopback(5, 3).unwrap();
+        let sources: HashSet<_> = path.senders.iter().map(|one| one.local_addr().unwrap().ip()).collect();
+        assert!(sources.len() > 1, "{sources:?}");
+        for sizes in [Sizes::Bytes(64), Sizes::Random, Sizes::Bytes(1518)] {
+            let load = Load { packets_per_second: 5_000.0, length: Length::Packets(200) };
+            let trial = path.trial(sizes, load).unwrap();
+            println!("seed {}, {trial:?}", path.seed);
+            // The loopback loses nothing that fits the receiver's buffer.
+            assert_eq!((trial.offered, trial.received, trial.duplicated), (200, 200, 0));
+            assert!(trial.latency.quantile_us(0.5).unwrap() > 0.0);
+        }
+    }
+
+    #[test]
+    fn addresses_are_of_the_network_and_neither_first_nor_last() {
+        let mut draw = Rng::with_seed(4);
+        for _ in 0..1000 {
+            let address = address_of((Ipv4Addr::new(10, 1, 2, 255), 30), &mut draw);
+            assert!([253, 254].contains(&address.octets()[3]), "{address}");
+            assert_eq!(address.octets()[..3], [10, 1, 2]);
+        }
+        assert_eq!(address_of((Ipv4Addr::new(10, 1, 2, 3), 32), &mut draw), Ipv4Addr::new(10, 1, 2, 3));
+    }
+}

@@ -1,0 +1,175 @@
+//! What is measured, and one trial of it.
+
+use std::time::Duration;
+
+use crate::generator::{Arrivals, Generator, Latency, Pace, Sizes};
+
+/// A device that reaches less than this share of the rate it was to offer was kept waiting by the generator.
+const REACHED: f64 = 0.99;
+
+/// A device under test, with the generator before it and the sink after it.
+pub trait Device {
+    /// The highest rate of packets of `sizes` that makes sense to offer, per second: that of the medium, or
+    /// where that has none, what the generator reaches or twice what the device forwards.
+    ///
+    /// # Errors
+    /// [`DeviceError`] if the device does not work.
+    fn maximum_rate(&mut self, sizes: Sizes) -> Result<f64, DeviceError>;
+
+    /// Offers `load` in packets of `sizes`, waits for those that are still under way, and returns what came.
+    /// Packets of an earlier trial never count.
+    ///
+    /// # Errors
+    /// [`DeviceError`] if the device failed. That it lost packets is no error.
+    fn trial(&mut self, sizes: Sizes, load: Load) -> Result<Trial, DeviceError>;
+}
+
+/// The device failed, or changed packets: figures of it would mean nothing. The text is for the user.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct DeviceError(pub String);
+
+/// Packets to offer.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Load {
+    /// Per second.
+    pub packets_per_second: f64,
+    /// How many.
+    pub length: Length,
+}
+
+/// How long packets are offered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Length {
+    /// For this time.
+    Time(Duration),
+    /// Until there were so many.
+    Packets(u64),
+}
+
+impl Load {
+    /// This rate for this time.
+    #[must_use]
+    pub fn rate(packets_per_second: f64, time: Duration) -> Self {
+        Self { packets_per_second, length: Length::Time(time) }
+    }
+
+    /// The generator of this load, for the trial of this number, which begins at `start_ns`.
+    #[must_use]
+    pub fn generator(self, trial: u16, start_ns: u64) -> Generator {
+        let pace = Pace::new(self.packets_per_second, start_ns);
+        match self.length {
+            Length::Packets(packets) => Generator::new(pace, trial, packets),
+            Length::Time(time) => {
+                let limit = super::count(time.as_secs_f64() * self.packets_per_second).max(1);
+                let time_ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+                Generator::new(pace, trial, limit).until(start_ns.saturating_add(time_ns))
+            }
+        }
+    }
+}
+
+/// The processors that threads are bound to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Cores {
+    /// That of the device's worker.
+    pub device: usize,
+    /// That of generator and sink.
+    pub generator: usize,
+}
+
+impl Cores {
+    /// Whether the threads have fewer processors than they are: what each does slows the other down.
+    #[must_use]
+    pub fn are_shared(&self) -> bool {
+        self.device == self.generator
+    }
+}
+
+/// What became of a load.
+#[derive(Debug, Clone)]
+pub struct Trial {
+    /// The load.
+    pub load: Load,
+    /// Packets offered.
+    pub offered: u64,
+    /// Packets that came back, each counted once.
+    pub received: u64,
+    /// Packets that came back again.
+    pub duplicated: u64,
+    /// Packets that came back after one sent later.
+    pub reordered: u64,
+    /// From the first packet offered to the last.
+    pub sending: Duration,
+    /// From the first packet that came back to the last.
+    pub receiving: Duration,
+    /// How late packets came back.
+    pub latency: Latency,
+    /// Share of the time of the trial, 0 to 1, in which the device had work; `None` where nobody knows.
+    pub busy_share: Option<f64>,
+    /// Whether the machine took the device's processor away meanwhile: its losses may not be its own.
+    pub is_disturbed: bool,
+}
+
+impl Trial {
+    /// What `generator` sent for `load` and what arrived of it, by a device that says nothing of itself.
+    #[must_use]
+    pub fn of(load: Load, generator: &Generator, arrivals: Arrivals) -> Self {
+        Self {
+            load,
+            offered: generator.offered(),
+            received: arrivals.received(),
+            duplicated: arrivals.duplicated(),
+            reordered: arrivals.reordered(),
+            sending: Duration::from_nanos(generator.sending_ns()),
+            receiving: Duration::from_nanos(arrivals.receiving_ns()),
+            latency: arrivals.into_latency(),
+            busy_share: None,
+            is_disturbed: false,
+        }
+    }
+
+    /// Packets offered per second, as it was done.
+    #[must_use]
+    pub fn offered_rate(&self) -> f64 {
+        rate(self.offered, self.sending).unwrap_or(self.load.packets_per_second)
+    }
+
+    /// Packets that came back per second, from the first to the last: what waits in queues when the generator
+    /// ends makes it no higher.
+    #[must_use]
+    pub fn received_rate(&self) -> f64 {
+        let one = || self.received as f64 / self.sending.as_secs_f64().max(1e-9);
+        rate(self.received, self.receiving).unwrap_or_else(one)
+    }
+
+    /// The share of packets that did not come back, 0 to 1.
+    #[must_use]
+    pub fn loss(&self) -> f64 {
+        if self.offered == 0 { 0.0 } else { self.lost() as f64 / self.offered as f64 }
+    }
+
+    /// Packets that did not come back.
+    #[must_use]
+    pub fn lost(&self) -> u64 {
+        self.offered.saturating_sub(self.received)
+    }
+
+    /// Whether a packet did not come back, or nothing was offered at all.
+    #[must_use]
+    pub fn has_loss(&self) -> bool {
+        self.lost() > 0 || self.offered == 0
+    }
+
+    /// Whether the generator offered less than it was to: then it was the bottleneck, and the device may be
+    /// faster than this trial says.
+    #[must_use]
+    pub fn was_generator_late(&self) -> bool {
+        self.offered_rate() < REACHED * self.load.packets_per_second
+    }
+}
+
+/// So many packets have one interval less between them; `None` if there is no interval.
+fn rate(packets: u64, time: Duration) -> Option<f64> {
+    (packets > 1 && !time.is_zero()).then(|| (packets - 1) as f64 / time.as_secs_f64())
+}

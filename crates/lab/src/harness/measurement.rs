@@ -1,0 +1,207 @@
+//! What a method is told and what it returns.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::device::Trial;
+use crate::generator::Sizes;
+use crate::statistics::Spread;
+use crate::traffic::median;
+
+/// How thorough methods are.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Plan {
+    /// Length of a trial; RFC 2544 section 24 says 60 seconds at least.
+    pub trial: Duration,
+    /// How exactly throughput and bursts are searched: as a share of what is found.
+    pub resolution: f64,
+    /// How often each method is repeated, 1 at least.
+    pub repetitions: u32,
+    /// Results that differ by more than this share of their median do not repeat.
+    pub spread_limit: f64,
+}
+
+impl Default for Plan {
+    fn default() -> Self {
+        Self { trial: Duration::from_secs(60), resolution: 0.005, repetitions: 3, spread_limit: 0.03 }
+    }
+}
+
+/// A method of RFC 2544.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Test {
+    /// 26.1
+    Throughput,
+    /// 26.2
+    Latency,
+    /// 26.3
+    FrameLoss,
+    /// 26.4
+    BackToBack,
+}
+
+impl Test {
+    /// Name in tables and JSON.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Test::Throughput => "throughput",
+            Test::Latency => "latency",
+            Test::FrameLoss => "frame_loss",
+            Test::BackToBack => "back_to_back",
+        }
+    }
+}
+
+/// Why a method has no figure, or one that is not to be relied on.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Unconverged {
+    /// Packets were lost at every rate down to this one, per second.
+    LossAtEveryRate {
+        /// The lowest that was tried.
+        lowest: f64,
+    },
+    /// Packets were lost at a rate, but not at a higher one: there is no highest rate without loss.
+    NotMonotone {
+        /// Where packets were lost, per second.
+        lost_at: f64,
+        /// The higher rate that passed.
+        passed_at: f64,
+    },
+    /// The rate that was found did not pass again, however often the search was begun anew.
+    NeverAgain {
+        /// The rate that was found last, per second.
+        rate: f64,
+    },
+    /// Not even a burst of one packet came back whole.
+    LossInEveryBurst,
+    /// Repetitions differ too much.
+    SpreadAbove {
+        /// Highest less lowest, as a share of the median.
+        spread: f64,
+        /// What the plan allows.
+        limit: f64,
+    },
+}
+
+impl fmt::Display for Unconverged {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::LossAtEveryRate { lowest } => {
+                write!(f, "packets are lost at every rate, down to {lowest:.0} a second")
+            }
+            Self::NotMonotone { lost_at, passed_at } => write!(
+                f,
+                "packets are lost at {lost_at:.0} a second and none at {passed_at:.0}: no rate is the highest without loss"
+            ),
+            Self::NeverAgain { rate } => {
+                write!(f, "{rate:.0} packets a second passed once and were lost when it was tried again")
+            }
+            Self::LossInEveryBurst => f.write_str("not even a burst of one packet comes back whole"),
+            Self::SpreadAbove { spread, limit } => write!(
+                f,
+                "repetitions differ by {:.1} %, which is more than {:.0} %",
+                spread * 100.0,
+                limit * 100.0
+            ),
+        }
+    }
+}
+
+/// Latencies in microseconds.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct LatencyUs {
+    /// Half of the packets were no later.
+    pub p50: f64,
+    /// 99 of 100 were no later.
+    pub p99: f64,
+    /// The latest.
+    pub max: f64,
+}
+
+/// A row of a report: the median of repetitions.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Measurement {
+    /// The method.
+    pub test: Test,
+    /// The frames.
+    pub sizes: Sizes,
+    /// Packets offered per second.
+    pub offered_packets_per_second: f64,
+    /// Packets that came back per second.
+    pub throughput_packets_per_second: f64,
+    /// The share of packets that were lost, 0 to 1.
+    pub loss: f64,
+    /// Latencies of the packets that came back; medians over repetitions, and the latest of all. `None` if none
+    /// came.
+    pub latency_us: Option<LatencyUs>,
+    /// The longest burst that came back whole, in packets, of [`Test::BackToBack`].
+    pub burst_packets: Option<f64>,
+    /// Highest less lowest of the repetitions' results, as a share of their median: throughput, the median
+    /// latency, the rate of packets that came back, the burst. `None` with one repetition.
+    pub repeat_spread: Option<f64>,
+    /// Share of the time in which the device had work, 0 to 1, where it is known.
+    pub busy_share: Option<f64>,
+    /// Repetitions.
+    pub repetitions: u32,
+    /// Why the figures are not to be relied on; `None` if they are.
+    pub unconverged: Option<Unconverged>,
+    /// Whether the generator was too slow for what it was to offer, in any of the trials: the device may be
+    /// faster.
+    pub was_generator_late: bool,
+    /// Whether the machine took the device's processor away in any of the trials.
+    pub is_disturbed: bool,
+}
+
+impl Measurement {
+    /// The medians of these trials, one of each repetition, which differ in `result`.
+    pub(super) fn of(
+        test: Test,
+        sizes: Sizes,
+        plan: &Plan,
+        trials: &[Trial],
+        result: impl Fn(&Trial) -> f64,
+    ) -> Self {
+        let middle = |figure: &dyn Fn(&Trial) -> f64| {
+            median(&trials.iter().map(figure).collect::<Vec<_>>()).unwrap_or(0.0)
+        };
+        let quantile = |share: f64| {
+            let found: Vec<f64> =
+                trials.iter().filter_map(|trial| trial.latency.quantile_us(share)).collect();
+            median(&found)
+        };
+        let max = trials.iter().filter_map(|trial| trial.latency.max_us()).reduce(f64::max);
+        let latency_us = quantile(0.5).zip(quantile(0.99)).zip(max);
+        let busy: Option<Vec<f64>> = trials.iter().map(|trial| trial.busy_share).collect();
+        let mut row = Self {
+            test,
+            sizes,
+            offered_packets_per_second: middle(&Trial::offered_rate),
+            throughput_packets_per_second: middle(&Trial::received_rate),
+            loss: middle(&Trial::loss),
+            latency_us: latency_us.map(|((p50, p99), max)| LatencyUs { p50, p99, max }),
+            burst_packets: None,
+            repeat_spread: None,
+            busy_share: busy.and_then(|shares| median(&shares)),
+            repetitions: u32::try_from(trials.len()).unwrap_or(u32::MAX),
+            unconverged: None,
+            was_generator_late: trials.iter().any(Trial::was_generator_late),
+            is_disturbed: trials.iter().any(|trial| trial.is_disturbed),
+        };
+        row.judge_spread(plan, trials.iter().map(result));
+        row
+    }
+
+    /// Computes the spread of the repetitions' results, and says so if they do not repeat.
+    pub(super) fn judge_spread(&mut self, plan: &Plan, results: impl IntoIterator<Item = f64>) {
+        let results: Vec<f64> = results.into_iter().collect();
+        let Spread { median, lowest, highest } = Spread::of(results.iter().copied());
+        self.repeat_spread = match results.len() {
+            0 | 1 => None,
+            _ if highest == lowest => Some(0.0),
+            _ => Some((highest - lowest) / median.max(f64::MIN_POSITIVE)),
+        };
+        let above = self.repeat_spread.filter(|spread| *spread > plan.spread_limit);
+        self.unconverged = above.map(|spread| Unconverged::SpreadAbove { spread, limit: plan.spread_limit });
+    }
+}
