@@ -17,7 +17,7 @@
 //! memory layout.
 
 mod case;
-mod chart;
+pub(crate) mod chart;
 mod compare;
 mod engines;
 mod error;
@@ -28,6 +28,7 @@ mod measure;
 mod nic;
 mod nic_paths;
 mod options;
+pub(crate) mod pair;
 mod report;
 mod subject;
 mod tunnels;
@@ -53,6 +54,7 @@ pub use error::BenchError;
 pub use nic::BenchNicOptions;
 pub use options::BenchOptions;
 use report::Series;
+pub(crate) use vpe::threads;
 pub use vpe::{BenchVpeOptions, Experiment};
 
 /// `testudo bench …`
@@ -147,7 +149,7 @@ fn measure_all(options: &BenchOptions, candidates: Vec<Candidate>) -> Result<(),
 }
 
 /// Opens the picture's file without changing it: its content is replaced only once there is a picture.
-fn open_picture(path: &Path) -> Result<(&Path, File), BenchError> {
+pub(crate) fn open_picture(path: &Path) -> Result<(&Path, File), BenchError> {
     let file = File::options().write(true).create(true).truncate(false).open(path);
     file.map(|file| (path, file)).map_err(|source| BenchError::File { path: path.to_owned(), source })
 }
@@ -169,13 +171,13 @@ fn draw(options: &BenchOptions, series: &[Series], path: &Path, file: File) -> R
     write_picture(&chart::svg(&[panel]), path, file)
 }
 
-fn write_picture(picture: &str, path: &Path, mut file: File) -> Result<(), BenchError> {
+pub(crate) fn write_picture(picture: &str, path: &Path, mut file: File) -> Result<(), BenchError> {
     let written = file.set_len(0).and_then(|()| file.write_all(picture.as_bytes()));
     written.map_err(|source| BenchError::File { path: path.to_owned(), source })
 }
 
 /// Prints to standard output; a reader that closed the pipe is no failure.
-fn print(text: &str) -> Result<(), BenchError> {
+pub(crate) fn print(text: &str) -> Result<(), BenchError> {
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(source) if source.kind() != ErrorKind::BrokenPipe => {

@@ -6,10 +6,11 @@
 //!                          └────► UDP sockets ─► network ─► UDP socket ──┘        through namespaces
 //! ```
 //!
-//! Nothing here reads a clock but the two ends that send and receive: [`Generator::poll`] is told the time, so
-//! that tests run it in virtual time. In memory the generator hands over a stamp a packet, and [`FeedPort`]
-//! makes the packet of it as a NIC would, in the worker's thread: sending costs the generator two stores, so
-//! that it outruns what it measures. Where it did not, [`crate::harness::Trial::was_generator_late`] says so.
+//! Nothing here reads a clock but the two ends that send and receive: [`Generator::poll`] is told the time,
+//! so that tests run it in virtual time. In memory the generator hands over a stamp a packet, and
+//! [`FeedPort`] makes the packet of it as a NIC would, in the worker's thread: sending costs the generator
+//! two stores, so that it outruns what it measures. Where it did not,
+//! [`crate::harness::Trial::was_generator_late`] says so.
 
 mod arrivals;
 mod memory;
@@ -21,7 +22,9 @@ mod traffic;
 mod udp;
 
 pub use arrivals::{Arrivals, Latency};
-pub use memory::{FEED_PACKETS, Feed, FeedPort, MemoryPorts, ReturnPort, Timer, memory_ports};
+pub use memory::{
+    FEED_PACKETS, Feed, FeedPort, MemoryPorts, ReturnPort, Timer, generator_rate, memory_ports,
+};
 pub use pace::Pace;
 pub use sizes::{FRAME_EXTRA_BYTES, LONGEST_FRAME_BYTES, SHORTEST_FRAME_BYTES, Sizes};
 pub use stamp::{STAMP_AT, STAMP_BYTES, Stamp};

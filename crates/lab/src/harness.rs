@@ -1,4 +1,4 @@
-//! The methods of RFC 2544 over any device that can be offered packets.
+//! The methods of RFC 2544, and one of paper 004, over any device that can be offered packets.
 //!
 //! ```text
 //!   throughput ┐                          ┌ two gateways in memory
@@ -8,9 +8,9 @@
 //! ```
 //!
 //! A [`Device`] carries out one trial at a time, and says how fast its medium is. A method is a function that
-//! makes trials of it, as often as its [`Plan`] says, and returns [`Measurement`]s: rows of a report. A method
-//! that found no figure, or one that does not repeat, says why in [`Measurement::unconverged`]. Nothing here
-//! reads a clock, waits or prints.
+//! makes trials of it, as often as its [`Plan`] says, and returns [`Measurement`]s: rows of a report. A
+//! method that found no figure, or one that does not repeat, says why in [`Measurement::unconverged`].
+//! Nothing here reads a clock, waits or prints.
 //!
 //! | method | RFC 2544 | finds |
 //! | --- | --- | --- |
@@ -18,6 +18,7 @@
 //! | [`latency`] | 26.2 | latencies of all packets at shares of that rate |
 //! | [`frame_loss`] | 26.3 | the share that is lost from the full rate down in steps of a tenth |
 //! | [`back_to_back`] | 26.4 | the longest burst at the full rate that comes back whole |
+//! | [`overload`] | no | what comes back, and how busy the device is, up to four times what it can do |
 
 mod back_to_back;
 mod device;
@@ -26,6 +27,7 @@ pub(crate) mod fake;
 mod latency;
 mod loss;
 mod measurement;
+mod overload;
 mod search;
 #[cfg(test)]
 mod tests;
@@ -35,6 +37,7 @@ pub use device::{Cores, Device, DeviceError, Length, Load, Trial};
 pub use latency::{LATENCY_STEPS, latency};
 pub use loss::frame_loss;
 pub use measurement::{LatencyUs, Measurement, Plan, Test, Unconverged};
+pub use overload::{OVERLOAD_STEPS, overload};
 pub use search::throughput;
 
 use std::time::Duration;

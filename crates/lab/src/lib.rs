@@ -12,15 +12,18 @@
 //!   demo         `testudo demo`: all of that, once, with a verdict
 //!   generator    packets at an offered rate, with their time of sending in them, and what became of them
 //!   harness      the methods of RFC 2544, over any device
+//!   tandem       the device of `testudo lab`: two gateways in memory
+//!   rfc2544      `testudo lab rfc2544`: throughput, latency, loss and bursts of that device
+//!   overload     `testudo lab overload`: what it does with up to four times what it can
 //!   bench        `testudo bench`: the data path in memory, and the floor of cryptography below it
 //!   bench_host   `testudo bench host`: host mode compared with the bare link and wireguard-go
 //! ```
 //!
 //! The laboratory trusts nothing of the gateway: it reads packets with its own parsers, so that a misreading
 //! shared with the gateway cannot hide a leak. It knows the gateway only as a user does, by its command line,
-//! configuration file and control socket; any build of the program can be tested. Two modules drive a
-//! gateway's workers directly: `bench`, to count cycles, where another engine is the judge; and `demo` where
-//! the system does not let it build a network.
+//! configuration file and control socket; any build of the program can be tested. Three modules drive
+//! gateways' workers directly: `bench`, to count cycles, where another engine is the judge; `tandem`, to
+//! offer them rates; and `demo` where the system does not let it build a network.
 //!
 //! Deliberately absent: generators over devices that only one process may have (those come with their ports).
 
@@ -31,6 +34,7 @@ pub mod bench;
 pub mod bench_host;
 pub mod capture;
 mod charon;
+pub mod command;
 pub mod demo;
 mod error;
 pub mod gateway;
@@ -38,14 +42,17 @@ pub mod generator;
 pub mod harness;
 pub mod namespaces;
 pub mod network;
+pub mod overload;
 mod programs;
 mod progress;
 pub mod protection;
 mod render;
+pub mod rfc2544;
 mod statistics;
 mod suites;
 mod supply;
 pub mod table;
+pub mod tandem;
 pub mod traffic;
 mod workspace;
 

@@ -13,6 +13,7 @@ use std::str::FromStr;
 use std::time::Duration;
 use testudo_control::config::protocol_number;
 use testudo_lab::bench::BenchArgs;
+use testudo_lab::command::LabArgs;
 use testudo_lab::demo::DemoOptions;
 use tune::TuneVerb;
 
@@ -71,6 +72,8 @@ pub enum Verb {
     /// Measure the data path in memory: packets per second, cycles by stage, and the cost of the
     /// cryptography alone
     Bench(BenchArgs),
+    /// Measure gateways as the standards and papers do: at offered rates, with loss and latency
+    Lab(LabArgs),
     /// Print a completion script for a shell
     Completions(CompletionsArgs),
     /// Write the man pages

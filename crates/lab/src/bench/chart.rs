@@ -10,7 +10,7 @@ use crate::statistics::Spread;
 const COLOURS: [&str; 8] =
     ["#0b6e99", "#c8452d", "#2e8540", "#8e4585", "#b8860b", "#4b4b4b", "#d16ba5", "#3ba7a0"];
 /// Mixes have no single length; each has a strip instead.
-const STRIPS: [&str; 2] = ["IMIX", "RANDOM"];
+pub(crate) const STRIPS: [&str; 2] = ["IMIX", "RANDOM"];
 const DASHES: [&str; 2] = ["none", "7 4"];
 
 /// Lengths in pixels.
@@ -24,31 +24,31 @@ const LEGEND_LINE: f64 = 22.0;
 const CHARACTER: f64 = 6.8;
 
 /// One line of the picture.
-pub(super) struct Line {
-    pub(super) name: String,
+pub(crate) struct Line {
+    pub(crate) name: String,
     /// Lines of one colour differ in their dashes.
-    pub(super) colour: usize,
-    pub(super) dash: usize,
+    pub(crate) colour: usize,
+    pub(crate) dash: usize,
     /// Bytes of a packet and the figure, sorted by bytes.
-    pub(super) points: Vec<(usize, Spread)>,
+    pub(crate) points: Vec<(usize, Spread)>,
     /// By index of [`STRIPS`].
-    pub(super) mixes: [Option<Spread>; STRIPS.len()],
+    pub(crate) mixes: [Option<Spread>; STRIPS.len()],
 }
 
 /// Axes with lines, and a legend beside them.
-pub(super) struct Panel {
-    pub(super) title: String,
-    pub(super) subtitle: String,
+pub(crate) struct Panel {
+    pub(crate) title: String,
+    pub(crate) subtitle: String,
     /// What the axes show, with units.
-    pub(super) across: String,
-    pub(super) up: String,
-    pub(super) extent: Extent,
-    pub(super) lines: Vec<Line>,
+    pub(crate) across: String,
+    pub(crate) up: String,
+    pub(crate) extent: Extent,
+    pub(crate) lines: Vec<Line>,
 }
 
 /// Where axes begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Extent {
+pub(crate) enum Extent {
     /// Both at zero.
     Zero,
     /// Upwards at zero, across at the first point.
@@ -327,7 +327,7 @@ fn escaped(text: &str) -> String {
 }
 
 /// The picture: panels, one above the other.
-pub(super) fn svg(panels: &[Panel]) -> String {
+pub(crate) fn svg(panels: &[Panel]) -> String {
     let (mut width, mut top, mut body) = (0.0_f64, 0.0, String::new());
     for panel in panels {
         let (drawn, panel_width, height) = draw_panel(panel);

@@ -44,7 +44,7 @@ pub enum BenchError {
 
 impl BenchError {
     /// The program's exit codes: 2 command line, 5 no engine, 1 anything else.
-    pub(super) fn exit_code(&self) -> ExitCode {
+    pub(crate) fn exit_code(&self) -> ExitCode {
         match self {
             BenchError::Usage(_) => ExitCode::from(2),
             BenchError::Engine(_) => ExitCode::from(5),

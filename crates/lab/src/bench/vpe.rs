@@ -30,7 +30,7 @@ mod scaling;
 mod shared_lines;
 mod side_by_side;
 mod single;
-mod threads;
+pub(crate) mod threads;
 
 use std::fs;
 use std::io::IsTerminal;

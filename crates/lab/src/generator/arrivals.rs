@@ -11,7 +11,7 @@ const DIGITS: u8 = 3;
 const WINDOW: u64 = 1 << 16;
 
 /// Latencies of packets, in a histogram with a relative error below 0.1 %.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Latency(Histogram<u64>);
 
 impl Default for Latency {
@@ -21,13 +21,25 @@ impl Default for Latency {
     }
 }
 
+impl std::fmt::Debug for Latency {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // Its counts are thousands of numbers.
+        let of = |share| self.quantile_us(share);
+        f.debug_struct("Latency")
+            .field("p50_us", &of(0.5))
+            .field("max_us", &self.max_us())
+            .finish_non_exhaustive()
+    }
+}
+
 impl Latency {
     /// Adds one of so many nanoseconds; what is longer than a minute counts as a minute.
     pub fn record(&mut self, nanoseconds: u64) {
         self.0.saturating_record(nanoseconds);
     }
 
-    /// The latency in microseconds that this share of packets, 0 to 1, does not exceed; `None` without packets.
+    /// The latency in microseconds that this share of packets, 0 to 1, does not exceed; `None` without
+    /// packets.
     #[must_use]
     pub fn quantile_us(&self, share: f64) -> Option<f64> {
         (!self.0.is_empty()).then(|| self.0.value_at_quantile(share) as f64 / 1e3)

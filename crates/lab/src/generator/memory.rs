@@ -1,8 +1,8 @@
 //! The generator's and the sink's ends in memory: ports of a gateway's worker, and rings to them.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use testudo_packet::{Batch, DropReason, Pool, Port, PortCounters, PortError};
 
@@ -11,7 +11,8 @@ use super::ring::{Reader, Writer, ring};
 use super::stamp::{STAMP_AT, STAMP_BYTES, Stamp};
 use super::traffic::Templates;
 
-/// Packets that wait for the worker at most, like a NIC's descriptors: what comes while they are taken is lost.
+/// Packets that wait for the worker at most, like a NIC's descriptors: what comes while they are taken is
+/// lost.
 pub const FEED_PACKETS: usize = 1024;
 /// Packets that wait for the sink: more than come while it sends a burst.
 const RETURN_PACKETS: usize = 1 << 16;
@@ -81,8 +82,8 @@ impl Feed {
         self.out.is_empty()
     }
 
-    /// Packets that came back changed, and packets that came back and had no room on their way to the sink, so
-    /// far.
+    /// Packets that came back changed, and packets that came back and had no room on their way to the sink,
+    /// so far.
     #[must_use]
     pub fn faults(&self) -> (u64, u64) {
         (self.faults.changed.load(Ordering::Relaxed), self.faults.unread.load(Ordering::Relaxed))
@@ -141,6 +142,37 @@ pub fn memory_ports(templates: &Templates, timer: Timer) -> MemoryPorts {
     }
 }
 
+/// Packets per second that the generator offers alone, where somebody else only takes their numbers: what is
+/// slower than this is the device. Measured for `time`, after `there` was called on the thread that takes
+/// them.
+#[must_use]
+pub fn generator_rate(time: Duration, there: impl FnOnce() + Send) -> f64 {
+    let (mut out, mut offered) = ring::<2>(FEED_PACKETS);
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            there();
+            while !is_over.load(Ordering::Relaxed) {
+                if offered.pop().is_none() {
+                    // Where threads share a processor, the generator has the packets.
+                    std::thread::yield_now();
+                }
+            }
+        });
+        let timer = Timer::start();
+        let end_ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let (mut sent, mut now_ns) = (0_u64, 0);
+        while now_ns < end_ns {
+            for _ in 0..BURST_PACKETS {
+                sent += u64::from(out.push([sent, now_ns]));
+            }
+            now_ns = timer.now_ns();
+        }
+        is_over.store(true, Ordering::Relaxed);
+        sent as f64 / (now_ns.max(1) as f64 * 1e-9)
+    })
+}
+
 impl Port for FeedPort {
     fn name(&self) -> &'static str {
         "generator"
@@ -191,8 +223,8 @@ impl Port for FeedPort {
 }
 
 impl ReturnPort {
-    /// The stamp of a packet that is one of those sent: of all packets the length is compared, of some of them
-    /// every byte.
+    /// The stamp of a packet that is one of those sent: of all packets the length is compared, of some of
+    /// them every byte.
     fn read(&self, packet: &[u8]) -> Option<Stamp> {
         let stamp = Stamp::parse(packet.get(STAMP_AT..)?)?;
         let (head, tail) = self.templates.get(stamp.sequence);

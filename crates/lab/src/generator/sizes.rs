@@ -12,8 +12,8 @@ pub const SHORTEST_FRAME_BYTES: usize = 64;
 /// The longest frame.
 pub const LONGEST_FRAME_BYTES: usize = 1518;
 
-/// Intel's Internet mix as paper 002 has it, as (count, bytes of the frame): packets of 60, 536 and 1,360 bytes
-/// without their check sequence, 61.22, 23.47 and 15.31 % of them.
+/// Intel's Internet mix as paper 002 has it, as (count, bytes of the frame): packets of 60, 536 and 1,360
+/// bytes without their check sequence, 61.22, 23.47 and 15.31 % of them.
 const IMIX: [(usize, usize); 3] = [(60, 64), (23, 540), (15, 1364)];
 /// The simple mix: 7 to 4 to 1 of IP packets of 40 bytes, which a frame pads, 576 and 1,500.
 const SIMPLE_IMIX: [(usize, usize); 3] = [(7, 64), (4, 594), (1, 1518)];
@@ -42,8 +42,8 @@ impl Sizes {
         }
     }
 
-    /// At least `count` lengths in an order that follows from `seed`: whole rounds of a mix, so that its shares
-    /// are exact.
+    /// At least `count` lengths in an order that follows from `seed`: whole rounds of a mix, so that its
+    /// shares are exact.
     #[must_use]
     pub fn lengths(self, count: usize, seed: u64) -> Vec<usize> {
         let mut draw = Rng::with_seed(seed);

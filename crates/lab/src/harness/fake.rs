@@ -120,6 +120,8 @@ impl Device for FakeDevice {
             arrivals.take(stamp, at);
             self.now_ns = self.now_ns.max(at);
         }
-        Ok(Trial { is_disturbed, ..Trial::of(load, &generator, arrivals) })
+        let trial = Trial::of(load, &generator, arrivals);
+        let busy = trial.received as f64 / self.rate / trial.sending.as_secs_f64();
+        Ok(Trial { is_disturbed, busy_share: Some(busy.min(1.0)), ..trial })
     }
 }

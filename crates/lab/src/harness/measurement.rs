@@ -38,6 +38,8 @@ pub enum Test {
     FrameLoss,
     /// 26.4
     BackToBack,
+    /// Of paper 004, not of RFC 2544
+    Overload,
 }
 
 impl Test {
@@ -49,6 +51,7 @@ impl Test {
             Test::Latency => "latency",
             Test::FrameLoss => "frame_loss",
             Test::BackToBack => "back_to_back",
+            Test::Overload => "overload",
         }
     }
 }
@@ -132,8 +135,8 @@ pub struct Measurement {
     pub throughput_packets_per_second: f64,
     /// The share of packets that were lost, 0 to 1.
     pub loss: f64,
-    /// Latencies of the packets that came back; medians over repetitions, and the latest of all. `None` if none
-    /// came.
+    /// Latencies of the packets that came back; medians over repetitions, and the latest of all. `None` if
+    /// none came.
     pub latency_us: Option<LatencyUs>,
     /// The longest burst that came back whole, in packets, of [`Test::BackToBack`].
     pub burst_packets: Option<f64>,

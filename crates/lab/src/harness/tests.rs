@@ -111,6 +111,21 @@ fn the_longest_burst_of_a_known_queue_is_found() {
 }
 
 #[test]
+fn overload_of_a_known_device_is_found_up_to_four_times_its_rate() {
+    let rate = 50_000.0;
+    let mut device = FakeDevice { medium: 2.0 * rate, ..FakeDevice::new(rate, 19) };
+    let rows = overload(&mut device, SIZES, &plan()).unwrap();
+    assert_eq!((rows.len(), rows.last().map(|(share, _)| *share)), (OVERLOAD_STEPS.len(), Some(4.0)));
+    for (share, row) in &rows {
+        println!("{share}: {row:?}");
+        assert_within_2_percent(row.offered_packets_per_second, share * rate);
+        assert_within_2_percent(1.0 - row.loss, (1.0 / share).min(1.0));
+        assert_within_2_percent(row.busy_share.unwrap(), share.min(1.0));
+        assert!(row.unconverged.is_none() && !row.was_generator_late, "{row:?}");
+    }
+}
+
+#[test]
 fn a_device_that_keeps_up_takes_bursts_of_a_whole_trial() {
     let mut device = FakeDevice { medium: 20_000.0, ..FakeDevice::new(50_000.0, 10) };
     let row = back_to_back(&mut device, SIZES, &plan()).unwrap();

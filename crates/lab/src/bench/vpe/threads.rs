@@ -21,20 +21,25 @@ const IDLE_TURNS: u32 = 32;
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The processors that this process may use.
-pub(super) fn processors() -> Vec<usize> {
+pub(crate) fn processors() -> Vec<usize> {
     let Ok(set) = sched_getaffinity(None) else { return vec![0] };
     (0..CpuSet::MAX_CPU).filter(|&processor| set.is_set(processor)).collect()
 }
 
 /// Binds this thread to a processor. Where that is refused, the system chooses.
-pub(super) fn bind(processor: usize) {
-    let mut only = CpuSet::new();
-    only.set(processor);
-    let _ = sched_setaffinity(None, &only);
+pub(crate) fn bind(processor: usize) {
+    allow(&[processor]);
+}
+
+/// Lets this thread run on these processors alone.
+pub(crate) fn allow(processors: &[usize]) {
+    let mut set = CpuSet::new();
+    processors.iter().for_each(|&processor| set.set(processor));
+    let _ = sched_setaffinity(None, &set);
 }
 
 /// How long this thread has had a processor.
-pub(super) fn running() -> Duration {
+pub(crate) fn running() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
     Duration::new(seconds, u32::try_from(time.tv_nsec).unwrap_or(0))

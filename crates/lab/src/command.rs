@@ -1,0 +1,47 @@
+//! `testudo lab`.
+
+use std::process::ExitCode;
+
+use testudo_gateway::Candidate;
+
+use crate::bench::{BenchError, print};
+use crate::overload::{self, OverloadOptions};
+use crate::rfc2544::{self, Rfc2544Options};
+
+/// `testudo lab …`
+#[derive(Debug, Clone, clap::Args)]
+pub struct LabArgs {
+    /// What to measure.
+    #[command(subcommand)]
+    pub command: LabCommand,
+}
+
+/// Subcommands of `testudo lab`.
+#[derive(Debug, Clone, clap::Subcommand)]
+pub enum LabCommand {
+    /// Measure throughput, latency, frame loss and bursts of two gateways in memory, by the methods of RFC
+    /// 2544
+    Rfc2544(Rfc2544Options),
+    /// Measure how many packets come through two gateways in memory, and how busy they are, when offered up
+    /// to four times what they can do
+    Overload(OverloadOptions),
+}
+
+impl LabArgs {
+    /// Runs the command and prints the result: 0 on success, otherwise the reason is on standard error.
+    /// `candidates` are the engines that the program has besides the portable one.
+    #[must_use = "it says whether the measurement has failed"]
+    pub fn run(&self, candidates: Vec<Candidate>) -> ExitCode {
+        let text: Result<String, BenchError> = match &self.command {
+            LabCommand::Rfc2544(options) => rfc2544::report(options, candidates),
+            LabCommand::Overload(options) => overload::report(options, candidates),
+        };
+        match text.and_then(|text| print(&text)) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("testudo lab: {error}");
+                error.exit_code()
+            }
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! `testudo lab overload`: success ratio and processor load against the offered load, up to four times what
+//! two gateways in memory can do (paper 004, section 4.3).
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use testudo_gateway::Candidate;
+
+use crate::bench::chart::{self, Extent, Line, Panel, STRIPS};
+use crate::bench::{BenchError, open_picture, write_picture};
+use crate::generator::Sizes;
+use crate::harness::{DeviceError, LatencyUs, Measurement, OVERLOAD_STEPS, Plan, Test, overload};
+use crate::rfc2544::{Remarks, TandemArgs, Watched, cells, notes};
+use crate::statistics::Spread;
+use crate::table::Table;
+use crate::tandem::Tandem;
+
+/// Options of `testudo lab overload`.
+#[derive(Debug, Clone, clap::Args)]
+pub struct OverloadOptions {
+    /// Lengths of Ethernet frames in bytes, check sequence included (64 to 1518), random, imix or imix-simple
+    #[arg(long, value_delimiter = ',', value_name = "BYTES,…", default_value = "64,1518")]
+    pub sizes: Vec<Sizes>,
+
+    /// Seconds of each trial
+    #[arg(long, value_name = "N", default_value = "0.5", value_parser = crate::rfc2544::seconds)]
+    pub trial_seconds: f64,
+
+    /// Repetitions of each load: rows are medians, and say how far repetitions are apart
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub repetitions: u32,
+
+    /// The gateways.
+    #[command(flatten)]
+    pub device: TandemArgs,
+
+    /// Print a JSON array instead of the table, and no progress
+    #[arg(long)]
+    pub json: bool,
+
+    /// Also draw success ratio and processor load over the offered load to a file
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<PathBuf>,
+}
+
+/// A load as a share of the capacity, and what became of it.
+type Row = (f64, Measurement);
+
+/// Measures what `options` say, and returns the array that `testudo lab overload --json` prints.
+///
+/// # Errors
+/// [`BenchError`] if there is no engine for the suite, or the gateways failed.
+pub fn measure(options: &OverloadOptions, candidates: Vec<Candidate>) -> Result<Value, BenchError> {
+    let (device, rows) = run(options, candidates)?;
+    Ok(array(options, &device, &rows))
+}
+
+/// The same as text: a table, or that array. It draws the picture, too.
+pub(crate) fn report(options: &OverloadOptions, candidates: Vec<Candidate>) -> Result<String, BenchError> {
+    // Fail before the measurement, not after it, if the picture cannot be written.
+    let picture = options.svg.as_deref().map(open_picture).transpose()?;
+    let (device, rows) = run(options, candidates)?;
+    if let Some((path, file)) = picture {
+        write_picture(&chart::svg(&[panel(options, &device, &rows)]), path, file)?;
+    }
+    if options.json {
+        return Ok(format!("{:#}\n", array(options, &device, &rows)));
+    }
+    Ok(table(options, &device, &rows))
+}
+
+fn run(options: &OverloadOptions, candidates: Vec<Candidate>) -> Result<(Tandem, Vec<Row>), BenchError> {
+    let mut device = options.device.open(candidates)?;
+    let trial = Duration::from_secs_f64(options.trial_seconds);
+    let plan = Plan { trial, repetitions: options.repetitions, ..Plan::default() };
+    let loads = u32::try_from(options.sizes.len() * OVERLOAD_STEPS.len()).unwrap_or(u32::MAX);
+    let expected = trial.saturating_mul(loads.saturating_mul(options.repetitions));
+    let mut watched = Watched::new(&mut device, expected, trial, options.json);
+    let mut rows = Vec::new();
+    for &sizes in &options.sizes {
+        watched.begin(Test::Overload, sizes);
+        let measured = overload(&mut watched, sizes, &plan);
+        rows.extend(
+            measured.map_err(|DeviceError(what)| BenchError::Invalid {
+                case: format!("frames of {sizes}"),
+                what,
+            })?,
+        );
+    }
+    drop(watched);
+    Ok((device, rows))
+}
+
+fn array(options: &OverloadOptions, device: &Tandem, rows: &[Row]) -> Value {
+    let object = |(share, row): &Row| {
+        let latency =
+            row.latency_us.map(|LatencyUs { p50, p99, max }| json!({ "p50": p50, "p99": p99, "max": max }));
+        json!({
+            "test": row.test.name(),
+            "frame_bytes": cells::frame_bytes(row.sizes),
+            "offered_share_of_capacity": share,
+            "offered_packets_per_second": row.offered_packets_per_second,
+            "received_packets_per_second": row.throughput_packets_per_second,
+            "success_ratio": 1.0 - row.loss,
+            "processor_load": row.busy_share,
+            "latency_us": latency,
+            "repeat_spread": row.repeat_spread,
+            "repetitions": row.repetitions,
+            "trial_seconds": options.trial_seconds,
+            "cores": cells::cores_json(device.cores()),
+            "suite": options.device.suite,
+            "engine": device.engine(),
+            "seed": options.device.seed,
+            "notes": notes(row, device.cores()),
+        })
+    };
+    Value::Array(rows.iter().map(object).collect())
+}
+
+fn table(options: &OverloadOptions, device: &Tandem, rows: &[Row]) -> String {
+    let args = &options.device;
+    let mut text = cells::heading(device, &args.suite, args.sas, args.flows);
+    text += &format!(
+        "Overload: trials of {} s, {} repetitions, seed {}.\n\n",
+        options.trial_seconds, options.repetitions, args.seed
+    );
+    let heads = [
+        "frame (bytes)",
+        "load (% of capacity)",
+        "offered (kpps)",
+        "came through (kpps)",
+        "success (%)",
+        "processor (%)",
+        "p50 (µs)",
+        "p99 (µs)",
+        "max (µs)",
+        "spread (%)",
+        "remarks",
+    ];
+    let (mut remarks, mut lines) = (Remarks::default(), vec![heads.map(str::to_owned).to_vec()]);
+    for (share, row) in rows {
+        let mut line = vec![
+            row.sizes.to_string(),
+            format!("{:.0}", share * 100.0),
+            cells::figure(row.offered_packets_per_second / 1e3),
+            cells::figure(row.throughput_packets_per_second / 1e3),
+            cells::percent(Some(1.0 - row.loss)),
+            cells::percent(row.busy_share),
+        ];
+        line.extend(cells::latency_cells(row));
+        line.push(cells::percent(row.repeat_spread));
+        line.push(remarks.refer(notes(row, device.cores())));
+        lines.push(line);
+    }
+    text += &Table::report(lines).to_string();
+    text += "\n  capacity: what the gateways forward when offered twice as much. kpps: thousands of packets per second.\n  \
+             processor: share of the time in which the gateways' worker had packets. spread: how far repetitions are apart.\n  \
+             Paper 004, 4.3.2: at 50 Mbit/s offered, of 46 that it could do, 22 % came through an IXP425, and its processor was near 100 %.\n";
+    text + &remarks.lines()
+}
+
+/// Percent over percent, two lines for each size.
+fn panel(options: &OverloadOptions, device: &Tandem, rows: &[Row]) -> Panel {
+    let whole = |share: f64| usize::try_from(crate::harness::count(share * 100.0 + 0.5)).unwrap_or(0);
+    let mut lines = Vec::new();
+    for (colour, &sizes) in options.sizes.iter().enumerate() {
+        let of = |figure: &dyn Fn(&Measurement) -> Option<f64>| -> Vec<(usize, Spread)> {
+            let of_it = rows.iter().filter(|(_, row)| row.sizes == sizes);
+            of_it
+                .filter_map(|(share, row)| Some((whole(*share), Spread::of([figure(row)? * 100.0]))))
+                .collect()
+        };
+        let mixes = || [const { None }; STRIPS.len()];
+        let success = of(&|row| Some(1.0 - row.loss));
+        let busy = of(&|row| row.busy_share);
+        lines.push(Line {
+            name: format!("{sizes}: success"),
+            colour,
+            dash: 0,
+            points: success,
+            mixes: mixes(),
+        });
+        lines.push(Line {
+            name: format!("{sizes}: processor"),
+            colour,
+            dash: 1,
+            points: busy,
+            mixes: mixes(),
+        });
+    }
+    Panel {
+        title: "Two gateways in memory, overloaded".to_owned(),
+        subtitle: format!(
+            "{}, {}; medians of {} trials of {} s",
+            options.device.suite,
+            device.engine(),
+            options.repetitions,
+            options.trial_seconds
+        ),
+        across: "offered load (% of capacity)".to_owned(),
+        up: "packets that came through, processor's busy time (%)".to_owned(),
+        extent: Extent::Zero,
+        lines,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Program {
+        #[command(flatten)]
+        options: OverloadOptions,
+    }
+
+    #[test]
+    fn loads_up_to_four_times_the_capacity_have_success_and_processor_load() {
+        let folder = tempfile::tempdir().unwrap();
+        let picture = folder.path().join("overload.svg");
+        let words = "overload --trial-seconds 0.005 --repetitions 1 --sizes 64 --engine portable --svg";
+        let words = words.split(' ').map(Into::into).chain([picture.clone().into_os_string()]);
+        let options = Program::parse_from(words).options;
+        let text = report(&options, Vec::new()).unwrap();
+        println!("{text}");
+        for part in ["load (% of capacity)", "success (%)", "processor (%)", "Paper 004, 4.3.2"] {
+            assert!(text.contains(part), "{part}");
+        }
+        let drawn = std::fs::read_to_string(picture).unwrap();
+        assert!(
+            drawn.starts_with("<svg") && drawn.contains("64: success") && drawn.contains("64: processor")
+        );
+        let Value::Array(rows) = measure(&options, Vec::new()).unwrap() else { panic!("no array") };
+        let shares: Vec<_> =
+            rows.iter().filter_map(|row| row["offered_share_of_capacity"].as_f64()).collect();
+        assert_eq!(shares, OVERLOAD_STEPS);
+        for row in &rows {
+            let is_ratio = |value: &Value| value.as_f64().is_some_and(|ratio| (0.0..=1.0).contains(&ratio));
+            assert!(is_ratio(&row["success_ratio"]), "{row}");
+            // A worker that had no processor in such a short trial has no load.
+            assert!(row["processor_load"].is_null() || is_ratio(&row["processor_load"]), "{row}");
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! Cells, remarks and headings that the reports of `testudo lab` share.
+
+use serde_json::{Value, json};
+
+use crate::generator::Sizes;
+use crate::harness::{Cores, LatencyUs, Measurement};
+use crate::tandem::Tandem;
+
+/// What is to be said of a row besides its figures, for people and in JSON alike.
+pub(crate) fn notes(row: &Measurement, cores: Cores) -> Vec<String> {
+    let mut notes: Vec<String> = row.unconverged.iter().map(ToString::to_string).collect();
+    if row.was_generator_late {
+        notes.push("the generator was the bottleneck: the gateways may do more".to_owned());
+    }
+    if row.is_disturbed {
+        notes.push("other work had the processor of the gateways in a trial".to_owned());
+    }
+    if cores.are_shared() {
+        notes.push("cores shared: generator and gateways have one processor".to_owned());
+    }
+    notes
+}
+
+/// Remarks that rows refer to by number, each once.
+#[derive(Debug, Default)]
+pub(crate) struct Remarks(Vec<String>);
+
+impl Remarks {
+    /// The references of a row: "1 3".
+    pub(crate) fn refer(&mut self, notes: Vec<String>) -> String {
+        let mut numbers = Vec::new();
+        for note in notes {
+            let known = self.0.iter().position(|other| *other == note);
+            numbers.push(known.unwrap_or(self.0.len()) + 1);
+            if known.is_none() {
+                self.0.push(note);
+            }
+        }
+        numbers.iter().map(usize::to_string).collect::<Vec<_>>().join(" ")
+    }
+
+    /// The remarks, a line each.
+    pub(crate) fn lines(&self) -> String {
+        (1..).zip(&self.0).map(|(number, note)| format!("  {number}: {note}\n")).collect()
+    }
+}
+
+pub(crate) fn frame_bytes(sizes: Sizes) -> Value {
+    match sizes {
+        Sizes::Bytes(bytes) => json!(bytes),
+        mix => json!(mix.to_string()),
+    }
+}
+
+pub(crate) fn cores_json(cores: Cores) -> Value {
+    json!({ "gateways": cores.device, "generator": cores.generator, "shared": cores.are_shared() })
+}
+
+/// About four significant digits.
+pub(crate) fn figure(value: f64) -> String {
+    match value {
+        v if v >= 999.5 => format!("{v:.0}"),
+        v if v >= 99.95 => format!("{v:.1}"),
+        v => format!("{v:.2}"),
+    }
+}
+
+pub(crate) fn latency_cells(row: &Measurement) -> [String; 3] {
+    row.latency_us.map_or_else(
+        || ["-"; 3].map(str::to_owned),
+        |LatencyUs { p50, p99, max }| [p50, p99, max].map(figure),
+    )
+}
+
+pub(crate) fn percent(share: Option<f64>) -> String {
+    share.map_or_else(|| "-".to_owned(), |share| format!("{:.2}", share * 100.0))
+}
+
+/// What is measured, where.
+pub(crate) fn heading(device: &Tandem, suite: &str, sas: u32, flows: u32) -> String {
+    let cores = device.cores();
+    let shared = if cores.are_shared() { " (cores shared)" } else { "" };
+    format!(
+        "Two gateways in memory, one seals and one opens, on one core: {suite}, {}, SAs {sas}, flows {flows}.\n\
+         Cores: gateways {}, generator and sink {}{shared}.\n",
+        device.engine(),
+        cores.device,
+        cores.generator,
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::harness::Test;
+
+    #[test]
+    fn remarks_are_told_once_and_referred_to_by_number() {
+        let mut remarks = Remarks::default();
+        let note = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
+        assert_eq!(remarks.refer(note(&["a", "b"])), "1 2");
+        assert_eq!(remarks.refer(note(&["b", "c"])), "2 3");
+        assert_eq!(remarks.refer(Vec::new()), "");
+        assert_eq!(remarks.lines(), "  1: a\n  2: b\n  3: c\n");
+    }
+
+    #[test]
+    fn every_method_has_a_name_of_its_own() {
+        let tests = [Test::Throughput, Test::Latency, Test::FrameLoss, Test::BackToBack, Test::Overload];
+        let names: std::collections::HashSet<_> = tests.into_iter().map(Test::name).collect();
+        assert_eq!(names.len(), 5);
+    }
+}
