@@ -131,7 +131,7 @@ fn loaded(tunnels: u32, selectors: u32, policies: u32) -> Loaded {
             entries.join(", ")
         )
         .unwrap();
-        keys.push(TunnelKeys { outbound: key(outbound.into()), inbound: key(inbound.into()) });
+        keys.push(TunnelKeys::pair(key(outbound.into()), key(inbound.into())));
     }
     Loaded { configuration: Configuration::parse(&text, "t.toml").unwrap(), keys }
 }

@@ -38,9 +38,10 @@ pub struct Change {
 impl Change {
     /// Everything of `update` is still to be done.
     #[must_use]
-    pub fn new(update: Update) -> Self {
+    pub fn new(mut update: Update) -> Self {
+        let inbound = update.install.iter_mut().flat_map(TunnelInstall::each_inbound);
         Self {
-            inherited: update.install.iter().filter_map(|tunnel| tunnel.inbound.inherits).collect(),
+            inherited: inbound.filter_map(|inbound| inbound.inherits).collect(),
             removed: Vec::with_capacity(update.remove.len()),
             remove: update.remove.into_iter(),
             policies: update.policies,
@@ -67,9 +68,10 @@ impl Change {
                 worker.turn_over(&mut self.policies, &mut self.selectors);
             }
             let Some(mut tunnel) = self.install.next() else { return true };
-            let inbound = &mut tunnel.inbound;
-            let inherited = inbound.inherits.and_then(|sa| self.windows.remove(&sa));
-            inbound.window = inherited.or_else(|| inbound.window.take());
+            for inbound in tunnel.each_inbound() {
+                let inherited = inbound.inherits.and_then(|sa| self.windows.remove(&sa));
+                inbound.window = inherited.or_else(|| inbound.window.take());
+            }
             self.outcome.push((tunnel.index, worker.install(tunnel, now, &mut self.removed)));
         }
         false

@@ -48,7 +48,7 @@ pub enum SharedInbound {
     Windows(Arc<SharedWindows>),
 }
 
-/// A tunnel to install, with one SA each way.
+/// A tunnel to install, with one SA each way and, where workers have SAs of their own, more.
 #[derive(Debug)]
 pub struct TunnelInstall {
     /// Its index.
@@ -59,6 +59,11 @@ pub struct TunnelInstall {
     pub outbound: OutboundInstall,
     /// The SA from the peer.
     pub inbound: InboundInstall,
+    /// Others towards the peer, each of one [worker](OutboundParameters::worker) alone (RFC 9611), which are
+    /// in use at once.
+    pub more_outbound: Vec<OutboundInstall>,
+    /// Others from the peer.
+    pub more_inbound: Vec<InboundInstall>,
 }
 
 /// The SAs of a tunnel that was installed.
@@ -68,6 +73,29 @@ pub struct Installed {
     pub outbound: PlacedSa,
     /// The SA from the peer.
     pub inbound: PlacedSa,
+    /// The others towards the peer, in their order.
+    pub more_outbound: Vec<PlacedSa>,
+    /// The others from the peer, in their order.
+    pub more_inbound: Vec<PlacedSa>,
+}
+
+impl TunnelInstall {
+    /// All its SAs from the peer.
+    pub(crate) fn each_inbound(&mut self) -> impl Iterator<Item = &mut InboundInstall> {
+        std::iter::once(&mut self.inbound).chain(&mut self.more_inbound)
+    }
+}
+
+impl Installed {
+    /// Adds what another worker counts for the same SAs.
+    pub(crate) fn absorb(&mut self, other: Self) {
+        self.outbound.counters.absorb(other.outbound.counters);
+        self.inbound.counters.absorb(other.inbound.counters);
+        let own = self.more_outbound.iter_mut().chain(&mut self.more_inbound);
+        for (one, other) in own.zip(other.more_outbound.into_iter().chain(other.more_inbound)) {
+            one.counters.absorb(other.counters);
+        }
+    }
 }
 
 /// A change of tunnels and policies. A running gateway makes it a few tunnels at a time, between batches: it

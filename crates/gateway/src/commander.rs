@@ -13,7 +13,7 @@
 //! A command is in force when all have answered. Until then one worker may follow it and another not yet.
 
 use crate::change::Change;
-use crate::command::{Command, Update, UpdateOutcome};
+use crate::command::{Command, TunnelInstall, Update, UpdateOutcome};
 use crate::replica::merge_updates;
 use crate::sa_change::{SaChange, SaOutcome};
 use crate::sa_rounds::SaRounds;
@@ -248,7 +248,7 @@ impl Commander {
         // What the workers shared: each says the same.
         let Some(first) = changes.into_iter().next() else { return Ok(()) };
         let mut windows: HashMap<SaRef, Vec<u8>> = first.removed_windows().collect();
-        for inbound in update.install.iter_mut().map(|tunnel| &mut tunnel.inbound) {
+        for inbound in update.install.iter_mut().flat_map(TunnelInstall::each_inbound) {
             let inherited = inbound.inherits.take().and_then(|sa| windows.remove(&sa));
             inbound.window = inherited.or_else(|| inbound.window.take());
         }

@@ -36,6 +36,7 @@ mod engines;
 mod formation;
 mod in_flight;
 mod in_order;
+mod install;
 mod interface_counters;
 mod interfaces;
 mod lanes;

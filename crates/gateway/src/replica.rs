@@ -3,7 +3,8 @@
 //! What workers share of an SA is made before the change is copied: [`testudo_ipsec::SharedNumbers`] towards
 //! the peer, a [`SharedWindow`] from it; of VPE, [`GatedNumbers`](testudo_ipsec::GatedNumbers), of which each
 //! worker has its own place, and [`SharedWindows`]. No two workers ever have the same lease, which would use
-//! numbers twice.
+//! numbers twice. An SA that one worker alone sends through (RFC 9611) has its numbers there and nowhere
+//! else.
 
 use crate::command::{InboundInstall, OutboundInstall, SharedInbound, TunnelInstall, Update, UpdateOutcome};
 use crate::sa_change::{SaChange, SaChanged, SaOutcome, UseFrom};
@@ -11,7 +12,7 @@ use crate::worker::Worker;
 use std::sync::Arc;
 use testudo_crypto::Direction;
 use testudo_ipsec::{
-    InboundParameters, Moment, NumberSource, OutboundParameters, SharedWindow, SharedWindows, Spent,
+    InboundParameters, Moment, NumberSource, OutboundParameters, SaWorker, SharedWindow, SharedWindows,
     TunnelIndex,
 };
 
@@ -20,8 +21,7 @@ impl Update {
     pub(crate) fn replicas(&mut self, workers: usize) -> Vec<Self> {
         if workers > 1 {
             for tunnel in &mut self.install {
-                tunnel.outbound.share(workers);
-                tunnel.inbound.share();
+                tunnel.share(workers);
             }
         }
         (1..workers).rev().map(|worker| self.replica(worker)).collect()
@@ -38,12 +38,21 @@ impl Update {
 }
 
 impl TunnelInstall {
+    fn share(&mut self, workers: usize) {
+        self.outbound.share(workers);
+        self.inbound.share();
+        self.more_outbound.iter_mut().for_each(|outbound| outbound.share(workers));
+        self.more_inbound.iter_mut().for_each(InboundInstall::share);
+    }
+
     fn replica(&mut self, worker: usize) -> Self {
         Self {
             index: self.index,
             parameters: self.parameters.clone(),
             outbound: self.outbound.replica(worker),
             inbound: self.inbound.replica(),
+            more_outbound: self.more_outbound.iter_mut().map(|outbound| outbound.replica(worker)).collect(),
+            more_inbound: self.more_inbound.iter_mut().map(InboundInstall::replica).collect(),
         }
     }
 }
@@ -51,7 +60,11 @@ impl TunnelInstall {
 impl OutboundInstall {
     /// For several workers: their numbers are the same ones, or of VPE have one gate.
     fn share(&mut self, workers: usize) {
-        let OutboundParameters { numbers, sa, .. } = &mut self.parameters;
+        let OutboundParameters { numbers, sa, worker, .. } = &mut self.parameters;
+        if worker.is_some() {
+            // Nobody else takes of them.
+            return;
+        }
         let source = std::mem::replace(numbers, NumberSource::Ephemeral);
         *numbers = if sa.suite.is_for_vpe() {
             source.gated(sa.esn)
@@ -60,10 +73,17 @@ impl OutboundInstall {
         };
     }
 
-    /// For another worker, once it is [shared](Self::share).
+    /// For another worker, once it is [shared](Self::share). The numbers of one that a single worker sends
+    /// through are handed to it: no other replica has any.
     fn replica(&mut self, worker: usize) -> Self {
-        let numbers = self.parameters.numbers.of_worker(worker);
-        let parameters = OutboundParameters { numbers, ..self.parameters.clone() };
+        let own = &mut self.parameters;
+        let of_worker = own.worker.map(|only| only.at(worker));
+        let numbers = match of_worker {
+            None => own.numbers.of_worker(worker),
+            Some(SaWorker { is_here: true, .. }) => std::mem::replace(&mut own.numbers, NumberSource::none()),
+            Some(_) => NumberSource::none(),
+        };
+        let parameters = OutboundParameters { numbers, worker: of_worker, ..own.clone() };
         Self { parameters, key: self.key.replica(), peer_window: self.peer_window }
     }
 }
@@ -132,9 +152,9 @@ impl SaChange {
             Self::UseOutbound(tunnel, spi) => Self::UseOutbound(*tunnel, *spi),
             Self::UseOutboundWith(tunnel, spi, inbound) => Self::UseOutboundWith(*tunnel, *spi, *inbound),
             Self::Redirect(tunnel, ends, learns) => Self::Redirect(*tunnel, *ends, *learns),
-            Self::Limit(tunnel, direction, spi, lifetime, spent) => {
-                let spent = Spent { packets: 0, bytes: 0, ..*spent };
-                Self::Limit(*tunnel, *direction, *spi, *lifetime, spent)
+            Self::Limit(tunnel, direction, spi, lifetime, spent)
+            | Self::FollowLimit(tunnel, direction, spi, lifetime, spent) => {
+                Self::FollowLimit(*tunnel, *direction, *spi, *lifetime, *spent)
             }
             Self::Advance(tunnel, Direction::Seal, spi, number)
             | Self::FollowAdvance(tunnel, spi, number) => Self::FollowAdvance(*tunnel, *spi, *number),
@@ -186,10 +206,7 @@ pub(crate) fn merge_updates(
     let merge = |mut all: UpdateOutcome, next: UpdateOutcome| {
         for ((index, one), (_, other)) in all.iter_mut().zip(next) {
             match (&mut *one, other) {
-                (Ok(one), Ok(other)) => {
-                    one.outbound.counters.absorb(other.outbound.counters);
-                    one.inbound.counters.absorb(other.inbound.counters);
-                }
+                (Ok(one), Ok(other)) => one.absorb(other),
                 (Ok(_), Err(error)) => {
                     *one = Err(error);
                     torn.push(*index);

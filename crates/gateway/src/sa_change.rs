@@ -42,12 +42,15 @@ pub enum SaChange {
     Redirect(TunnelIndex, Endpoints, bool),
     /// Give the SA with this SPI, in this direction, other limits, of which it has used so much elsewhere.
     Limit(TunnelIndex, Direction, u32, Lifetime, Spent),
+    /// The first worker counts what the SA with this SPI has used elsewhere: give it the same limits. One
+    /// that this worker alone sends through counts it here.
+    FollowLimit(TunnelIndex, Direction, u32, Lifetime, Spent),
     /// Move the numbers of the SA with this SPI, in this direction, on to this last one.
     Advance(TunnelIndex, Direction, u32, u64),
     /// Nothing: the first worker makes the change for all.
     MadeByFirst,
     /// The first worker moves the numbers of the SA with this SPI towards the peer on to this one: of VPE,
-    /// leave them out in the windows of this worker.
+    /// leave them out in the windows of this worker. One that this worker alone sends through moves here.
     FollowAdvance(TunnelIndex, u32, u64),
     /// Follow what another worker has learned.
     Hear(Event),
@@ -159,9 +162,10 @@ impl Worker {
                 is_there.then_some(SaChanged::Set).ok_or(SaChangeError::NoTunnel(tunnel))
             }
             SaChange::Limit(tunnel, direction, spi, lifetime, more) => {
-                let is_outbound = direction == Direction::Seal;
-                let is_there = self.ipsec.set_lifetime(tunnel, spi, is_outbound, lifetime, more);
-                is_there.then_some(SaChanged::Set).ok_or(SaChangeError::NoSa { spi })
+                self.limit((tunnel, direction, spi), lifetime, more, true)
+            }
+            SaChange::FollowLimit(tunnel, direction, spi, lifetime, more) => {
+                self.limit((tunnel, direction, spi), lifetime, more, false)
             }
             SaChange::Advance(tunnel, direction, spi, number) => {
                 let moved = self.ipsec.advance(tunnel, spi, direction == Direction::Seal, number);
@@ -170,8 +174,8 @@ impl Worker {
             }
             SaChange::MadeByFirst => Ok(SaChanged::Set),
             SaChange::FollowAdvance(tunnel, spi, number) => {
-                self.ipsec.follow_advance(tunnel, spi, number);
-                Ok(SaChanged::Set)
+                let is_ahead = self.ipsec.follow_advance(tunnel, spi, number);
+                is_ahead.then_some(SaChanged::Set).ok_or(SaChangeError::FurtherOn { spi })
             }
             SaChange::Hear(event) => {
                 self.ipsec.hear(event, now);
@@ -187,6 +191,25 @@ impl Worker {
                 Ok(SaChanged::Removed(None))
             }
         }
+    }
+
+    /// Gives an SA other limits. What it has used elsewhere is counted once: by the worker that alone sends
+    /// through it, else by the first one.
+    fn limit(
+        &mut self,
+        (tunnel, direction, spi): (TunnelIndex, Direction, u32),
+        lifetime: Lifetime,
+        more: Spent,
+        is_first: bool,
+    ) -> Result<SaChanged, SaChangeError> {
+        let is_outbound = direction == Direction::Seal;
+        let worker = self.ipsec.worker_of(tunnel, spi).filter(|_| is_outbound);
+        let more = match worker.map_or(is_first, |worker| worker.is_here) {
+            true => more,
+            false => Spent { packets: 0, bytes: 0, ..more },
+        };
+        let is_there = self.ipsec.set_lifetime(tunnel, spi, is_outbound, lifetime, more);
+        is_there.then_some(SaChanged::Set).ok_or(SaChangeError::NoSa { spi })
     }
 
     /// Adds an SA towards a peer, and says when it is used.

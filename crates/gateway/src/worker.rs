@@ -1,10 +1,7 @@
 //! One worker: ports, pool, protocol and engines, run to completion.
 
 use crate::change::Change;
-use crate::command::{
-    InboundInstall, Installed, OutboundInstall, SharedInbound, TunnelInstall, Update, UpdateError,
-    UpdateOutcome,
-};
+use crate::command::{InboundInstall, OutboundInstall, SharedInbound, Update, UpdateError, UpdateOutcome};
 use crate::counters::WorkerCounters;
 use crate::dispatcher::{Dispatcher, Withdrawal};
 use crate::formation::Formation;
@@ -206,35 +203,6 @@ impl Worker {
     #[must_use]
     pub fn policies(&self) -> &Spd {
         self.ipsec.spd()
-    }
-
-    /// Installs a tunnel with its two SAs. If one of these is refused, the tunnel goes to `removed`.
-    pub(crate) fn install(
-        &mut self,
-        tunnel: TunnelInstall,
-        now: Moment,
-        removed: &mut Vec<RemovedTunnel>,
-    ) -> Result<Installed, UpdateError> {
-        let TunnelInstall { index, parameters, outbound, inbound } = tunnel;
-        self.ipsec.add_tunnel(index, parameters, now)?;
-        let installed = self.add_pair(index, outbound, inbound, now);
-        if installed.is_err() {
-            removed.extend(self.remove(index));
-        }
-        installed
-    }
-
-    fn add_pair(
-        &mut self,
-        index: TunnelIndex,
-        outbound: OutboundInstall,
-        inbound: InboundInstall,
-        now: Moment,
-    ) -> Result<Installed, UpdateError> {
-        let inbound = self.add_inbound(index, inbound, now)?;
-        let outbound = self.add_outbound(index, outbound, now)?;
-        self.ipsec.use_outbound(index, outbound.sa);
-        Ok(Installed { outbound: outbound.into(), inbound: inbound.into() })
     }
 
     /// Adds an SA towards the peer, which carries nothing yet.

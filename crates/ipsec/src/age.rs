@@ -61,10 +61,14 @@ impl Ipsec {
 
     /// Moves the numbers of an SA on: the next that is sent is behind `number`, and of those that are
     /// received all up to it count as received. Numbers never go back. `None` if the tunnel has no such SA,
-    /// `false` if it is further on.
+    /// `false` if it is further on. One that another worker alone sends through moves there.
     pub fn advance(&mut self, index: TunnelIndex, spi: u32, is_outbound: bool, number: u64) -> Option<bool> {
         if is_outbound {
-            let sa = self.outbound_sa(index, spi).and_then(|sa| self.outbound.get_mut(sa))?;
+            let sa = self.outbound_sa(index, spi)?;
+            if self.worker_of(index, spi).is_some_and(|worker| !worker.is_here) {
+                return Some(true);
+            }
+            let sa = self.outbound.get_mut(sa)?;
             let is_ahead = sa.sequence.advance(number);
             if let Some(windows) = &mut sa.vpe {
                 windows.follow(&sa.sequence);
@@ -80,14 +84,19 @@ impl Ipsec {
         Some(number >= top && self.restore_window(sa, &ReplayWindow::closed_up_to(number)))
     }
 
-    /// What [`advance`](Self::advance) at one worker means for another one: the windows of VPE that this one
-    /// sends in leave the same numbers out. What else workers share has moved with the first of them.
-    pub fn follow_advance(&mut self, index: TunnelIndex, spi: u32, number: u64) {
+    /// What [`advance`](Self::advance) at one worker means for another one: an SA that this one alone sends
+    /// through moves here, and the windows of VPE that it sends in leave the same numbers out. What else
+    /// workers share has moved with the first of them. `false` if the SA is further on.
+    pub fn follow_advance(&mut self, index: TunnelIndex, spi: u32, number: u64) -> bool {
+        if self.worker_of(index, spi).is_some() {
+            return self.advance(index, spi, true, number).unwrap_or(true);
+        }
         let sa = self.outbound_sa(index, spi).and_then(|sa| self.outbound.get_mut(sa));
         if let Some(OutboundSa { vpe: Some(windows), sequence, .. }) = sa {
             sequence.advance(number);
             windows.follow(sequence);
         }
+        true
     }
 
     fn age_lifetimes(&mut self, now: Moment) {

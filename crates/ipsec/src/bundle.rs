@@ -20,12 +20,12 @@ use crate::lifetime::Moment;
 use crate::mtu_probe::Prober;
 use crate::numbers::{MIN_WINDOW, NumberSource, ReleaseRing, Reordering, ReplayWindow, SharedWindow};
 use crate::path_mtu::{PathMtu, SaName};
-use crate::sa::{MAX_TUNNEL_SAS, Member, Members, Takeover, Tunnel};
+use crate::sa::{MAX_SAS_OF_WORKER, MAX_TUNNEL_SAS, Member, Members, Takeover, Tunnel};
 use crate::slots::SaRef;
 use crate::spd::TunnelIndex;
 use crate::spi_table::SpiTable;
 use crate::tables::{inbound_sa, outbound_sa};
-use crate::tunnel::{Encapsulation, InboundParameters, OutboundParameters, TunnelParameters};
+use crate::tunnel::{Encapsulation, InboundParameters, OutboundParameters, SaWorker, TunnelParameters};
 use crate::vpe::{SaWindows, Senders, SharedWindows, TooManyWindows, VpeRules, Windows, WorkersWindows};
 use std::sync::Arc;
 
@@ -54,8 +54,8 @@ pub enum InstallError {
         /// The index.
         place: u32,
     },
-    /// The tunnel has as many SAs in this direction as it can.
-    #[error("tunnel {tunnel}: it has {MAX_TUNNEL_SAS} SAs in this direction: remove one first")]
+    /// The tunnel has as many SAs in this direction as it can, or as all workers, or one alone, can have.
+    #[error("tunnel {tunnel}: it has {MAX_SAS_OF_WORKER} SAs in this direction: remove one first")]
     BundleFull {
         /// The tunnel.
         tunnel: Arc<str>,
@@ -67,8 +67,11 @@ pub enum InstallError {
         tunnel: Arc<str>,
     },
     /// ESP and AH on one packet, whose numbers workers cannot share: a packet that waits for the second one
-    /// would hold up the first. Or VPE with what workers share of ESP, or the reverse.
-    #[error("tunnel {tunnel}: workers cannot share an SA of AH over ESP, nor one of VPE as one of ESP")]
+    /// would hold up the first. Or VPE with what workers share of ESP, or the reverse; or an SA of these for
+    /// one worker alone.
+    #[error(
+        "tunnel {tunnel}: workers cannot share an SA of AH over ESP, nor one of VPE as one of ESP, nor have one each"
+    )]
     NotShareable {
         /// The tunnel that the SA was to be added to.
         tunnel: Arc<str>,
@@ -165,10 +168,12 @@ impl Ipsec {
             path_mtu: PathMtu::new(parameters.path_mtu, 1, now),
             prober: parameters.rules.mtu_probe.as_deref().map(|probe| Box::new(Prober::new(probe, now))),
             parameters,
-            outbound: Members::new(),
-            inbound: Members::new(),
+            // A tunnel has one each way for most of its time.
+            outbound: Members::with_capacity(2),
+            inbound: Members::with_capacity(2),
             in_use: None,
-            takeover: None,
+            own_in_use: None,
+            takeovers: Vec::new(),
             peer_heard: None,
         }));
         Ok(())
@@ -292,7 +297,7 @@ impl Ipsec {
         if spi == 0 || sad.get(spi).is_some() {
             return Err(InstallError::SpiInUse { tunnel: name, spi });
         }
-        if tunnel.inbound.is_full() {
+        if tunnel.inbound.len() >= MAX_TUNNEL_SAS {
             return Err(InstallError::BundleFull { tunnel: name });
         }
         let counters = Arc::new(SaCounters::default());
@@ -300,7 +305,7 @@ impl Ipsec {
         let used = of_vpe.map(|windows| windows.used()).or_else(|| shared.as_ref().map(|w| w.used()));
         let added = inbound_sa(index, tunnel, parameters, window, used, Arc::clone(&counters), now);
         let sa = self.inbound.insert(added).ok_or(InstallError::TableFull { tunnel: name })?;
-        tunnel.inbound.push(Member { spi, sa, suite });
+        tunnel.inbound.push(Member { spi, sa, suite, worker: None });
         if protocol == IpsecProtocol::Vpe {
             let (p, size) = (&tunnel.parameters, parameters.replay_window);
             let VpeRules { windows_max, sender, .. } = p.rules.of_vpe();
@@ -341,7 +346,7 @@ impl Ipsec {
         if spi == 0 || tunnel.outbound.iter().any(|member| member.spi == spi) {
             return Err(InstallError::SpiInUse { tunnel: name(), spi });
         }
-        if tunnel.outbound.is_full() {
+        if tunnel.outbound.len() >= MAX_TUNNEL_SAS {
             return Err(InstallError::BundleFull { tunnel: name() });
         }
         let is_shared = matches!(parameters.numbers, NumberSource::Shared(_));
@@ -352,7 +357,8 @@ impl Ipsec {
             _ => None,
         };
         let is_of_one = is_vpe || p.covers.is_some() || p.covered_by.is_some();
-        if is_shared && is_of_one || worker.is_some() && !is_vpe {
+        let of_worker = parameters.worker;
+        if (is_shared || of_worker.is_some()) && is_of_one || worker.is_some() && !is_vpe {
             return Err(InstallError::NotShareable { tunnel: name() });
         }
         let of_vpe = is_vpe.then(|| p.rules.of_vpe().of_worker(worker.unwrap_or(0))).transpose();
@@ -363,7 +369,7 @@ impl Ipsec {
         let added = added.ok_or_else(|| InstallError::TooManyWorkers { tunnel: name() })?;
         let sa = self.outbound.insert(added).ok_or_else(|| InstallError::TableFull { tunnel: name() })?;
         counters.set_learned_mtu(tunnel.path_mtu.learned());
-        tunnel.outbound.push(Member { spi, sa, suite });
+        tunnel.outbound.push(Member { spi, sa, suite, worker: of_worker });
         if is_shared {
             self.sharing.begin();
         }
@@ -371,30 +377,33 @@ impl Ipsec {
         Ok(AddedSa { sa, counters, reordering: None, ring: None })
     }
 
-    /// Sends the packets of a tunnel through this SA from now on; `false` if the tunnel has no such SA.
+    /// Sends the packets of a tunnel through this SA from now on; `false` if the tunnel has no such SA. Of
+    /// one that another worker alone sends through, nothing changes here.
     pub fn use_outbound(&mut self, index: TunnelIndex, sa: SaRef) -> bool {
-        let Some(tunnel) = self.tunnels.get_mut(index.0 as usize).and_then(Option::as_mut) else {
-            return false;
-        };
-        if !tunnel.outbound.iter().any(|member| member.sa == sa) {
-            return false;
-        }
-        self.put_in_use(index, Some(sa));
-        self.forget_takeover(index);
+        let member = self.tunnel(index).and_then(|tunnel| tunnel.outbound_member(sa));
+        let Some(worker) = member.map(|member| member.worker) else { return false };
+        self.put_in_use(index, worker, Some(sa));
+        self.forget_takeovers(index, |takeover| takeover.worker == worker);
         true
     }
 
-    /// Puts an SA of a tunnel to use, or none.
-    fn put_in_use(&mut self, index: TunnelIndex, sa: Option<SaRef>) {
+    /// Puts an SA of a tunnel to use, or none, in place of the one that this worker, or all, use.
+    fn put_in_use(&mut self, index: TunnelIndex, worker: Option<SaWorker>, sa: Option<SaRef>) {
         let Some(tunnel) = self.tunnels.get_mut(index.0 as usize).and_then(Option::as_mut) else { return };
-        let before = std::mem::replace(&mut tunnel.in_use, sa);
+        let way_before = tunnel.way();
+        let in_use = match worker {
+            None => &mut tunnel.in_use,
+            Some(SaWorker { is_here: true, .. }) => &mut tunnel.own_in_use,
+            Some(_) => return,
+        };
+        let before = std::mem::replace(in_use, sa);
         for (sa, in_use) in [(before, false), (sa, true)] {
             if let Some(sa) = sa.and_then(|sa| self.outbound.get(sa)) {
                 sa.counters.set_in_use(in_use);
             }
         }
-        if before != sa
-            && let Some(sa) = sa.and_then(|sa| self.outbound.get(sa))
+        if let Some(way) = tunnel.way().filter(|way| way_before != Some(*way))
+            && let Some(sa) = self.outbound.get(way)
         {
             tunnel.path_mtu.follow(sa.sequence.next());
         }
@@ -409,8 +418,8 @@ impl Ipsec {
     /// What AH is to cover needs one of AH as well: without it, it would be sealed in vain.
     fn settle_way(&mut self, index: TunnelIndex) {
         let Some(tunnel) = self.tunnel(index) else { return };
-        let has_one = |ah| self.tunnel(ah).is_some_and(|ah| ah.in_use.is_some());
-        let way = tunnel.in_use.filter(|_| tunnel.parameters.covered_by.is_none_or(has_one));
+        let has_one = |ah| self.tunnel(ah).is_some_and(|ah| ah.way().is_some());
+        let way = tunnel.way().filter(|_| tunnel.parameters.covered_by.is_none_or(has_one));
         self.outbound_of[index.0 as usize] = way;
         if way.is_some() {
             self.held.release(index);
@@ -423,34 +432,38 @@ impl Ipsec {
         let Some(tunnel) = self.tunnels.get_mut(index.0 as usize).and_then(Option::as_mut) else {
             return false;
         };
-        let has = |members: &Members, sa| members.iter().any(|member| member.sa == sa);
-        if !has(&tunnel.outbound, outbound) || !has(&tunnel.inbound, inbound) {
+        let Some(member) = tunnel.outbound_member(outbound) else { return false };
+        if !tunnel.inbound.iter().any(|member| member.sa == inbound) {
             return false;
         }
-        self.forget_takeover(index);
-        if let Some(tunnel) = self.tunnels.get_mut(index.0 as usize).and_then(Option::as_mut) {
-            tunnel.takeover = Some(Takeover { inbound, outbound });
-        }
+        let worker = member.worker;
+        // Of another worker's SA, too: the packet may come here, and that worker hears of it.
+        tunnel.takeovers.retain(|takeover| takeover.worker != worker);
+        tunnel.takeovers.push(Takeover { inbound, outbound, worker });
         self.settle_watches(index);
         true
     }
 
-    /// An authentic packet came under an SA that is watched: puts the SA to use that waits for it.
+    /// An authentic packet came under an SA that is watched: puts the SAs to use that wait for it.
     #[cold]
     pub(crate) fn take_over(&mut self, index: TunnelIndex, inbound: SaRef) {
-        let takeover = self.tunnel(index).and_then(|tunnel| tunnel.takeover);
-        let Some(takeover) = takeover.filter(|takeover| takeover.inbound == inbound) else { return };
-        if self.use_outbound(index, takeover.outbound)
-            && let Some(sa) = self.outbound.get(takeover.outbound)
-        {
-            self.events.push(Event { tunnel: index, kind: EventKind::TookOver { spi: sa.spi } });
+        let takeovers = self.tunnel(index).map(|tunnel| &tunnel.takeovers[..]).unwrap_or_default();
+        let waiting = takeovers.iter().filter(|takeover| takeover.inbound == inbound);
+        for outbound in waiting.map(|takeover| takeover.outbound).collect::<Vec<_>>() {
+            if self.use_outbound(index, outbound)
+                && let Some(sa) = self.outbound.get(outbound)
+            {
+                self.events.push(Event { tunnel: index, kind: EventKind::TookOver { spi: sa.spi } });
+            }
         }
     }
 
-    /// Nothing waits for the peer's packets any more.
-    fn forget_takeover(&mut self, index: TunnelIndex) {
+    /// These wait for the peer's packets no more.
+    fn forget_takeovers(&mut self, index: TunnelIndex, is_over: impl Fn(&Takeover) -> bool) {
         let Some(tunnel) = self.tunnels.get_mut(index.0 as usize).and_then(Option::as_mut) else { return };
-        if tunnel.takeover.take().is_some() {
+        let before = tunnel.takeovers.len();
+        tunnel.takeovers.retain(|takeover| !is_over(takeover));
+        if tunnel.takeovers.len() < before {
             self.settle_watches(index);
         }
     }
@@ -462,45 +475,44 @@ impl Ipsec {
         let all = tunnel.parameters.learn_remote || is_probed;
         for member in &tunnel.inbound {
             if let Some(sa) = self.inbound.get_mut(member.sa) {
-                sa.watch(all || tunnel.takeover.is_some_and(|takeover| takeover.inbound == member.sa));
+                sa.watch(all || tunnel.takeovers.iter().any(|takeover| takeover.inbound == member.sa));
             }
         }
     }
 
     /// Removes an SA towards the peer. Jobs of it that are in flight end as
     /// [`ShuttingDown`](testudo_packet::DropReason::ShuttingDown). If it was in use, the newest of those that
-    /// remain and have not stopped is from now on, as with Linux; without one, packets of the tunnel wait or
-    /// are dropped ([`TunnelParameters::acquires`]). Returns its handle; `None` if the tunnel has no SA with
-    /// this SPI.
+    /// remain for the same worker, or for all, and have not stopped is from now on, as with Linux. A worker
+    /// without one of its own sends through that of all; without one of these, too, packets of the tunnel
+    /// wait or are dropped ([`TunnelParameters::acquires`]). Returns its handle; `None` if the tunnel has no
+    /// SA with this SPI.
     pub fn remove_outbound(&mut self, index: TunnelIndex, spi: u32) -> Option<SaRef> {
         let tunnel = self.tunnels.get_mut(index.0 as usize)?.as_mut()?;
-        let sa = take_member(&mut tunnel.outbound, spi)?;
+        let Member { sa, worker, .. } = take_member(&mut tunnel.outbound, spi)?;
         let name = SaName::of(tunnel.parameters.protocol, &tunnel.parameters.endpoints, spi);
         self.names.remove(index, name);
-        if tunnel.takeover.is_some_and(|takeover| takeover.outbound == sa) {
-            self.forget_takeover(index);
-        }
-        if self.tunnel(index).is_some_and(|tunnel| tunnel.in_use == Some(sa)) {
-            let next = self.newest(index);
-            self.put_in_use(index, next);
-            if self.tunnel(index).is_some_and(|tunnel| tunnel.takeover.map(|it| it.outbound) == next) {
-                self.forget_takeover(index);
-            }
+        self.forget_takeovers(index, |takeover| takeover.outbound == sa);
+        let was_used = |tunnel: &Tunnel| tunnel.in_use == Some(sa) || tunnel.own_in_use == Some(sa);
+        if self.tunnel(index).is_some_and(was_used) {
+            let next = self.newest(index, worker);
+            self.put_in_use(index, worker, next);
+            self.forget_takeovers(index, |takeover| Some(takeover.outbound) == next);
         }
         self.outbound.remove(sa);
         Some(sa)
     }
 
-    /// The SA towards the peer that was added last, of those that have not stopped. One that waits for the
-    /// peer to use its keys comes after all others: the peer may not have them yet.
-    fn newest(&self, index: TunnelIndex) -> Option<SaRef> {
+    /// The SA towards the peer that was added last for this worker, or for all, of those that have not
+    /// stopped. One that waits for the peer to use its keys comes after all others: the peer may not have
+    /// them yet.
+    fn newest(&self, index: TunnelIndex, worker: Option<SaWorker>) -> Option<SaRef> {
         let tunnel = self.tunnel(index)?;
-        let waits = tunnel.takeover.map(|takeover| takeover.outbound);
         let is_alive =
             |sa: &SaRef| self.outbound.get(*sa).is_some_and(|sa| sa.counters.state() == SaState::Installed);
-        let mut alive = tunnel.outbound.iter().rev().map(|member| member.sa).filter(is_alive);
+        let of_worker = tunnel.outbound.iter().rev().filter(|member| member.worker == worker);
+        let mut alive = of_worker.map(|member| member.sa).filter(is_alive);
         let newest = alive.next()?;
-        if waits == Some(newest) { alive.next().or(Some(newest)) } else { Some(newest) }
+        if tunnel.waits_for_peer(newest) { alive.next().or(Some(newest)) } else { Some(newest) }
     }
 
     /// Removes an SA from the peer: later packets under it have an unknown SPI, and jobs of it that are in
@@ -509,11 +521,9 @@ impl Ipsec {
     #[must_use = "the window is freed best where no packet waits"]
     pub fn remove_inbound(&mut self, index: TunnelIndex, spi: u32) -> Option<(SaRef, ReplayWindow)> {
         let tunnel = self.tunnels.get_mut(index.0 as usize)?.as_mut()?;
-        let sa = take_member(&mut tunnel.inbound, spi)?;
+        let sa = take_member(&mut tunnel.inbound, spi)?.sa;
         let protocol = tunnel.parameters.protocol;
-        if tunnel.takeover.is_some_and(|takeover| takeover.inbound == sa) {
-            self.forget_takeover(index);
-        }
+        self.forget_takeovers(index, |takeover| takeover.inbound == sa);
         self.sad_of(protocol).remove(spi);
         let windows = self.vpe_windows.remove(sa);
         self.forget_order_of(sa);
@@ -546,6 +556,12 @@ impl Ipsec {
     #[must_use]
     pub fn outbound_sa(&self, index: TunnelIndex, spi: u32) -> Option<SaRef> {
         find(&self.tunnel(index)?.outbound, spi)
+    }
+
+    /// The only worker that sends through an SA towards a tunnel's peer; `None` if all do.
+    #[must_use]
+    pub fn worker_of(&self, index: TunnelIndex, spi: u32) -> Option<SaWorker> {
+        self.tunnel(index)?.outbound.iter().find(|member| member.spi == spi)?.worker
     }
 
     /// SPIs of a protocol (RFC 4301 4.1).
@@ -582,7 +598,7 @@ fn find(members: &Members, spi: u32) -> Option<SaRef> {
     members.iter().find(|member| member.spi == spi).map(|member| member.sa)
 }
 
-fn take_member(members: &mut Members, spi: u32) -> Option<SaRef> {
+fn take_member(members: &mut Members, spi: u32) -> Option<Member> {
     let at = members.iter().position(|member| member.spi == spi)?;
-    Some(members.remove(at).sa)
+    Some(members.remove(at))
 }

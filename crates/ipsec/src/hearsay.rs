@@ -23,10 +23,10 @@ impl Ipsec {
         let index = event.tunnel;
         match event.kind {
             EventKind::TookOver { spi } => {
-                // If nothing waits for the peer any more, another SA was put to use since.
-                let takeover = self.tunnel(index).and_then(|tunnel| tunnel.takeover);
-                let sa = self.outbound_sa(index, spi);
-                if let Some(sa) = sa.filter(|sa| takeover.is_some_and(|waits| waits.outbound == *sa)) {
+                // If it waits for the peer no more, another SA was put to use since.
+                let Some(sa) = self.outbound_sa(index, spi) else { return };
+                let waits = self.tunnel(index).is_some_and(|tunnel| tunnel.waits_for_peer(sa));
+                if waits {
                     self.use_outbound(index, sa);
                 }
             }

@@ -349,7 +349,7 @@ impl Ipsec {
 
     /// The tunnel whose SA the packets of this one wait for: itself, or that of the AH that is to cover them.
     fn lacking(&self, index: TunnelIndex) -> TunnelIndex {
-        let has_own = self.tunnel(index).filter(|tunnel| tunnel.in_use.is_some());
+        let has_own = self.tunnel(index).filter(|tunnel| tunnel.way().is_some());
         has_own.and_then(|tunnel| tunnel.parameters.covered_by).unwrap_or(index)
     }
 

@@ -98,7 +98,7 @@ pub use numbers::{
 pub use outcome::{Bypassed, Cleared, Forward, Originated, Prepared, Protected, Sealed, Unprotected};
 pub use packet_rules::{Df, FlowLabel, MssClamp, PacketRules};
 pub use path_mtu::{LearnedFrom, LearnedMtu};
-pub use sa::MAX_TUNNEL_SAS;
+pub use sa::{MAX_SAS_OF_WORKER, MAX_TUNNEL_SAS};
 pub use sender_counts::{HeardSender, SHOWN_SENDERS, SenderCounts};
 pub use slots::SaRef;
 pub use spd::{
@@ -109,7 +109,7 @@ pub use spd::{
 };
 pub use tables::Ipsec;
 pub use tunnel::{
-    Encapsulation, Endpoints, Fragmentation, InboundParameters, OutboundParameters, SaParameters,
+    Encapsulation, Endpoints, Fragmentation, InboundParameters, OutboundParameters, SaParameters, SaWorker,
     TunnelParameters,
 };
 pub use vpe::{

@@ -13,9 +13,8 @@ use crate::path_mtu::PathMtu;
 use crate::resync::Resync;
 use crate::slots::{Entry, SaRef};
 use crate::spd::{InboundSelectors, TunnelIndex};
-use crate::tunnel::TunnelParameters;
+use crate::tunnel::{SaWorker, TunnelParameters};
 use crate::vpe;
-use arrayvec::ArrayVec;
 use std::sync::Arc;
 use testudo_crypto::Suite;
 use testudo_packet::{DropReason, Interface};
@@ -232,9 +231,13 @@ impl LocalEndpoint {
 /// Three cache lines with its handle.
 const _: () = assert!(size_of::<Entry<InboundSa>>() == 192);
 
-/// The most SAs of a tunnel in each direction. A rekey needs two, and three if the next one begins before the
-/// last has ended.
-pub const MAX_TUNNEL_SAS: usize = 8;
+/// The most SAs of a tunnel in each direction that all workers have, and the most of one worker alone: a
+/// rekey needs two, and three if the next one begins before the last has ended. Who gives them to the workers
+/// keeps to it.
+pub const MAX_SAS_OF_WORKER: usize = 8;
+
+/// The most SAs of a tunnel in each direction, with those of up to 64 workers alone.
+pub const MAX_TUNNEL_SAS: usize = MAX_SAS_OF_WORKER + 2 * 64;
 
 /// An SA of a tunnel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -242,16 +245,20 @@ pub(crate) struct Member {
     pub(crate) spi: u32,
     pub(crate) sa: SaRef,
     pub(crate) suite: Suite,
+    /// The only worker that sends through it; `None` for all, and from the peer.
+    pub(crate) worker: Option<SaWorker>,
 }
 
-/// The SAs of a tunnel in one direction, oldest first.
-pub(crate) type Members = ArrayVec<Member, MAX_TUNNEL_SAS>;
+/// The SAs of a tunnel in one direction, oldest first, at most [`MAX_TUNNEL_SAS`].
+pub(crate) type Members = Vec<Member>;
 
 /// An SA towards the peer that is used once the peer has used an SA towards us.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Takeover {
     pub(crate) inbound: SaRef,
     pub(crate) outbound: SaRef,
+    /// Whose SA it is to replace.
+    pub(crate) worker: Option<SaWorker>,
 }
 
 /// A tunnel as the worker holds it: its parameters and its SAs.
@@ -260,10 +267,14 @@ pub(crate) struct Tunnel {
     pub(crate) parameters: TunnelParameters,
     pub(crate) outbound: Members,
     pub(crate) inbound: Members,
-    /// The SA towards the peer that is in use. Packets go through it
-    /// ([`Ipsec::outbound_of`](crate::Ipsec::outbound_of)) unless AH is to cover them and has none.
+    /// The SA towards the peer that is in use, of those that all workers send through. Packets go through it
+    /// ([`Ipsec::outbound_of`](crate::Ipsec::outbound_of)) unless this worker has one of its own, or AH is to
+    /// cover them and has none.
     pub(crate) in_use: Option<SaRef>,
-    pub(crate) takeover: Option<Takeover>,
+    /// The one that is in use of those that this worker alone sends through (RFC 9611).
+    pub(crate) own_in_use: Option<SaRef>,
+    /// At most one for each worker, and one for all.
+    pub(crate) takeovers: Vec<Takeover>,
     /// When an authentic packet last came from the peer's current address. Kept only where that address is
     /// learned.
     pub(crate) peer_heard: Option<Moment>,
@@ -272,6 +283,23 @@ pub(crate) struct Tunnel {
     pub(crate) dummies: u64,
     /// Where its path is probed.
     pub(crate) prober: Option<Box<Prober>>,
+}
+
+impl Tunnel {
+    /// The SA towards the peer that this worker's packets go through: its own, before that of all.
+    pub(crate) fn way(&self) -> Option<SaRef> {
+        self.own_in_use.or(self.in_use)
+    }
+
+    /// An SA towards the peer, if it is one of this tunnel's.
+    pub(crate) fn outbound_member(&self, sa: SaRef) -> Option<&Member> {
+        self.outbound.iter().find(|member| member.sa == sa)
+    }
+
+    /// Whether an SA towards the peer is used once the peer has used one towards us.
+    pub(crate) fn waits_for_peer(&self, sa: SaRef) -> bool {
+        self.takeovers.iter().any(|takeover| takeover.outbound == sa)
+    }
 }
 
 /// The low 32 bits, which ESP carries.

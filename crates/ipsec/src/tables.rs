@@ -207,7 +207,7 @@ pub(crate) fn outbound_sa(
     counters: Arc<SaCounters>,
     now: Moment,
 ) -> Option<OutboundSa> {
-    let OutboundParameters { sa, numbers, iv_mask } = parameters;
+    let OutboundParameters { sa, numbers, iv_mask, .. } = parameters;
     let sequence = SequenceNumbers::of(numbers, sa.esn)?;
     let lifetime = match sequence.used() {
         None => LifetimeUse::resumed(sa.lifetime, now, sa.spent),

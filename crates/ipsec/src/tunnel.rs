@@ -11,6 +11,9 @@
 //!                                                   0x1003 (new)
 //! ```
 //!
+//! Several workers may share the SA in use, or each has one of its own beside it (RFC 9611), by which its
+//! packets go: the shared one is the fallback then, for workers without.
+//!
 //! What a tunnel has is common to all its SAs; SPI, algorithms, numbers, window and lifetime are an SA's own.
 
 use crate::encap::template::Dscp;
@@ -67,6 +70,30 @@ pub struct SaParameters {
     pub spent: Spent,
 }
 
+/// The only worker that sends through an SA (RFC 9611 3): its numbers are nobody else's. All workers of a
+/// gateway have the SA, under one handle.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SaWorker {
+    /// The worker, by its index.
+    pub worker: u32,
+    /// Whether it is this one.
+    pub is_here: bool,
+}
+
+impl SaWorker {
+    /// This worker, as the first one is told of it: others are told [by a copy](Self::at).
+    #[must_use]
+    pub fn new(worker: u32) -> Self {
+        Self { worker, is_here: worker == 0 }
+    }
+
+    /// The same, as the worker with this index is told of it.
+    #[must_use]
+    pub fn at(self, worker: usize) -> Self {
+        Self { is_here: usize::try_from(self.worker).is_ok_and(|only| only == worker), ..self }
+    }
+}
+
 /// The parameters of an SA towards the peer. The key is not part of them: engines hold it.
 #[derive(Debug, Clone)]
 pub struct OutboundParameters {
@@ -77,6 +104,9 @@ pub struct OutboundParameters {
     /// XORed into the sequence number to make the IV, so that two stores of numbers under one key do not give
     /// the same IVs.
     pub iv_mask: u64,
+    /// The only worker that sends through it; `None` for all. Of ESP and AH alone: with VPE each worker has
+    /// windows of its own already.
+    pub worker: Option<SaWorker>,
 }
 
 /// The parameters of an SA from the peer. The key is not part of them: engines hold it.

@@ -33,7 +33,7 @@ fn sa() -> SaParameters {
 }
 
 fn outbound_under(numbers: &NumberSource) -> OutboundParameters {
-    OutboundParameters { sa: sa(), numbers: numbers.clone(), iv_mask: 0 }
+    OutboundParameters { sa: sa(), numbers: numbers.clone(), iv_mask: 0, worker: None }
 }
 
 /// What one thread has: protocol, engine and buffers of its own.

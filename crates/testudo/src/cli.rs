@@ -162,6 +162,10 @@ pub struct NewSaArgs {
     /// File with the keys, or - for standard input
     #[arg(long, value_name = "FILE")]
     pub key_file: PathBuf,
+    /// The worker that the SAs are for, from 0 on: it alone sends through the outbound one, and `replace`
+    /// replaces those of this worker (RFC 9611) [default: all workers that have none of their own]
+    #[arg(long, value_name = "N")]
+    pub worker: Option<u32>,
     /// Algorithms [default: those of the tunnel's configuration]
     #[arg(long, value_name = "SUITE")]
     pub suite: Option<String>,

@@ -110,7 +110,7 @@ fn new_sas(verb: &str, args: &NewSaArgs) -> Result<Value, Failure> {
     let wanted = [args.inbound, args.outbound].map(|spi| spi.is_some());
     let [inbound_key, outbound_key] = keys_of(&text, wanted).map_err(of_file)?;
     Ok(json!({
-        "verb": verb, "tunnel": args.tunnel, "suite": args.suite,
+        "verb": verb, "tunnel": args.tunnel, "suite": args.suite, "worker": args.worker,
         "inbound": args.inbound, "inbound_key": inbound_key,
         "outbound": args.outbound, "outbound_key": outbound_key,
         "ephemeral": args.ephemeral, "resume": args.resume, "lifetime": lifetime(&args.lifetime),

@@ -208,6 +208,15 @@ fn windows_cell(windows: &Value) -> String {
     format!("{} of {}", cell(&windows["count"]), cell(&windows["most"]))
 }
 
+/// The worker that alone sends through an SA; of others towards the peer, that all without one do.
+fn worker_cell(sa: &Value) -> String {
+    match (sa["worker"].as_u64(), sa["direction"].as_str()) {
+        (Some(worker), _) => worker.to_string(),
+        (None, Some("outbound")) => "all others".to_owned(),
+        _ => String::new(),
+    }
+}
+
 /// A column that is there where an SA has something to show in it.
 type Column = (&'static str, fn(&Value) -> String);
 
@@ -219,6 +228,8 @@ fn further_columns(list: &Value) -> Vec<Column> {
     let columns = [
         // Where they are of several, that of each.
         has_interfaces.then_some(("interface", (|sa| cell(&sa["interface"])) as fn(&Value) -> String)),
+        // Where workers have SAs of their own: whose each is.
+        some(|sa| sa["worker"].is_u64(), ("worker", |sa| worker_cell(sa))),
         // Where a port's NIC does cryptography: whether it has the SA, or why not.
         some(|sa| sa["offload"].is_object(), ("in the NIC", |sa| offload_cell(&sa["offload"]))),
         some(has_rates, ("packets/s", |sa| rate_cell(&sa["packets_per_second"], "packet/s"))),

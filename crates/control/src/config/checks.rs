@@ -40,6 +40,10 @@ pub(super) struct Facts {
     pub(super) keys: Vec<KeyRequest>,
     /// The same for the SAs of AH that cover ESP.
     pub(super) keys_of_ah: Vec<KeyRequest>,
+    /// The same for SAs of single workers, which come last.
+    pub(super) keys_of_workers: Vec<KeyRequest>,
+    /// SAs towards peers of single workers.
+    pub(super) own_sas: Vec<super::worker_sas::OwnSa>,
     pub(super) known_answers: Vec<Located<()>>,
     /// The tunnels that policies name.
     pub(super) named: Vec<Located<usize>>,

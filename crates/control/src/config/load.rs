@@ -42,7 +42,8 @@ impl Loaded {
     pub fn fingerprints(&self) -> HashSet<Fingerprint> {
         let of = |(tunnel, keys): (&Tunnel, &TunnelKeys)| {
             let (outbound, inbound) = keys.fingerprints(tunnel);
-            [keys.numbers(tunnel), outbound, inbound]
+            let more = keys.more().flat_map(|key| [numbers_of(key), fingerprint(key)]);
+            [keys.numbers(tunnel), outbound, inbound].into_iter().chain(more).collect::<Vec<_>>()
         };
         self.configuration.tunnels.iter().zip(&self.keys).flat_map(of).collect()
     }
@@ -53,7 +54,11 @@ impl Loaded {
         let tunnels = self.configuration.tunnels.iter().zip(&self.keys);
         let is_counter =
             |(_, keys): &(&Tunnel, &TunnelKeys)| keys.outbound.suite().nonce_rule() == NonceRule::Counter;
-        tunnels.filter(is_counter).map(|(tunnel, keys)| keys.numbers(tunnel)).collect()
+        let of = |(tunnel, keys): (&Tunnel, &TunnelKeys)| {
+            let own = keys.own_outbound.iter().map(numbers_of);
+            std::iter::once(keys.numbers(tunnel)).chain(own).collect::<Vec<_>>()
+        };
+        tunnels.filter(is_counter).flat_map(of).collect()
     }
 }
 
@@ -64,9 +69,24 @@ pub struct TunnelKeys {
     pub outbound: KeyMaterial,
     /// For the SA from the peer.
     pub inbound: KeyMaterial,
+    /// For the SAs to the peer of single workers, in their order.
+    pub own_outbound: Vec<KeyMaterial>,
+    /// For the other SAs from the peer, in their order.
+    pub more_inbound: Vec<KeyMaterial>,
 }
 
 impl TunnelKeys {
+    /// For one SA to the peer, and one from it.
+    #[must_use]
+    pub fn pair(outbound: KeyMaterial, inbound: KeyMaterial) -> Self {
+        Self { outbound, inbound, own_outbound: Vec::new(), more_inbound: Vec::new() }
+    }
+
+    /// Those of SAs beside the first pair: towards the peer, then from it.
+    pub fn more(&self) -> impl Iterator<Item = &KeyMaterial> {
+        self.own_outbound.iter().chain(&self.more_inbound)
+    }
+
     /// What the store knows the keys of its SAs by, outbound and inbound. Of a group's one key each sender
     /// uses its part alone: another Sender ID goes on with nothing.
     #[must_use]
@@ -106,10 +126,24 @@ impl Configuration {
         }
         let keys = load_keys(&mut walker, &draft.facts.keys, environment);
         let (configuration, _) = draft.finish(walker, &name)?;
-        let pairs = keys.as_chunks::<2>().0.iter();
-        let keys = pairs.map(|[out, inb]| TunnelKeys { outbound: out.clone(), inbound: inb.clone() });
-        Ok(Loaded { configuration, keys: keys.collect() })
+        let keys = keys_by_tunnel(&configuration.tunnels, keys);
+        Ok(Loaded { configuration, keys })
     }
+}
+
+/// The keys of each tunnel: they were loaded in pairs, and those of single workers after all of these.
+fn keys_by_tunnel(tunnels: &[Tunnel], mut loaded: Vec<KeyMaterial>) -> Vec<TunnelKeys> {
+    let mut of_workers = loaded.split_off(loaded.len().min(2 * tunnels.len())).into_iter();
+    let pairs = loaded.as_chunks::<2>().0.iter();
+    let of_tunnel = |(tunnel, [outbound, inbound]): (&Tunnel, &[KeyMaterial; 2])| {
+        let mut keys = TunnelKeys::pair(outbound.clone(), inbound.clone());
+        for sas in &tunnel.worker_sas {
+            keys.own_outbound.extend(sas.outbound.as_ref().and_then(|_| of_workers.next()));
+            keys.more_inbound.extend(sas.inbound.as_ref().and_then(|_| of_workers.next()));
+        }
+        keys
+    };
+    tunnels.iter().zip(pairs).map(of_tunnel).collect()
 }
 
 /// The text of a configuration, zeroed when dropped: a key may have been pasted into it.

@@ -51,6 +51,7 @@ mod tunnel;
 mod value;
 mod vpe;
 mod walk;
+mod worker_sas;
 mod workers;
 mod xdp;
 
@@ -225,6 +226,7 @@ fn read_document(
     let is_complete = pairs.len() == count;
     let tunnels = with_ah(pairs);
     facts.keys.append(&mut facts.keys_of_ah);
+    facts.keys.append(&mut facts.keys_of_workers);
     let by_name = facts.tunnels_by_name();
     let sections = root.tables(walker, "policy", MAX_POLICIES);
     let policies = sections.into_iter().filter_map(|s| policy::read_policy(s, walker, &by_name, facts));
@@ -242,6 +244,7 @@ fn read_document(
     facts.check_modes(walker, &tunnels, protected.has_tun());
     if let Some(Gateway { workers, workers_max, spread_inbound, .. }) = gateway {
         let side = (protected.name(), protected.has_tun());
+        worker_sas::check(walker, facts, (workers, workers_max));
         let workers = (workers, workers_max, spread_inbound);
         workers::check(walker, workers, side, &unprotected, (&tunnels, &interfaces, facts));
     }

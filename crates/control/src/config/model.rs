@@ -292,6 +292,8 @@ pub struct Tunnel {
     pub outbound: SaSettings,
     /// The SA from the peer.
     pub inbound: SaSettings,
+    /// SAs of one worker each, beside these two (RFC 9611): a worker without uses `outbound`.
+    pub worker_sas: Vec<WorkerSas>,
     /// When its keys wear out, over restarts; the same for each direction. Soft is below hard where both are
     /// given.
     pub lifetime: Lifetime,
@@ -315,6 +317,17 @@ pub struct SaSettings {
     pub spi: u32,
     /// Where the keying material is.
     pub key: KeySource,
+}
+
+/// The SAs of one worker under a tunnel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WorkerSas {
+    /// The worker, by its index.
+    pub worker: u32,
+    /// The SA that it sends through, and no other does; `None` if it uses that of all.
+    pub outbound: Option<SaSettings>,
+    /// One more SA from the peer, which is renewed together with the other.
+    pub inbound: Option<SaSettings>,
 }
 
 /// Where an SA starts, for known answers. Dangerous with a key in use: sequence numbers may repeat.

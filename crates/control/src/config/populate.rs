@@ -107,6 +107,10 @@ pub(super) fn check_template(walker: &mut Walker<'_>, flags: &Located<()>, templ
         let problem = Problem::expected("a tunnel whose peer has an address");
         let problem = problem.found(format!("tunnel {}, with `remote = \"any\"`", template.name));
         Some(problem.help("an SA for a flow is made together with the peer, which must be known first"))
+    } else if !template.worker_sas.is_empty() {
+        let problem = Problem::expected("a tunnel without SAs of single workers");
+        let problem = problem.found(format!("tunnel {}, with `worker_sas`", template.name));
+        Some(problem.help("SAs for a flow are made when a packet asks for them, and a flow has one worker"))
     } else {
         None
     };

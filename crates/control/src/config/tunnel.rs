@@ -9,7 +9,8 @@ use super::selector::{SelectorDraft, read_selector};
 use super::value::{self, Parsed};
 use super::vpe::{self, Carried};
 use super::walk::{Located, Problem, Section, Walker};
-use super::{group, interface, mtu_probe, packet_rules};
+use super::worker_sas::WorkerSasDraft;
+use super::{group, interface, mtu_probe, packet_rules, worker_sas};
 use crate::keys::KeySource;
 use std::net::IpAddr;
 use std::path::Path;
@@ -60,6 +61,9 @@ pub(super) fn read_tunnel(
     let selectors = read_selectors(&mut section, walker, interface, is_group.then_some(sender != 0), facts);
     let rules = mtu_probe::read(&mut section, walker, rules, &selectors);
     let is_pair = protocols == Protocols::AhAndEsp;
+    let is_known = section.value(KNOWN_ANSWER).is_some();
+    let of_one = worker_sas::cannot_split(is_known, is_pair, carried.is_some(), is_group);
+    let worker_sas = worker_sas::read(&mut section, walker, base, of_one);
     let sas = read_sas(&mut section, walker, base, is_pair, is_group);
     let ah_suite = read_ah_suite(&mut section, walker, is_pair);
     read_counter_nonce(&mut section, walker, suite.map(Suite::nonce_rule));
@@ -67,10 +71,7 @@ pub(super) fn read_tunnel(
     let lifetime = read_lifetime(&mut section, walker);
     let known_answer = read_known_answer(&mut section, walker, esn, replay_window, facts);
     section.finish(walker);
-    facts.note_sas((&sas.outbound, &sas.inbound), remote, protocol, suite);
-    if is_pair {
-        facts.note_sas_of_ah((&sas.outbound_ah, &sas.inbound_ah), remote, ah_suite);
-    }
+    facts.note_all(&sas, &worker_sas, is_pair.then_some(ah_suite), (remote, protocol, suite));
     let keepalive = keepalive.filter(|_| !is_group);
     let tunnel = Tunnel {
         name: name?.value,
@@ -94,6 +95,7 @@ pub(super) fn read_tunnel(
         selectors,
         outbound: sas.outbound.complete()?,
         inbound: sas.inbound.complete()?,
+        worker_sas: worker_sas::complete(worker_sas)?,
         lifetime,
         known_answer: known_answer.map(Box::new),
     };
@@ -461,7 +463,7 @@ pub(super) struct SaDraft {
 }
 
 impl SaDraft {
-    fn complete(self) -> Option<SaSettings> {
+    pub(super) fn complete(self) -> Option<SaSettings> {
         Some(SaSettings { spi: self.spi?.value, key: self.key?.value })
     }
 }
@@ -493,7 +495,7 @@ fn read_sas(
 }
 
 /// The SA of a direction and, if `is_pair`, that of AH beside it.
-fn read_sa(
+pub(super) fn read_sa(
     section: &mut Section<'_>,
     walker: &mut Walker<'_>,
     key: &'static str,
@@ -641,6 +643,21 @@ fn read_lifetime(section: &mut Section<'_>, walker: &mut Walker<'_>) -> Lifetime
 }
 
 impl Facts {
+    /// Notes what must be unique of all SAs of a tunnel, with the suite of AH where that covers ESP.
+    fn note_all(
+        &mut self,
+        sas: &Sas,
+        worker_sas: &[WorkerSasDraft],
+        ah_suite: Option<Option<Suite>>,
+        (remote, protocol, suite): (Option<Remote>, IpsecProtocol, Option<Suite>),
+    ) {
+        self.note_sas((&sas.outbound, &sas.inbound), remote, protocol, suite);
+        worker_sas::note(self, worker_sas, (remote, protocol, suite));
+        if let Some(ah_suite) = ah_suite {
+            self.note_sas_of_ah((&sas.outbound_ah, &sas.inbound_ah), remote, ah_suite);
+        }
+    }
+
     /// Notes what must be unique among all SAs.
     fn note_sas(
         &mut self,

@@ -4,12 +4,13 @@ use super::installed::Left;
 use super::leases::Start;
 use super::negotiated::NegotiatedPolicy;
 use super::populated::PopulatedTunnel;
+use super::sas::RunningSa;
 use crate::config::{self, Configuration};
 use std::collections::HashMap;
 use std::sync::Arc;
 use testudo_ipsec::{
     Action, Direction, Endpoints, InboundParameters, NumberSource, OutboundParameters, Policy, PolicyId,
-    PopulateFlags, SaParameters, SaSelectors, Selector, Spd, Spent, TunnelIndex, TunnelParameters,
+    PopulateFlags, SaParameters, SaSelectors, SaWorker, Selector, Spd, Spent, TunnelIndex, TunnelParameters,
 };
 use testudo_packet::Interface;
 
@@ -169,19 +170,19 @@ pub fn sa_selectors(tunnel: &config::Tunnel, selectors: impl IntoIterator<Item =
 
 /// The parameters of a tunnel's SA towards the peer, with sequence numbers and IVs as in `start`.
 #[must_use]
-pub fn outbound(tunnel: &config::Tunnel, start: Start, spent: Spent) -> OutboundParameters {
+pub fn outbound(tunnel: &config::Tunnel, of: &RunningSa, start: Start, spent: Spent) -> OutboundParameters {
     let Start { first, iv_mask, lease } = start;
     let numbers = NumberSource::Leased { first, lease };
-    OutboundParameters { sa: sa(tunnel, &tunnel.outbound, spent), numbers, iv_mask }
+    OutboundParameters { sa: sa(tunnel, of, spent), numbers, iv_mask, worker: of.worker.map(SaWorker::new) }
 }
 
 /// The parameters of a tunnel's SA from the peer.
 #[must_use]
-pub fn inbound(tunnel: &config::Tunnel, spent: Spent) -> InboundParameters {
-    InboundParameters { sa: sa(tunnel, &tunnel.inbound, spent), replay_window: tunnel.replay_window }
+pub fn inbound(tunnel: &config::Tunnel, of: &RunningSa, spent: Spent) -> InboundParameters {
+    InboundParameters { sa: sa(tunnel, of, spent), replay_window: tunnel.replay_window }
 }
 
-fn sa(tunnel: &config::Tunnel, settings: &config::SaSettings, spent: Spent) -> SaParameters {
+fn sa(tunnel: &config::Tunnel, of: &RunningSa, spent: Spent) -> SaParameters {
     let (suite, esn, lifetime) = (tunnel.suite, tunnel.esn, tunnel.lifetime);
-    SaParameters { spi: settings.spi, suite, esn, lifetime, spent }
+    SaParameters { spi: of.spi, suite, esn, lifetime, spent }
 }

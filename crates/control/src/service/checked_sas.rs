@@ -9,6 +9,8 @@ use testudo_ipsec::Lifetime;
 pub(super) struct Checked {
     pub(super) inbound: Option<(u32, KeyMaterial)>,
     pub(super) outbound: Option<(u32, KeyMaterial)>,
+    /// The worker that they are for; `None` for all.
+    pub(super) worker: Option<u32>,
     pub(super) lifetime: Lifetime,
     pub(super) key_state: KeyState,
     pub(super) esn: bool,

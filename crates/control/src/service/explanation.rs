@@ -8,6 +8,7 @@ use super::offload;
 use super::populated::PopulatedTunnel;
 use super::report::{Peers, action_name, origin, sa};
 use super::sas::RunningSa;
+use super::worker_sas;
 use serde_json::{Value, json};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -170,6 +171,7 @@ pub fn explain(installed: &InstalledTunnels, peers: &Peers, question: &Question)
         "passed_over_untold": passed_over - why_not.len(),
         "tunnel": tunnel.map(|t| &t.tunnel.name),
         "sa": tunnel.and_then(|t| Some(sa(t, &sa_for(question.side, t)?, peers))),
+        "sas_of_workers": tunnel.map(|t| worker_sas::outbound_of(t, question.side)),
         "fields_hidden": fields_hidden,
         "verdict": match (found, &own) {
             (Some(_), Some(OwnTunnel::Never)) => never(&flow),
@@ -290,7 +292,9 @@ fn verdict(side: Side, action: Option<Action>, tunnel: Option<&Running>) -> Stri
     let down = tunnel.is_none_or(|t| !t.is_installed);
     let sa = tunnel.and_then(|t| sa_for(side, t));
     let place = tunnel.zip(sa.as_ref());
-    let place = place.map_or(String::new(), |(t, sa)| groups::in_words(t, sa) + &offload::in_words(sa));
+    let place = place.map_or(String::new(), |(t, sa)| {
+        groups::in_words(t, sa) + &offload::in_words(sa) + &worker_sas::in_words(side, t)
+    });
     let (has_sa, spi) = (sa.is_some(), sa.map_or(0, |sa| sa.spi));
     match (side, action) {
         (_, None) => "discarded: no policy matches (RFC 4301 4.4.1)".to_owned(),

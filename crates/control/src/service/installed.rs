@@ -10,14 +10,14 @@ use super::tunnel_indices::TunnelIndices;
 use super::usages::spent;
 use super::windows::{TRANSACTION_WINDOWS, first_ceiling, saved};
 use crate::config::{Configuration, Loaded, Policy, Tunnel, TunnelKeys};
-use crate::{Fingerprint, KeyDigests, LeaseStore, StoreError, Usage, numbers_of};
+use crate::{Fingerprint, KeyDigests, LeaseStore, StoreError, Usage, fingerprint, numbers_of};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use testudo_crypto::{Direction, KeyMaterial};
 use testudo_gateway::{
     InboundInstall, Installed, KeyPreparers, OutboundInstall, PlacedKey, TunnelInstall, Update, UpdateOutcome,
 };
-use testudo_ipsec::{Lease, PolicyId, SaRef, SaSelectors, Spd, Spent, TunnelIndex};
+use testudo_ipsec::{Lease, PolicyId, SaRef, SaSelectors, Spd, TunnelIndex};
 
 /// An installed tunnel.
 #[derive(Debug, Clone)]
@@ -30,6 +30,8 @@ pub struct Running {
     pub outbound_key: Fingerprint,
     /// The inbound key of its configuration.
     pub inbound_key: Fingerprint,
+    /// The keys of its other SAs, of its configuration, in the order of [`TunnelKeys::more`].
+    pub more_keys: Arc<[Fingerprint]>,
     /// Its SAs.
     pub sas: TunnelSas,
     /// Whether it could be installed.
@@ -145,21 +147,20 @@ impl InstalledTunnels {
         let mut fresh = Vec::new();
         let tunnels = configuration.tunnels.iter().zip(&loaded.keys);
         for (position, ((tunnel, keys), running)) in tunnels.zip(self.continuing(loaded)).enumerate() {
-            let (outbound_key, inbound_key) = keys.fingerprints(tunnel);
             match running {
                 Some(running) => {
                     old.remove(tunnel.name.as_str());
-                    let (tunnel, sas) = (tunnel.clone(), running.clone());
-                    next.push(Running { tunnel, outbound_key, inbound_key, ..sas });
+                    let is_installed = running.is_installed;
+                    let error = running.error.clone();
+                    let planned = Running::planned(tunnel, keys, running.index, running.sas.clone());
+                    next.push(Running { is_installed, error, ..planned });
                 }
                 None => {
                     fresh.push((position, keys));
                     let index = free.next().unwrap_or(TunnelIndex(u32::MAX));
-                    let tunnel = tunnel.clone();
                     let keeps_keys = configuration.gateway.allow_key_export;
-                    let sas = planned_sas(&tunnel, keys, numbers, keeps_keys)?;
-                    let (is_installed, error) = (false, None);
-                    next.push(Running { tunnel, index, outbound_key, inbound_key, sas, is_installed, error });
+                    let sas = planned_sas(tunnel, keys, numbers, keeps_keys)?;
+                    next.push(Running::planned(tunnel, keys, index, sas));
                 }
             }
         }
@@ -169,8 +170,8 @@ impl InstalledTunnels {
         // Windows follow keys, not names: a key that continues under other settings resumes exactly where it
         // was.
         let by_key = self.inbound_sas();
-        for (tunnel, (position, _)) in install.iter_mut().zip(&fresh) {
-            tunnel.inbound.inherits = by_key.get(&next[*position].inbound_key).copied();
+        for (tunnel, (_, keys)) in install.iter_mut().zip(&fresh) {
+            inherit(tunnel, keys, &by_key);
         }
         let indices: Vec<_> = next.iter().map(|r| r.index).collect();
         let spd = Arc::new(assemble::policies(configuration, &indices));
@@ -222,7 +223,6 @@ impl InstalledTunnels {
         let same_path = self.configuration.unprotected.mtu == loaded.configuration.unprotected.mtu;
         let tunnels = loaded.configuration.tunnels.iter().zip(&loaded.keys);
         let running = tunnels.map(|(tunnel, keys)| {
-            let keys = keys.fingerprints(tunnel);
             let same = |r: &&Running| {
                 r.is_installed && same_path && (r.is_configured_as(tunnel, keys) || r.runs_as(tunnel, keys))
             };
@@ -267,7 +267,12 @@ impl InstalledTunnels {
         fresh: &[(usize, &TunnelKeys)],
     ) -> Vec<TunnelIndex> {
         let tunnels = fresh.iter().filter_map(|(position, _)| Some(&next.get(*position)?.tunnel));
-        let spis: HashSet<_> = tunnels.map(|tunnel| (tunnel.protocol, tunnel.inbound.spi)).collect();
+        let spis_of = |tunnel: &Tunnel| {
+            let more = tunnel.more_inbound().map(|(_, sa)| sa.spi);
+            let protocol = tunnel.protocol;
+            std::iter::once(tunnel.inbound.spi).chain(more).map(|spi| (protocol, spi)).collect::<Vec<_>>()
+        };
+        let spis: HashSet<_> = tunnels.flat_map(spis_of).collect();
         if spis.is_empty() {
             return Vec::new();
         }
@@ -340,14 +345,32 @@ impl InstalledTunnels {
 }
 
 impl Running {
+    /// A tunnel of a configuration that is not installed yet.
+    fn planned(tunnel: &Tunnel, keys: &TunnelKeys, index: TunnelIndex, sas: TunnelSas) -> Self {
+        let (outbound_key, inbound_key) = keys.fingerprints(tunnel);
+        Self {
+            tunnel: tunnel.clone(),
+            index,
+            outbound_key,
+            inbound_key,
+            more_keys: keys.more().map(fingerprint).collect(),
+            sas,
+            is_installed: false,
+            error: None,
+        }
+    }
+
     /// Whether nothing has changed in its configuration that makes other SAs. It goes on with the SAs that it
     /// has, also if they have been replaced since.
-    fn is_configured_as(&self, tunnel: &Tunnel, (outbound, inbound): (Fingerprint, Fingerprint)) -> bool {
-        is_same_sa(&self.tunnel, tunnel) && self.outbound_key == outbound && self.inbound_key == inbound
+    fn is_configured_as(&self, tunnel: &Tunnel, keys: &TunnelKeys) -> bool {
+        is_same_sa(&self.tunnel, tunnel)
+            && (self.outbound_key, self.inbound_key) == keys.fingerprints(tunnel)
+            && self.more_keys.iter().copied().eq(keys.more().map(fingerprint))
     }
 
     /// Whether it runs with the SAs of this configuration already, which were added at run time.
-    fn runs_as(&self, tunnel: &Tunnel, (outbound, inbound): (Fingerprint, Fingerprint)) -> bool {
+    fn runs_as(&self, tunnel: &Tunnel, keys: &TunnelKeys) -> bool {
+        let (outbound, inbound) = keys.fingerprints(tunnel);
         let own = Tunnel {
             suite: tunnel.suite,
             esn: tunnel.esn,
@@ -355,33 +378,91 @@ impl Running {
             lifetime: tunnel.lifetime,
             outbound: tunnel.outbound.clone(),
             inbound: tunnel.inbound.clone(),
+            worker_sas: tunnel.worker_sas.clone(),
             ..self.tunnel.clone()
         };
-        let is = |sa: &RunningSa, spi, key| {
+        let is = |sa: &RunningSa, worker, spi, key| {
             (sa.spi, sa.key, sa.suite, sa.esn) == (spi, key, tunnel.suite, tunnel.esn)
+                && sa.worker == worker
                 && (sa.lifetime(), sa.replay_window) == (tunnel.lifetime, tunnel.replay_window)
                 && sa.is_durable()
         };
         let sas = self.sas.lock();
+        let sends = |worker, spi, key| sas.iter().any(|sa| sa.is_in_use() && is(sa, worker, spi, key));
+        let takes = |worker, spi, key| sas.iter().any(|sa| !sa.is_outbound() && is(sa, worker, spi, key));
+        let mut own_outbound = tunnel.own_outbound().zip(&keys.own_outbound);
+        let mut more_inbound = tunnel.more_inbound().zip(&keys.more_inbound);
         is_same_sa(&own, tunnel)
-            && sas.iter().any(|sa| sa.is_in_use() && is(sa, tunnel.outbound.spi, outbound))
-            && sas.iter().any(|sa| !sa.is_outbound() && is(sa, tunnel.inbound.spi, inbound))
+            && sends(None, tunnel.outbound.spi, outbound)
+            && takes(None, tunnel.inbound.spi, inbound)
+            && own_outbound.all(|((worker, sa), key)| sends(Some(worker), sa.spi, fingerprint(key)))
+            && more_inbound.all(|((worker, sa), key)| takes(Some(worker), sa.spi, fingerprint(key)))
+            && sas.iter().filter(|sa| sa.is_in_use()).count() == 1 + keys.own_outbound.len()
     }
 
     /// Whether packets go out through an SA that its configuration does not have: a restart brings back the
     /// one that it has.
     #[must_use]
     pub fn has_another_key(&self) -> bool {
-        self.sas.lock().iter().any(|sa| sa.is_in_use() && sa.key != self.outbound_key)
+        let is_configured = |key| self.outbound_key == key || self.more_keys.contains(&key);
+        self.sas.lock().iter().any(|sa| sa.is_in_use() && !is_configured(sa.key))
+    }
+
+    /// What the worker needs of its SAs towards the peer: the one of all workers first.
+    fn outbound_installs(
+        &self,
+        keys: &TunnelKeys,
+        numbers: &Numbers<'_>,
+        started: &mut impl Iterator<Item = Start>,
+    ) -> Vec<OutboundInstall> {
+        let sas = self.sas.lock();
+        let sas = sas.iter().filter(|sa| sa.is_outbound());
+        let keys = std::iter::once(&keys.outbound).chain(&keys.own_outbound);
+        let install = |((sa, key), start): ((&RunningSa, &KeyMaterial), Start)| OutboundInstall {
+            parameters: assemble::outbound(&self.tunnel, sa, start, spent(sa.before, numbers.unix_s())),
+            key: numbers.prepared(key, Direction::Seal),
+            peer_window: self.tunnel.peer_window,
+        };
+        sas.zip(keys).zip(started).map(install).collect()
+    }
+
+    /// The same of its SAs from the peer.
+    fn inbound_installs(
+        &self,
+        keys: &TunnelKeys,
+        numbers: &Numbers<'_>,
+        windows: &mut impl Iterator<Item = Option<Vec<u8>>>,
+    ) -> Vec<InboundInstall> {
+        let sas = self.sas.lock();
+        let sas = sas.iter().filter(|sa| !sa.is_outbound());
+        let keys = std::iter::once(&keys.inbound).chain(&keys.more_inbound);
+        let install = |((sa, key), window): ((&RunningSa, &KeyMaterial), Option<Vec<u8>>)| InboundInstall {
+            parameters: assemble::inbound(&self.tunnel, sa, spent(sa.before, numbers.unix_s())),
+            key: numbers.prepared(key, Direction::Open),
+            window,
+            inherits: None,
+            shared: None,
+        };
+        sas.zip(keys).zip(windows).map(install).collect()
     }
 
     /// The worker has installed it.
     fn begin(&mut self, installed: Installed) {
-        let Installed { outbound, inbound } = installed;
+        let Installed { outbound, inbound, more_outbound, more_inbound } = installed;
+        let mut outbound = std::iter::once(outbound).chain(more_outbound);
+        let mut inbound = std::iter::once(inbound).chain(more_inbound);
         for sa in self.sas.lock().iter_mut() {
-            sa.added = Some(if sa.is_outbound() { outbound.clone() } else { inbound.clone() });
+            sa.added = if sa.is_outbound() { outbound.next() } else { inbound.next() };
         }
         self.is_installed = true;
+    }
+}
+
+/// Says which SAs from the peer take over the windows of those that have their keys now.
+fn inherit(tunnel: &mut TunnelInstall, keys: &TunnelKeys, by_key: &HashMap<Fingerprint, SaRef>) {
+    let inbound = std::iter::once(&mut tunnel.inbound).chain(&mut tunnel.more_inbound);
+    for (inbound, key) in inbound.zip(std::iter::once(&keys.inbound).chain(&keys.more_inbound)) {
+        inbound.inherits = by_key.get(&fingerprint(key)).copied();
     }
 }
 
@@ -407,12 +488,13 @@ fn planned_sas(
     keeps_keys: bool,
 ) -> Result<TunnelSas, StoreError> {
     let (outbound_key, inbound_key) = keys.fingerprints(tunnel);
-    let sa = |direction, spi, material: &KeyMaterial, key, numbers_of| {
+    let sa = |direction, worker, spi, material: &KeyMaterial, key, numbers_of| {
         let kept_key = keeps_keys.then(|| Arc::new(material.clone()));
         let key_digests = KeyDigests::of(material);
         Ok(RunningSa {
             direction,
             spi,
+            worker,
             suite: tunnel.suite,
             esn: tunnel.esn,
             replay_window: tunnel.replay_window,
@@ -426,10 +508,18 @@ fn planned_sas(
             added: None,
         })
     };
-    Ok(TunnelSas::new(vec![
-        sa(Direction::Seal, tunnel.outbound.spi, &keys.outbound, outbound_key, keys.numbers(tunnel))?,
-        sa(Direction::Open, tunnel.inbound.spi, &keys.inbound, inbound_key, numbers_of(&keys.inbound))?,
-    ]))
+    let own_numbers = keys.numbers(tunnel);
+    let mut sas = Vec::with_capacity(2 + 2 * tunnel.worker_sas.len());
+    sas.push(sa(Direction::Seal, None, tunnel.outbound.spi, &keys.outbound, outbound_key, own_numbers)?);
+    let numbers = numbers_of(&keys.inbound);
+    sas.push(sa(Direction::Open, None, tunnel.inbound.spi, &keys.inbound, inbound_key, numbers)?);
+    let outbound = tunnel.own_outbound().zip(&keys.own_outbound).map(|of| (Direction::Seal, of));
+    let inbound = tunnel.more_inbound().zip(&keys.more_inbound).map(|of| (Direction::Open, of));
+    for (direction, ((worker, settings), key)) in outbound.chain(inbound) {
+        let (print, numbers) = (fingerprint(key), numbers_of(key));
+        sas.push(sa(direction, Some(worker), settings.spi, key, print, numbers)?);
+    }
+    Ok(TunnelSas::new(sas))
 }
 
 /// Whether two settings of a tunnel make the same SAs. Selectors may differ: they are changed in place. So
@@ -451,27 +541,44 @@ fn begin(
     fresh: &[(usize, &TunnelKeys)],
     numbers: &Numbers<'_>,
 ) -> Result<Vec<TunnelInstall>, StoreError> {
-    let keys: Vec<_> = fresh.iter().map(|(p, keys)| keys.numbers(&tunnels[*p].tunnel)).collect();
-    let rules: Vec<_> = fresh.iter().map(|(_, keys)| keys.outbound.suite().nonce_rule()).collect();
+    // Of each tunnel: of the SA of all workers, then of those of single ones.
+    let of_tunnel = |(p, keys): &(usize, &TunnelKeys)| {
+        let own = keys.own_outbound.iter().map(|key| (numbers_of(key), key.suite().nonce_rule()));
+        let first = (keys.numbers(&tunnels[*p].tunnel), keys.outbound.suite().nonce_rule());
+        std::iter::once(first).chain(own).collect::<Vec<_>>()
+    };
+    let (keys, rules): (Vec<_>, Vec<_>) = fresh.iter().flat_map(of_tunnel).unzip();
     // Before anything is saved: a ceiling makes the next start refuse what the peer sent below it.
     if let Numbers::Leased { store, .. } = numbers {
         check_known(*store, keys.iter().copied().zip(rules.iter().copied()))?;
     }
     // Numbers come last: once they are leased, an installed tunnel with such a key gets no more.
-    let windows = fresh.iter().map(|(p, keys)| numbers.window(&tunnels[*p], &keys.inbound));
-    let windows = windows.collect::<Result<Vec<_>, _>>()?;
-    numbers.keep_first_ceilings(fresh.iter().map(|(p, _)| &tunnels[*p]).zip(&windows))?;
-    let started = match numbers {
+    let mut windows = Vec::with_capacity(fresh.len());
+    for (p, keys) in fresh {
+        for key in std::iter::once(&keys.inbound).chain(&keys.more_inbound) {
+            windows.push((fingerprint(key), tunnels[*p].tunnel.esn, numbers.window(&tunnels[*p], key)?));
+        }
+    }
+    numbers.keep_first_ceilings(&windows)?;
+    let started: Vec<Start> = match numbers {
         Numbers::Leased { store, leases, .. } if !keys.is_empty() => {
             let starts = leases.begin(*store, &keys)?.into_iter().zip(&rules);
             starts.map(|(start, rule)| start.under(*rule)).collect()
         }
         Numbers::Leased { .. } => Vec::new(),
-        Numbers::KnownAnswers => fresh.iter().map(|(p, _)| known_answer(&tunnels[*p].tunnel)).collect(),
+        Numbers::KnownAnswers => {
+            let each = |(p, keys): &(usize, &TunnelKeys)| vec![*p; 1 + keys.own_outbound.len()];
+            fresh.iter().flat_map(each).map(|p| known_answer(&tunnels[p].tunnel)).collect()
+        }
     };
+    let (mut started, mut windows) = (started.into_iter(), windows.into_iter().map(|(.., window)| window));
     let mut installs = Vec::with_capacity(fresh.len());
-    for (((position, keys), start), window) in fresh.iter().zip(started).zip(windows) {
+    for (position, keys) in fresh {
         let running = &tunnels[*position];
+        let (started, windows) = (&mut started, &mut windows);
+        let mut outbound = running.outbound_installs(keys, numbers, started).into_iter();
+        let mut inbound = running.inbound_installs(keys, numbers, windows).into_iter();
+        let Some((first_outbound, first_inbound)) = outbound.next().zip(inbound.next()) else { continue };
         let selectors = assemble::tunnel_selectors(configuration, *position);
         let index = |position: Option<usize>| position.and_then(|p| Some(tunnels.get(p)?.index));
         let covering = running.tunnel.covered_by.and_then(|p| Some(&tunnels.get(p)?.tunnel));
@@ -479,41 +586,29 @@ fn begin(
         let mut parameters = assemble::parameters(&running.tunnel, selectors, mtu);
         parameters.covered_by = index(running.tunnel.covered_by);
         parameters.covers = index(running.tunnel.covers);
-        let spent_by = |outbound| {
-            let sas = running.sas.lock();
-            let sa = sas.iter().find(|sa| sa.is_outbound() == outbound);
-            sa.map_or_else(Spent::default, |sa| spent(sa.before, numbers.unix_s()))
-        };
         installs.push(TunnelInstall {
             index: running.index,
             parameters,
-            outbound: OutboundInstall {
-                parameters: assemble::outbound(&running.tunnel, start, spent_by(true)),
-                key: numbers.prepared(&keys.outbound, Direction::Seal),
-                peer_window: running.tunnel.peer_window,
-            },
-            inbound: InboundInstall {
-                parameters: assemble::inbound(&running.tunnel, spent_by(false)),
-                key: numbers.prepared(&keys.inbound, Direction::Open),
-                window,
-                inherits: None,
-                shared: None,
-            },
+            outbound: first_outbound,
+            inbound: first_inbound,
+            more_outbound: outbound.collect(),
+            more_inbound: inbound.collect(),
         });
     }
     Ok(installs)
 }
 
 impl Numbers<'_> {
-    /// Makes durable where the windows that are about to be used start after a crash.
-    fn keep_first_ceilings<'w>(
+    /// Makes durable where the windows that are about to be used start after a crash: each with its key, and
+    /// whether its numbers are extended.
+    fn keep_first_ceilings(
         &self,
-        windows: impl Iterator<Item = (&'w Running, &'w Option<Vec<u8>>)>,
+        windows: &[(Fingerprint, bool, Option<Vec<u8>>)],
     ) -> Result<(), StoreError> {
         let Numbers::Leased { store, .. } = self else { return Ok(()) };
-        let ceilings = windows.filter_map(|(running, window)| {
-            Some((running.inbound_key, first_ceiling(window.as_deref(), running.tunnel.esn)?))
-        });
+        let ceilings = windows
+            .iter()
+            .filter_map(|(key, esn, window)| Some((*key, first_ceiling(window.as_deref(), *esn)?)));
         let ceilings: Vec<_> = ceilings.collect();
         for part in ceilings.chunks(TRANSACTION_WINDOWS) {
             let part: Vec<_> = part.iter().map(|(key, ceiling)| (*key, &ceiling[..])).collect();
@@ -571,7 +666,7 @@ mod tests {
     use crate::{MemoryStore, config, fingerprint};
     use std::time::Duration;
     use testudo_crypto::Suite;
-    use testudo_ipsec::{FIRST_BLOCK, NumberSource, VpeRules};
+    use testudo_ipsec::{FIRST_BLOCK, NumberSource, Spent, VpeRules};
     use zeroize::Zeroizing;
 
     fn loaded() -> Loaded {
@@ -580,7 +675,7 @@ mod tests {
             KeyMaterial::new(suite, Zeroizing::new(vec![byte; suite.keying_material_bytes()])).unwrap()
         };
         let configuration = Configuration::parse(MINIMAL, "t.toml").unwrap();
-        Loaded { configuration, keys: vec![TunnelKeys { outbound: key(1), inbound: key(2) }] }
+        Loaded { configuration, keys: vec![TunnelKeys::pair(key(1), key(2))] }
     }
 
     /// What both SAs start with at `unix_s`.
@@ -659,6 +754,60 @@ mod tests {
             let left = protecting(&update.policies.unwrap());
             assert!(!left.contains(&Some(1)) && !left.contains(&Some(2)), "{left:?}");
         }
+    }
+
+    /// RFC 9611: numbers, keys and windows are each SA's own.
+    #[test]
+    fn sas_of_workers_are_installed_with_those_of_all_and_go_on_over_a_reload() {
+        const OWN: &str = "\n[[tunnel.worker_sas]]\nworker = 1\noutbound = { spi = 0x3001, key_file = \"a\" }\n\
+                           inbound = { spi = 0x3002, key_file = \"b\" }\n\
+                           [[tunnel.worker_sas]]\nworker = 0\noutbound = { spi = 0x3003, key_file = \"c\" }\n";
+        let text = MINIMAL.replacen("[gateway]", "[gateway]\nworkers = 2", 1) + OWN;
+        let key = |byte| {
+            let suite = Suite::AES128GCM16;
+            KeyMaterial::new(suite, Zeroizing::new(vec![byte; suite.keying_material_bytes()])).unwrap()
+        };
+        let with_keys = |text: &str, own: [u8; 3]| {
+            let [first, inbound, second] = own.map(key);
+            let keys = TunnelKeys {
+                own_outbound: vec![first, second],
+                more_inbound: vec![inbound],
+                ..TunnelKeys::pair(key(1), key(2))
+            };
+            Loaded { configuration: Configuration::parse(text, "t.toml").unwrap(), keys: vec![keys] }
+        };
+        let (store, leases) = (MemoryStore::new(), Leases::default());
+        let loaded = with_keys(&text, [3, 4, 5]);
+        let empty = InstalledTunnels::empty(loaded.configuration.clone());
+        let preparers = &KeyPreparers::default();
+        let numbers = Numbers::Leased { store: &store, leases: &leases, unix_s: 0, preparers };
+        let (update, mut next, _) = empty.plan(&loaded, &numbers).unwrap();
+        let install = &update.install[0];
+        let own: Vec<_> = install.more_outbound.iter().map(|own| &own.parameters).collect();
+        let whose = |at: usize| (own[at].sa.spi, own[at].worker.map(|only| only.worker));
+        assert_eq!([whose(0), whose(1)], [(0x3001, Some(1)), (0x3003, Some(0))]);
+        assert_eq!(install.outbound.parameters.worker, None);
+        assert_eq!(install.more_inbound[0].parameters.sa.spi, 0x3002);
+        for key in [1, 3, 5].map(key) {
+            assert!(store.is_known(numbers_of(&key)).unwrap(), "its numbers are leased");
+        }
+        let rows = |installed: &InstalledTunnels| -> Vec<(u32, Option<u32>)> {
+            installed.tunnels[0].sas.lock().iter().map(|sa| (sa.spi, sa.worker)).collect()
+        };
+        let [outbound, inbound] =
+            [&loaded.configuration.tunnels[0]].map(|t| [t.outbound.spi, t.inbound.spi])[0];
+        let all =
+            [(outbound, None), (inbound, None), (0x3001, Some(1)), (0x3003, Some(0)), (0x3002, Some(1))];
+        assert_eq!(rows(&next), all);
+        next.tunnels[0].is_installed = true;
+        assert!(next.keys().is_superset(&loaded.fingerprints()));
+        let kept = |loaded: &Loaded| next.continuing(loaded)[0].is_some();
+        assert!(kept(&loaded));
+        assert!(!kept(&with_keys(&text, [3, 4, 6])), "another key");
+        assert!(!kept(&with_keys(
+            &text.replacen("worker = 1", "worker = 2", 1).replace("s = 2", "s = 3"),
+            [3, 4, 5]
+        )));
     }
 
     /// Numbers of a group's key belong to the sender that uses them: another one does not go on with them,

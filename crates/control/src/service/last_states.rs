@@ -38,7 +38,7 @@ impl SaControl {
         sa: &RunningSa,
         window: Option<Vec<u8>>,
     ) {
-        let is_configured = sa.key == running.inbound_key;
+        let is_configured = sa.key == running.inbound_key || running.more_keys.contains(&sa.key);
         let window = if is_configured { window } else { window.as_deref().and_then(closed) };
         let last = LastState { key: sa.key, window, usage: usages::of(sa).map(|(_, usage)| usage) };
         if let Err(error) = self.save_last(&last) {

@@ -63,6 +63,7 @@ mod watchdog;
 mod windows;
 mod wiped_json;
 pub mod worker_count;
+mod worker_sas;
 pub mod worker_threads;
 mod worker_time;
 pub mod xfrm;

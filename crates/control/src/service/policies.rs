@@ -452,7 +452,7 @@ mod tests {
     /// What is in force under [`POLICIES`].
     fn installed() -> InstalledTunnels {
         let configuration = Configuration::parse(&format!("{POLICIES}{MINIMAL}"), "t.toml").unwrap();
-        let keys = vec![TunnelKeys { outbound: key(1), inbound: key(2) }];
+        let keys = vec![TunnelKeys::pair(key(1), key(2))];
         let loaded = Loaded { configuration, keys };
         let empty = InstalledTunnels::empty(loaded.configuration.clone());
         empty.plan(&loaded, &Numbers::KnownAnswers).unwrap().1

@@ -392,6 +392,7 @@ pub(super) mod tests {
                 index: reserved.index,
                 outbound_key: key,
                 inbound_key: key,
+                more_keys: Arc::default(),
                 sas: TunnelSas::default(),
                 is_installed: true,
                 error: None,

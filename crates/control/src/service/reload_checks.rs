@@ -8,7 +8,7 @@ use crate::config::{Action, Configuration, Gateway, Loaded, Tunnel};
 /// The numbers of an ephemeral key are nowhere but in this process: after a restart they would begin again.
 pub(super) fn refuse_ephemeral_keys(sas: &sa_control::State, loaded: &Loaded) -> Result<(), String> {
     for (tunnel, keys) in loaded.configuration.tunnels.iter().zip(&loaded.keys) {
-        if [&keys.outbound, &keys.inbound].into_iter().any(|key| sas.was_ephemeral(key)) {
+        if [&keys.outbound, &keys.inbound].into_iter().chain(keys.more()).any(|key| sas.was_ephemeral(key)) {
             return Err(format!(
                 "tunnel {}: its key was added as an ephemeral one: a configuration needs another",
                 tunnel.name

@@ -12,6 +12,7 @@ use super::populated::{MAX_POPULATED, MAX_POPULATED_PIECES};
 use super::port_details::{BothDetails, PortDetail, PortDetails};
 use super::sas::RunningSa;
 use super::wanted::{self, named};
+use super::worker_sas;
 use super::worker_threads::thread_name;
 use super::worker_time::{WorkerTime, worker_time};
 use crate::config::{self, Configuration, Network, Remote};
@@ -149,7 +150,7 @@ fn time_of_all(facts: &Facts) -> Option<WorkerTime> {
 }
 
 /// What one worker has done.
-fn worker((number, counters): (usize, &WorkerCounters)) -> Value {
+fn worker((number, counters): (usize, &WorkerCounters), own_sas: &HashMap<usize, usize>) -> Value {
     let queue = |snapshot: PortSnapshot| {
         let c = snapshot.counters;
         json!({
@@ -163,6 +164,7 @@ fn worker((number, counters): (usize, &WorkerCounters)) -> Value {
         "thread": thread_name(number),
         "parked": counters.is_parked(),
         "role": counters.role().name(),
+        "own_sas": own_sas.get(&number).copied().unwrap_or(0),
         "ran_ns": time.map(|time| time.ran_ns),
         "queued_ns": time.map(|time| time.queued_ns),
         "protected": queue(counters.protected()),
@@ -194,6 +196,7 @@ pub fn status(facts: &Facts, installed: &InstalledTunnels) -> Value {
     let engines = facts.engines.iter().map(|e| engine(e, withdrawn.contains(&&*e.name)));
     let (paths, omitted) = path_mtus(installed, facts.clock.now());
     let (groups, groups_count) = groups(installed, facts.clock.now());
+    let own_sas = worker_sas::counted(installed);
     json!({
         "version": facts.version,
         "uptime_seconds": facts.started.elapsed().as_secs(),
@@ -206,7 +209,7 @@ pub fn status(facts: &Facts, installed: &InstalledTunnels) -> Value {
         "interfaces": interfaces(installed, &facts.counters.interfaces()),
         "stages": stages(facts),
         "worker": time_of_all(facts).map(in_ns),
-        "workers": facts.counters.each().enumerate().map(worker).collect::<Vec<_>>(),
+        "workers": facts.counters.each().enumerate().map(|of| worker(of, &own_sas)).collect::<Vec<_>>(),
         "imbalance": imbalances(&facts.counters, installed),
         "drops": drops(&facts.counters.drops()),
         "created": facts.counters.created(),
@@ -393,6 +396,8 @@ pub(super) fn sa(running: &Running, sa: &RunningSa, peers: &Peers) -> Value {
         },
         "state": state(counters),
         "in_use": if outbound { json!(sa.is_in_use()) } else { Value::Null },
+        "worker": sa.worker.filter(|_| outbound),
+        "renewed_with_worker": sa.worker.filter(|_| !outbound),
         "ephemeral": !sa.is_durable(),
         "peer": peers.get(&running.index),
         "error": running.error,

@@ -26,7 +26,7 @@ use super::leases::{Leases, check_known};
 use super::overlaps::{Leaving, Overlap, Overlaps};
 use super::populated::PopulatedTunnel;
 use super::sa_index::SaIndex;
-use super::sa_request::{NewSa, SaChoice, SaRequest, Wanted};
+use super::sa_request::{SaChoice, SaRequest, Wanted};
 use super::sas::{KeyState, RunningSa, limits_of};
 use super::{usages, windows};
 use crate::config::{Loaded, did_you_mean};
@@ -40,8 +40,8 @@ use testudo_gateway::{
     Commander, InboundInstall, KeyPreparers, OutboundInstall, SaChange, SaChanged, UseFrom,
 };
 use testudo_ipsec::{
-    Demand, InboundParameters, InstallError, Lease, MAX_TUNNEL_SAS, NumberSource, OutboundParameters,
-    ReplayWindow, SaParameters, TunnelIndex,
+    Demand, InboundParameters, InstallError, Lease, MAX_SAS_OF_WORKER, MAX_TUNNEL_SAS, NumberSource,
+    OutboundParameters, ReplayWindow, SaParameters, SaWorker, TunnelIndex,
 };
 
 /// Why the tunnel of a flow has no durable keys.
@@ -189,7 +189,9 @@ impl SaControl {
         overlap: Option<Duration>,
     ) -> Result<Value, String> {
         let wanted = self.checked(state, installed, running, wanted)?;
-        let older: Vec<_> = running.sas.lock().iter().filter_map(Leaving::of).collect();
+        // Those of the same worker, or of all: each is renewed by itself.
+        let is_of_same = |sa: &&RunningSa| sa.worker == wanted.worker;
+        let older: Vec<_> = running.sas.lock().iter().filter(is_of_same).filter_map(Leaving::of).collect();
         let added = self.install(state, running, &wanted)?;
         let mut leaving = Vec::new();
         if let Some(lasts) = overlap {
@@ -226,6 +228,9 @@ impl SaControl {
             return Err(format!("tunnel {name} is down: {why}"));
         }
         let suite = suite_of(running, wanted.suite)?;
+        if let Some(worker) = wanted.worker {
+            self.check_worker(running, worker)?;
+        }
         if wanted.is_waiting_for_peer && (wanted.inbound.is_none() || wanted.outbound.is_none()) {
             let why = "it is the peer's first packet under the new inbound SA that is waited for";
             return Err(format!("--when-peer-does needs an inbound and an outbound SA: {why}"));
@@ -240,7 +245,8 @@ impl SaControl {
         // Before anything is recorded of the keys, so that they are still new for the next attempt.
         let places = inbound.iter().map(|(spi, _)| (Direction::Open, *spi));
         for (direction, spi) in places.chain(outbound.iter().map(|(spi, _)| (Direction::Seal, *spi))) {
-            check_place(state, running, direction, spi).map_err(|error| error.to_string())?;
+            check_place(state, running, (direction, wanted.worker), spi)
+                .map_err(|error| error.to_string())?;
         }
         for (_, key) in inbound.iter().chain(&outbound) {
             self.check_key(state, installed, key, wanted.key_state, wanted.resumes)?;
@@ -255,6 +261,7 @@ impl SaControl {
         Ok(Checked {
             inbound,
             outbound,
+            worker: wanted.worker,
             lifetime,
             key_state,
             esn,
@@ -362,12 +369,13 @@ impl SaControl {
             Some(FirstNumbers { number: first, iv_mask, .. }) => {
                 (NumberSource::Leased { first, lease: Arc::new(Lease::until(u64::MAX)) }, iv_mask)
             }
-            None => self.numbers(running, key, wanted.key_state)?,
+            None => self.numbers(running, key, (wanted.worker, wanted.key_state))?,
         };
-        let parameters = OutboundParameters { sa: parameters_of(&sa), numbers, iv_mask };
+        let worker = sa.worker.map(SaWorker::new);
+        let parameters = OutboundParameters { sa: parameters_of(&sa), numbers, iv_mask, worker };
         let key = self.preparers.prepare(key.clone(), Direction::Seal);
         let install = Box::new(OutboundInstall { parameters, key, peer_window: running.tunnel.peer_window });
-        let is_first = || running.sas.outbound().is_none_or(|sa| !sa.is_in_use());
+        let is_first = || running.sas.in_use_of(sa.worker).is_none();
         let from = match &wanted.inbound {
             Some((inbound, _)) if wanted.is_waiting_for_peer => UseFrom::PeersUseOf(*inbound),
             _ if wanted.is_used_at_once || is_first() => UseFrom::Now,
@@ -406,6 +414,7 @@ impl SaControl {
         Ok(RunningSa {
             direction,
             spi,
+            worker: wanted.worker,
             suite: key.suite(),
             esn: wanted.esn,
             replay_window: wanted.replay_window,
@@ -437,7 +446,7 @@ impl SaControl {
         &self,
         running: &Running,
         key: &KeyMaterial,
-        key_state: KeyState,
+        (worker, key_state): (Option<u32>, KeyState),
     ) -> Result<(NumberSource, u64), String> {
         let rule = key.suite().nonce_rule();
         if key_state == KeyState::Ephemeral {
@@ -450,7 +459,7 @@ impl SaControl {
         }
         let numbers = numbers_of(key);
         // It takes over all of its predecessor's packets at once, and needs as many numbers at a time.
-        let before = running.sas.outbound().filter(RunningSa::is_in_use);
+        let before = running.sas.in_use_of(worker);
         let demand = before.map_or_else(Demand::default, |sa| {
             self.leases.demand_of(sa.numbers).unwrap_or_else(Demand::busy)
         });
@@ -488,7 +497,9 @@ impl SaControl {
             (Some(sa), None) => sa,
         };
         let is_last_inbound = !sa.is_outbound() && sas.iter().filter(|sa| !sa.is_outbound()).count() == 1;
-        if !force && (sa.is_in_use() || is_last_inbound) {
+        // A worker without one of its own sends through that of all.
+        let is_way = sa.is_in_use() && (sa.worker.is_none() || running.sas.in_use_of(None).is_none());
+        if !force && (is_way || is_last_inbound) {
             let (what, way) = match sa.is_outbound() {
                 true => ("the SA in use", "towards"),
                 false => ("the only SA", "from"),
@@ -636,11 +647,17 @@ pub(super) fn find(installed: &InstalledTunnels, name: &str) -> Result<Running, 
 }
 
 /// Whether there is a place for an SA. The worker checks the same again.
-fn check_place(state: &State, running: &Running, direction: Direction, spi: u32) -> Result<(), InstallError> {
+fn check_place(
+    state: &State,
+    running: &Running,
+    (direction, worker): (Direction, Option<u32>),
+    spi: u32,
+) -> Result<(), InstallError> {
     let tunnel = || Arc::from(running.tunnel.name.as_str());
     let sas = running.sas.lock();
     let mut own = sas.iter().filter(|sa| sa.direction == direction);
-    if own.clone().count() >= MAX_TUNNEL_SAS {
+    let of_worker = own.clone().filter(|sa| sa.worker == worker).count();
+    if of_worker >= MAX_SAS_OF_WORKER || own.clone().count() >= MAX_TUNNEL_SAS {
         return Err(InstallError::BundleFull { tunnel: tunnel() });
     }
     let is_taken = match direction {
@@ -678,19 +695,6 @@ fn suite_of(running: &Running, wanted: Option<Suite>) -> Result<Suite, String> {
             running.tunnel.name
         )),
         _ => Ok(suite),
-    }
-}
-
-impl NewSa {
-    /// The SPI and the key, for this suite.
-    fn key(self, suite: Suite, way: &str) -> Result<(u32, KeyMaterial), String> {
-        let key = crate::keys::parse(self.key.as_bytes(), suite).map_err(|error| match error {
-            crate::keys::KeyError::Length { expected, found } => {
-                format!("the {way} key has {found} hex digits; {suite} needs {expected}")
-            }
-            other => format!("the {way} key: {other}"),
-        })?;
-        Ok((self.spi, key))
     }
 }
 

@@ -73,14 +73,16 @@ impl SaIndex {
         let tunnels = loaded.configuration.tunnels.iter().zip(&loaded.keys).zip(&continuing);
         let mut new = tunnels.filter(|(_, running)| running.is_none()).map(|(tunnel, _)| tunnel);
         new.find_map(|(tunnel, keys)| {
-            let digests = [&keys.outbound, &keys.inbound].map(KeyDigests::of);
-            let of_key = digests.into_iter().find_map(|keys| self.with_key(keys).filter(keeps_key));
-            let spi = tunnel.inbound.spi;
-            let of_spi = || self.with_inbound_spi(tunnel.protocol, spi).filter(keeps_spi);
-            let (what, holder) = match of_key {
-                Some(holder) => ("a key of its SAs".to_owned(), holder),
-                None => (format!("its inbound SPI {spi:#x}"), of_spi()?),
-            };
+            let mut digests = [&keys.outbound, &keys.inbound].into_iter().chain(keys.more()).map(KeyDigests::of);
+            let of_key = digests.find_map(|keys| self.with_key(keys).filter(keeps_key));
+            let more = tunnel.more_inbound().map(|(_, sa)| sa.spi);
+            let mut spis = std::iter::once(tunnel.inbound.spi).chain(more);
+            let of_spi = spis.find_map(|spi| {
+                let holder = self.with_inbound_spi(tunnel.protocol, spi).filter(keeps_spi)?;
+                Some((format!("its inbound SPI {spi:#x}"), holder))
+            });
+            let of_key = of_key.map(|holder| ("a key of its SAs".to_owned(), holder));
+            let (what, holder) = of_key.or(of_spi)?;
             Some(format!(
                 "tunnel {}: {what} belongs to an SA that was added to tunnel {} at run time: delete that one first",
                 tunnel.name,

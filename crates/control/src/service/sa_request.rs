@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   { "verb": "sa-add" | "sa-replace", "tunnel": "site-b",
-//!     "inbound": 4097, "inbound_key": "4c80cdef…", "outbound": 4098, "outbound_key": "bb5d10da…",
+//!     "worker": 1, "inbound": 4097, "inbound_key": "4c80cdef…", "outbound": 4098, "outbound_key": "bb5d10da…",
 //!     "suite": "aes128gcm16", "ephemeral": true, "resume": true, "use": true,
 //!     "when_peer_does": true, "overlap_seconds": 30, "lifetime": { "soft_seconds": 3000, "hard_seconds": 3600 },
 //!     "for": { "remote": "10.2.0.7", "protocol": "tcp", "remote_ports": 443 }, "policy": "web" }
@@ -10,15 +10,17 @@
 //!   { "verb": "sa-delete", "tunnel": "site-b", "spi": 4097, "direction": "inbound", "force": true }
 //! ```
 //!
-//! `for` has the values of a flow, under the names of the fields in a configuration: then the tunnel is the
-//! template of the policy, and the SAs are for the flow's own. Keys are hex text as in key files. What is
-//! left out of the first kind is as in the tunnel's configuration.
+//! `worker` names the worker that they are for: it alone sends through the outbound SA. `for` has the values
+//! of a flow, under the names of the fields in a configuration: then the tunnel is the template of the
+//! policy, and the SAs are for the flow's own. Keys are hex text as in key files. What is left out of the
+//! first kind is as in the tunnel's configuration.
 
 use super::sas::KeyState;
 use crate::config::{self, protocol_number};
+use crate::keys;
 use serde_json::Value;
 use std::time::Duration;
-use testudo_crypto::{Direction, Suite};
+use testudo_crypto::{Direction, KeyMaterial, Suite};
 use testudo_ipsec::{Lifetime, Limits, PacketValues, PopulateFlags};
 use testudo_wire::protocol::ICMP;
 use zeroize::Zeroizing;
@@ -84,6 +86,8 @@ pub struct Flow {
 pub struct Wanted {
     pub(super) inbound: Option<NewSa>,
     pub(super) outbound: Option<NewSa>,
+    /// The worker that they are for; `None` for all.
+    pub(super) worker: Option<u32>,
     pub(super) suite: Option<Suite>,
     pub(super) lifetime: Option<Lifetime>,
     pub(super) key_state: KeyState,
@@ -183,6 +187,7 @@ fn wanted(
     Ok(Wanted {
         inbound,
         outbound,
+        worker: worker(request)?,
         suite,
         lifetime: lifetime(&request["lifetime"])?,
         key_state,
@@ -259,6 +264,13 @@ fn spi(request: &Value, name: &str) -> Result<Option<u32>, String> {
     Ok(spi.and_then(|spi| u32::try_from(spi).ok()))
 }
 
+/// The worker that SAs are for.
+fn worker(request: &Value) -> Result<Option<u32>, String> {
+    let last = u64::try_from(config::MAX_WORKERS - 1).unwrap_or(0);
+    let worker = number(&request["worker"], "worker", 0..=last)?;
+    Ok(worker.and_then(|worker| u32::try_from(worker).ok()))
+}
+
 fn overlap(request: &Value) -> Result<Duration, String> {
     let seconds = number(&request["overlap_seconds"], "overlap_seconds", 0..=MAX_OVERLAP_SECONDS)?;
     Ok(seconds.map_or(OVERLAP, Duration::from_secs))
@@ -297,6 +309,19 @@ fn lifetime(value: &Value) -> Result<Option<Lifetime>, String> {
     };
     let (soft, hard) = (limits(bytes.0, packets.0, seconds.0), limits(bytes.1, packets.1, seconds.1));
     Ok(Some(Lifetime { soft, hard }))
+}
+
+impl NewSa {
+    /// The SPI and the key, for this suite.
+    pub(super) fn key(self, suite: Suite, way: &str) -> Result<(u32, KeyMaterial), String> {
+        let key = keys::parse(self.key.as_bytes(), suite).map_err(|error| match error {
+            keys::KeyError::Length { expected, found } => {
+                format!("the {way} key has {found} hex digits; {suite} needs {expected}")
+            }
+            other => format!("the {way} key: {other}"),
+        })?;
+        Ok((self.spi, key))
+    }
 }
 
 #[cfg(test)]

@@ -26,6 +26,9 @@ pub struct RunningSa {
     pub direction: Direction,
     /// Security parameters index.
     pub spi: u32,
+    /// Towards the peer: the only worker that sends through it; `None` for all. From the peer: that whose SA
+    /// it came with, and is renewed with.
+    pub worker: Option<u32>,
     /// Algorithms.
     pub suite: Suite,
     /// Extended sequence numbers.
@@ -112,12 +115,20 @@ impl TunnelSas {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The SA that packets go out through, or would if the tunnel were not down.
+    /// The SA that packets go out through, or would if the tunnel were not down: the one of all workers
+    /// before those of single ones.
     #[must_use]
     pub fn outbound(&self) -> Option<RunningSa> {
         let sas = self.lock();
-        let in_use = sas.iter().find(|sa| sa.is_in_use());
-        in_use.or_else(|| sas.iter().find(|sa| sa.is_outbound())).cloned()
+        let in_use = || sas.iter().find(|sa| sa.is_in_use());
+        let of_all = sas.iter().find(|sa| sa.is_in_use() && sa.worker.is_none());
+        of_all.or_else(in_use).or_else(|| sas.iter().find(|sa| sa.is_outbound())).cloned()
+    }
+
+    /// The SA towards the peer that a worker has in use for itself; for `None`, the one of all workers.
+    #[must_use]
+    pub fn in_use_of(&self, worker: Option<u32>) -> Option<RunningSa> {
+        self.lock().iter().find(|sa| sa.is_in_use() && sa.worker == worker).cloned()
     }
 
     /// The newest SA from the peer.

@@ -296,7 +296,7 @@ impl Load {
         };
         let numbers = NumberSource::Leased { first: 1, lease };
         let outbound = OutboundInstall {
-            parameters: OutboundParameters { sa: sa(outbound), numbers, iv_mask: 0 },
+            parameters: OutboundParameters { sa: sa(outbound), numbers, iv_mask: 0, worker: None },
             key: key().into(),
             peer_window: DEFAULT_PEER_WINDOW,
         };
@@ -307,7 +307,14 @@ impl Load {
             inherits: None,
             shared: None,
         };
-        TunnelInstall { index: TunnelIndex(number), parameters, outbound, inbound }
+        TunnelInstall {
+            index: TunnelIndex(number),
+            parameters,
+            outbound,
+            inbound,
+            more_outbound: Vec::new(),
+            more_inbound: Vec::new(),
+        }
     }
 }
 

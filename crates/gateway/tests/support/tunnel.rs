@@ -189,6 +189,8 @@ impl TunnelSpec {
             parameters: self.parameters(side),
             outbound: self.outbound(side, store),
             inbound: InboundInstall { window, ..self.inbound(side) },
+            more_outbound: Vec::new(),
+            more_inbound: Vec::new(),
         }
     }
 
@@ -196,7 +198,7 @@ impl TunnelSpec {
     pub fn outbound(&self, side: Side, store: &mut LeaseTwin) -> OutboundInstall {
         let (first, lease, iv_mask) = store.start(self.spi_from(side));
         let numbers = NumberSource::Leased { first, lease };
-        let parameters = OutboundParameters { sa: self.sa_from(side), numbers, iv_mask };
+        let parameters = OutboundParameters { sa: self.sa_from(side), numbers, iv_mask, worker: None };
         OutboundInstall { parameters, key: self.key_from(side).into(), peer_window: DEFAULT_PEER_WINDOW }
     }
 

@@ -140,6 +140,12 @@ pub enum NumberSource {
 }
 
 impl NumberSource {
+    /// No numbers, and none to come: for an SA that another worker alone sends through.
+    #[must_use]
+    pub fn none() -> Self {
+        Self::Leased { first: 1, lease: Arc::new(Lease::until(0)) }
+    }
+
     /// The same numbers for up to `workers` workers that send through the SA, to a peer with this window
     /// ([`SharedNumbers::new`]).
     #[must_use]

@@ -81,7 +81,12 @@ pub(super) fn tunnel(case: &Case, number: u32, side: Way, lease: Arc<Lease>) -> 
     };
     let numbers = NumberSource::Leased { first: 1, lease };
     let outbound = OutboundInstall {
-        parameters: OutboundParameters { sa: sa(outbound, suite, case.esn), numbers, iv_mask: 0 },
+        parameters: OutboundParameters {
+            sa: sa(outbound, suite, case.esn),
+            numbers,
+            iv_mask: 0,
+            worker: None,
+        },
         key: key(suite, outbound)?.into(),
         peer_window: DEFAULT_PEER_WINDOW,
     };
@@ -92,7 +97,14 @@ pub(super) fn tunnel(case: &Case, number: u32, side: Way, lease: Arc<Lease>) -> 
         inherits: None,
         shared: None,
     };
-    Ok(TunnelInstall { index: TunnelIndex(number), parameters, outbound, inbound })
+    Ok(TunnelInstall {
+        index: TunnelIndex(number),
+        parameters,
+        outbound,
+        inbound,
+        more_outbound: Vec::new(),
+        more_inbound: Vec::new(),
+    })
 }
 
 /// A network that no tunnel leads to: most are hosts next to the tunnels' own, some are longer and shorter

@@ -159,6 +159,7 @@ impl Site {
             outbound: Sa::of(spi, row.suite)?,
             inbound: Sa::of(spi + 1, row.suite)?,
             covered_by,
+            own: Vec::new(),
             more,
         })
     }

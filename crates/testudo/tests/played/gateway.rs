@@ -92,7 +92,7 @@ fn loaded(of_host: Option<usize>) -> Loaded {
     };
     Loaded {
         configuration: Configuration::parse(&format!("{CONFIGURATION}{tunnel}"), "t.toml").unwrap(),
-        keys: vec![TunnelKeys { outbound: key(other), inbound: key(own) }],
+        keys: vec![TunnelKeys::pair(key(other), key(own))],
     }
 }
 

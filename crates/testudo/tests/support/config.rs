@@ -55,6 +55,8 @@ pub struct Tunnel {
     pub inbound: Sa,
     /// The SAs of AH around those of ESP (`protocol = "ah+esp"`), outbound and inbound.
     pub covered_by: Option<[Sa; 2]>,
+    /// SAs of single workers, outbound and inbound, those that there are.
+    pub own: Vec<(u32, [Option<Sa>; 2])>,
     /// Further lines.
     pub more: String,
 }
@@ -70,6 +72,7 @@ impl Tunnel {
             outbound: self.inbound.clone(),
             inbound: self.outbound.clone(),
             covered_by: self.covered_by.clone().map(|[outbound, inbound]| [inbound, outbound]),
+            own: self.own.iter().map(|(worker, [out, inb])| (*worker, [inb.clone(), out.clone()])).collect(),
             ..self.clone()
         }
     }
@@ -96,9 +99,20 @@ impl Tunnel {
             });
             format!("{{ spi = {:#x}, key_file = \"{:x}.key\"{ah} }}", sa.spi, sa.spi)
         };
+        let own: String = self
+            .own
+            .iter()
+            .map(|(worker, sas)| {
+                let line = |key: &str, own: &Option<Sa>| {
+                    own.as_ref().map_or(String::new(), |own| format!("{key} = {}\n", sa(own, 0)))
+                };
+                let [outbound, inbound] = [line("outbound", &sas[0]), line("inbound", &sas[1])];
+                format!("[[tunnel.worker_sas]]\nworker = {worker}\n{outbound}{inbound}")
+            })
+            .collect();
         format!(
             "\n[[tunnel]]\nname = \"{name}\"\nlocal = \"{local}\"\nremote = \"{remote}\"\nsuite = \"{suite}\"\n\
-             encapsulation = \"{encapsulation}\"\n{esn_line}selectors = [ {} ]\noutbound = {}\ninbound = {}\n{confirmations}{more}\n",
+             encapsulation = \"{encapsulation}\"\n{esn_line}selectors = [ {} ]\noutbound = {}\ninbound = {}\n{confirmations}{more}\n{own}",
             selectors.join(", "),
             sa(&self.outbound, 0),
             sa(&self.inbound, 1),
@@ -210,7 +224,8 @@ impl Config {
     pub fn write(&self, folder: &Path) -> Outcome<()> {
         for tunnel in &self.tunnels {
             let of_ah = tunnel.covered_by.iter().flatten();
-            for sa in [&tunnel.outbound, &tunnel.inbound].into_iter().chain(of_ah) {
+            let own = tunnel.own.iter().flat_map(|(_, sas)| sas).flatten();
+            for sa in [&tunnel.outbound, &tunnel.inbound].into_iter().chain(of_ah).chain(own) {
                 write_private(&folder.join(format!("{:x}.key", sa.spi)), &sa.key)?;
             }
         }
@@ -239,6 +254,7 @@ pub fn pair(udp: bool) -> Outcome<[Config; 2]> {
         outbound: Sa::random(0x1001, suite)?,
         inbound: Sa::random(0x1002, suite)?,
         covered_by: None,
+        own: Vec::new(),
         more: String::new(),
     };
     let end = |address: &str, tunnel: Tunnel| Config {

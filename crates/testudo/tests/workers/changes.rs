@@ -183,7 +183,16 @@ fn set(gateway: &Gateway, workers: &str) -> Outcome<()> {
 }
 
 fn come_and_go(link: &mut Link, udp: bool) -> TestResult {
-    let [a, b] = ends(udp, "workers = 2")?;
+    come_and_go_between(link, ends(udp, "workers = 2")?, |_, _| Ok(()))
+}
+
+/// The same between these two ends; `then` looks at them before they end.
+pub fn come_and_go_between(
+    link: &mut Link,
+    [a, b]: [Config; 2],
+    then: impl FnOnce(&Gateway, &Gateway) -> TestResult,
+) -> TestResult {
+    let udp = a.tunnels[0].udp;
     let (gateway, _) = link.start_a(&a)?;
     let (peer, _) = link.start_b(&b)?;
     let (here, there) = ((&link.a, "10.1.0.1"), (&link.b, "10.2.0.1"));
@@ -241,6 +250,7 @@ fn come_and_go(link: &mut Link, udp: bool) -> TestResult {
     for reason in refused {
         ensure(peer.dropped(reason)? == 0, || format!("{reason} at the peer"))?;
     }
+    then(&gateway, &peer)?;
     gateway.stop()?;
     peer.stop()
 }

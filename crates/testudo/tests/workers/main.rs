@@ -13,6 +13,7 @@
 mod support;
 
 mod changes;
+mod own_sas;
 mod roles;
 
 use std::process::ExitCode;
@@ -24,5 +25,5 @@ fn main() -> ExitCode {
         println!("workers: skipped, TESTUDO_WITHOUT_XDP is set");
         return ExitCode::SUCCESS;
     }
-    changes::tests(roles::tests(Suite::new())).run(Link::build_as_root)
+    own_sas::tests(changes::tests(roles::tests(Suite::new()))).run(Link::build_as_root)
 }

@@ -184,3 +184,58 @@ fn roles_that_cannot_be_are_refused() {
     }
     refused("{ count = 65, roles = \"half\" }", &["a number from 1 to 64"]);
 }
+
+/// `in_gateway`, with SAs of single workers under its tunnel.
+fn with_own(gateway: &str, own: &[&str]) -> String {
+    let tables: Vec<_> = own.iter().map(|own| format!("\n[[tunnel.worker_sas]]\n{own}\n")).collect();
+    in_gateway(gateway) + &tables.concat()
+}
+
+const FIRST: &str = "worker = 0\noutbound = { spi = 0x3001, key_file = \"a.key\" }\n\
+                     inbound = { spi = 0x3002, key_file = \"b.key\" }";
+const SECOND: &str = "worker = 1\noutbound = { spi = 0x3003, key_file = \"c.key\" }";
+
+/// RFC 9611.
+#[test]
+fn a_tunnel_has_sas_of_single_workers_beside_those_of_all() {
+    let tunnel = good(&with_own("workers = 2", &[FIRST, SECOND])).tunnels.remove(0);
+    let outbound: Vec<_> = tunnel.own_outbound().map(|(worker, sa)| (worker, sa.spi)).collect();
+    let inbound: Vec<_> = tunnel.more_inbound().map(|(worker, sa)| (worker, sa.spi)).collect();
+    assert_eq!((outbound, inbound), (vec![(0, 0x3001), (1, 0x3003)], vec![(0, 0x3002)]));
+    // A worker that may come, and one that the processors decide on.
+    good(&with_own("workers = 1\nworkers_max = 2", &[SECOND]));
+    good(&with_own("workers = \"all\"", &[SECOND]));
+    // An SA from a peer that has more workers.
+    let inbound_alone = "worker = 9\ninbound = { spi = 0x3002, key_file = \"b.key\" }";
+    good(&with_own("workers = 2", &[inbound_alone]));
+    assert!(good(&in_gateway("workers = 2")).tunnels[0].worker_sas.is_empty());
+}
+
+#[test]
+fn sas_of_workers_that_cannot_be_are_refused() {
+    let refused = |gateway: &str, own: &[&str], words: &[&str]| expect(&with_own(gateway, own), words);
+    refused("workers = 1", &[SECOND], &["worker", "only one", "`workers`"]);
+    let third = SECOND.replace("worker = 1", "worker = 2");
+    refused("workers = 2", &[&third], &["worker", "0 to 1", "workers_max"]);
+    let last = SECOND.replace("worker = 1", "worker = 64");
+    refused("workers = 2", &[&last], &["worker", "from 0 to 63"]);
+    refused("workers = [\"encrypt\", \"decrypt\"]", &[SECOND], &["protected side", "\"decrypt\""]);
+    refused("workers = 2", &[FIRST, &SECOND.replace("worker = 1", "worker = 0")], &["no SAs of its own"]);
+    refused("workers = 2", &["worker = 1"], &["`outbound`, `inbound`, or both", "neither"]);
+    let no_worker = "outbound = { spi = 0x3001, key_file = \"a.key\" }";
+    refused("workers = 2", &[no_worker], &["worker", "found nothing"]);
+    refused("workers = 2", &[&FIRST.replace("\"b.key\"", "\"a.key\"")], &["a key of its own for each SA"]);
+    let same = SECOND.replace("0x3003", "0x3001");
+    refused("workers = 2", &[FIRST, &same], &["an outbound SPI that no other"]);
+}
+
+#[test]
+fn tunnels_whose_sas_one_worker_has_take_no_sas_of_single_ones() {
+    let own = "worker_sas = [ { worker = 0, outbound = { spi = 0x3001, key_file = \"a.key\" } } ]";
+    let vpe = in_tunnel(&format!("encapsulation = \"vpe\"\nallow_manual_counter_nonce = true\n{own}"));
+    expect(&vpe, &["worker_sas", "VPE", "RFC 9611"]);
+    let ah = in_tunnel(&format!("protocol = \"ah+esp\"\nah_suite = \"sha256\"\n{own}"));
+    let ah = ah.replace("\"out.key\"", "\"out.key\", ah_spi = 0x2001, ah_key_file = \"out-ah.key\"");
+    let ah = ah.replace("\"in.key\"", "\"in.key\", ah_spi = 0x1002, ah_key_file = \"in-ah.key\"");
+    expect(&ah, &["worker_sas", "ah+esp"]);
+}

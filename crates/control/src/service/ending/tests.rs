@@ -354,7 +354,7 @@ fn the_tunnel_of_a_flow_ends_with_its_last_sequence_number() {
         spent: Spent::default(),
     };
     let numbers = NumberSource::Leased { first: u32::MAX.into(), lease: Arc::new(Lease::until(u64::MAX)) };
-    let parameters = OutboundParameters { sa, numbers, iv_mask: 0 };
+    let parameters = OutboundParameters { sa, numbers, iv_mask: 0, worker: None };
     let install = OutboundInstall { parameters, key: material(77).into(), peer_window: DEFAULT_PEER_WINDOW };
     let add = SaChange::AddOutbound(running.index, Box::new(install), UseFrom::Now);
     let Ok(SaChanged::Added(added)) = gateway.sas().change(vec![add]).unwrap().remove(0) else { panic!() };

@@ -115,11 +115,13 @@ fn associations(tunnels: &[Running]) -> Vec<(Labels, SaCounts)> {
     let mut all = Vec::with_capacity(2 * tunnels.len());
     for tunnel in tunnels {
         all.extend(tunnel.sas.lock().iter().filter_map(|sa| {
-            let labels = vec![
+            let mut labels = vec![
                 ("tunnel", tunnel.tunnel.name.clone()),
                 ("direction", if sa.is_outbound() { "outbound" } else { "inbound" }.to_owned()),
                 ("spi", format!("{:#x}", sa.spi)),
             ];
+            let worker = sa.worker.filter(|_| sa.is_outbound());
+            labels.extend(worker.map(|worker| ("worker", worker.to_string())));
             Some((labels, sa.added.as_ref()?.counters.clone()))
         }));
     }

@@ -23,7 +23,7 @@ use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 use testudo_crypto::{Direction, KeyMaterial, NonceRule};
 use testudo_gateway::{Clock, SaChange};
-use testudo_ipsec::{Action, Encapsulation, IpsecProtocol, MAX_TUNNEL_SAS, Moment, Spent};
+use testudo_ipsec::{Action, Encapsulation, IpsecProtocol, MAX_SAS_OF_WORKER, Moment, Spent};
 use testudo_packet::{DropReason, Interface};
 use testudo_wire::netlink::ack::Refusal;
 use testudo_wire::netlink::errno::Errno;
@@ -227,6 +227,7 @@ impl Work<'_> {
             index,
             outbound_key: nothing,
             inbound_key: nothing,
+            more_keys: Arc::default(),
             sas: TunnelSas::default(),
             is_installed: true,
             error: None,
@@ -323,8 +324,9 @@ impl Work<'_> {
     ) -> Result<(), Refusal> {
         let direction = if sa.is_inbound { Direction::Open } else { Direction::Seal };
         let sas = tunnel.running.sas.lock().iter().filter(|sa| sa.direction == direction).count();
-        if sas >= MAX_TUNNEL_SAS {
-            let text = format!("{MAX_TUNNEL_SAS} SAs of {} are there, and more are not possible", tunnel.key);
+        if sas >= MAX_SAS_OF_WORKER {
+            let text =
+                format!("{MAX_SAS_OF_WORKER} SAs of {} are there, and more are not possible", tunnel.key);
             return Err(Refusal::new(Errno::NOBUFS, text));
         }
         let before = self.tunnels().encapsulation(tunnel);
@@ -338,6 +340,7 @@ impl Work<'_> {
         let wanted = Checked {
             inbound,
             outbound,
+            worker: None,
             lifetime: lifetime_of(&sa.info.lifetime),
             key_state: KeyState::Ephemeral,
             esn: sa.has_extended_numbers() || tunnel.running.tunnel.protocol == IpsecProtocol::Vpe,

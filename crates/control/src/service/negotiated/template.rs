@@ -165,6 +165,7 @@ impl TemplateKey {
             selectors: Vec::new(),
             outbound: nowhere(),
             inbound: nowhere(),
+            worker_sas: Vec::new(),
             lifetime: Lifetime::default(),
             known_answer: None,
         }

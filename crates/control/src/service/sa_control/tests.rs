@@ -53,8 +53,8 @@ fn loaded(more: &str) -> Loaded {
 }
 
 pub(in crate::service) fn loaded_with(policies: &str, more: &str) -> Loaded {
-    let keys = [[1, 2], [3, 4]]
-        .map(|[outbound, inbound]| TunnelKeys { outbound: material(outbound), inbound: material(inbound) });
+    let keys =
+        [[1, 2], [3, 4]].map(|[outbound, inbound]| TunnelKeys::pair(material(outbound), material(inbound)));
     Loaded { configuration: configuration(policies, more), keys: keys.into() }
 }
 
@@ -62,8 +62,7 @@ pub(in crate::service) fn loaded_with(policies: &str, more: &str) -> Loaded {
 pub(in crate::service) fn of_vpe() -> Gateway {
     let suite = SUITE.for_vpe().unwrap();
     let key = |byte| KeyMaterial::new(suite, Zeroizing::new(vec![byte; 16])).unwrap();
-    let keys = [[1, 2], [3, 4]]
-        .map(|[outbound, inbound]| TunnelKeys { outbound: key(outbound), inbound: key(inbound) });
+    let keys = [[1, 2], [3, 4]].map(|[outbound, inbound]| TunnelKeys::pair(key(outbound), key(inbound)));
     let store = MemoryStore::new();
     // Their nonces are numbers: the store has to know them.
     store.note_fresh(&[1, 3].map(|byte| numbers_of(&key(byte)))).unwrap();

@@ -33,6 +33,8 @@ pub struct Case {
     pub steering: Steering,
     /// The last number before the start, of the SAs under the first key.
     pub begins_after: u64,
+    /// Every worker but the last one has an SA of its own (RFC 9611).
+    pub own_sas: bool,
 }
 
 impl Case {
@@ -58,6 +60,7 @@ pub fn all() -> Vec<Case> {
         show: show_esp,
         steering: Steering::BySpi,
         begins_after: 0,
+        own_sas: false,
     };
     vec![
         esp("ESP, AES-GCM", spec(Suite::AES128GCM16)),
@@ -68,6 +71,12 @@ pub fn all() -> Vec<Case> {
             ..esp("ESP across 2^32", TunnelSpec { window: 256, ..spec(Suite::AES256GCM16) })
         },
         Case { show: show_ah, ..esp("AH", TunnelSpec { protocol: IpsecProtocol::Ah, ..spec(ah) }) },
+        Case { own_sas: true, ..esp("ESP, an SA for each worker", spec(Suite::AES128GCM16)) },
+        Case {
+            own_sas: true,
+            show: show_ah,
+            ..esp("AH, an SA for each worker", TunnelSpec { protocol: IpsecProtocol::Ah, ..spec(ah) })
+        },
         of_vpe(),
         Case {
             name: "VPE in UDP, across 2^32",
@@ -89,6 +98,7 @@ pub fn of_vpe() -> Case {
         show: show_vpe,
         steering: Steering::ByWindow { classes: CLASSES },
         begins_after: 0,
+        own_sas: false,
     }
 }
 

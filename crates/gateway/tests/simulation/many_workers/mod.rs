@@ -517,6 +517,27 @@ fn packets_of_vpe_that_nobody_counts_are_found() {
     run_case_with(encapsulation::of_vpe(), Fault::PacketsVanish);
 }
 
+/// RFC 9611 3: a worker with an SA of its own sends through that, the last one through that of all, whatever
+/// is replaced, crashes or restarts. (The site checks each datagram.)
+#[test]
+fn workers_with_sas_of_their_own_send_through_these_alone() {
+    for case in encapsulation::all().into_iter().filter(|case| case.own_sas) {
+        let (seed, steps, is_hostile) = (seed() ^ 8 << 56, 3000, true);
+        let (is_late, changes, in_order, fault) = (true, true, false, None);
+        let scenario = Scenario { case, seed, steps, is_hostile, is_late, changes, in_order, fault };
+        let (world, outcome) = run_world(scenario);
+        assert!(outcome.crashes + outcome.restarts > 2 && outcome.keys > 1, "{outcome:?}");
+        for (wire, site) in world.wires.iter().zip(&world.sites) {
+            let spis = wire.spis();
+            // Of each key that there was: one for each worker.
+            let keys = u8::try_from(outcome.keys).expect("few");
+            let expected = (0..=keys).map(|key| site.spis_out(key));
+            let missing: Vec<_> = expected.flatten().filter(|spi| !spis.contains(spi)).collect();
+            assert!(missing.is_empty(), "nothing was sent through {missing:x?}");
+        }
+    }
+}
+
 /// The forced interleavings have all that VPE has: many windows of each SA, both classes, numbers beyond 32
 /// bits, crashes, restarts and new keys.
 #[test]

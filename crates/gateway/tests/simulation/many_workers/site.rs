@@ -13,7 +13,7 @@ use std::time::Duration;
 use testudo_gateway::{
     InboundInstall, OutboundInstall, SaChange, SaOutcome, SaRounds, TunnelInstall, Update, Worker,
 };
-use testudo_ipsec::{Moment, ReplayWindow};
+use testudo_ipsec::{Moment, ReplayWindow, SaWorker};
 use testudo_packet::DropReason;
 
 /// A worker, and what the simulation knows of it.
@@ -50,12 +50,14 @@ pub struct Site {
     pub members: Vec<Member>,
     pub store: LeaseTwin,
     pub keys: Keys,
-    /// Windows of SAs by their key.
+    /// Windows of SAs by their numbers.
     saved: HashMap<u8, Vec<u8>>,
     in_progress: Option<InProgress>,
     engines: Engines,
     fault: Option<Fault>,
     in_order: bool,
+    /// How many workers there are.
+    workers: usize,
     /// Drops of workers that are gone.
     drops: HashMap<DropReason, u64>,
     now: Duration,
@@ -67,6 +69,11 @@ pub struct Site {
 /// A tunnel under its key number `key`.
 pub fn under(spec: &TunnelSpec, key: u8) -> TunnelSpec {
     TunnelSpec { number: spec.number + 10 * key, ..spec.clone() }
+}
+
+/// The SAs that a site of four workers has at most for single ones of them, under its key number `key`.
+fn own(spec: &TunnelSpec, key: u8) -> [TunnelSpec; 3] {
+    [0, 1, 2].map(|worker| TunnelSpec { number: under(spec, key).number + 1 + worker, ..spec.clone() })
 }
 
 pub fn other(side: Side) -> Side {
@@ -82,7 +89,7 @@ impl Site {
             store.begin_at(case.spec.spi_from(side), case.begins_after + 1);
             let mut window = ReplayWindow::new(case.spec.window, case.spec.esn);
             window.commit(case.begins_after).expect("the first number");
-            saved.insert(0, window.save());
+            saved.insert(case.spec.number, window.save());
         }
         let mut site = Self {
             side,
@@ -95,6 +102,7 @@ impl Site {
             engines,
             fault: scenario.fault,
             in_order: scenario.in_order,
+            workers,
             drops: HashMap::new(),
             now: Duration::ZERO,
             pushed: 0,
@@ -131,7 +139,8 @@ impl Site {
             ends.push((protected, unprotected, clock));
         }
         self.install(&mut workers);
-        let inbound: HashSet<u32> = self.keys.inbound.iter().map(|key| self.spi_in(*key)).collect();
+        let inbound = self.keys.inbound.iter().flat_map(|key| self.each_inbound(*key));
+        let inbound: HashSet<u32> = inbound.map(|spec| spec.spi_from(other(self.side))).collect();
         let whole = workers.into_iter().zip(ends).zip(queues);
         self.members = whole
             .map(|((worker, (protected, unprotected, clock)), queue)| Member {
@@ -144,23 +153,54 @@ impl Site {
             .collect();
     }
 
-    fn spi_in(&self, key: u8) -> u32 {
-        under(&self.case.spec, key).spi_from(other(self.side))
+    /// The SAs from the peer under a key: as many as it may have workers.
+    fn each_inbound(&self, key: u8) -> Vec<TunnelSpec> {
+        let own = own(&self.case.spec, key).into_iter().filter(|_| self.case.own_sas);
+        std::iter::once(under(&self.case.spec, key)).chain(own).collect()
     }
 
-    fn inbound(&self, key: u8) -> InboundInstall {
-        let window = self.saved.get(&key).cloned();
-        InboundInstall { window, ..under(&self.case.spec, key).inbound(self.side) }
+    /// The SAs towards the peer under a key, each with the worker that alone sends through it.
+    fn each_outbound(&self, key: u8) -> Vec<(TunnelSpec, Option<u32>)> {
+        let own = own(&self.case.spec, key).into_iter().take(self.workers - 1).zip((0..).map(Some));
+        let own = own.filter(|_| self.case.own_sas);
+        std::iter::once((under(&self.case.spec, key), None)).chain(own).collect()
     }
 
-    fn outbound(&mut self, key: u8) -> OutboundInstall {
-        under(&self.case.spec, key).outbound(self.side, &mut self.store)
+    /// The SPIs that workers send through under a key.
+    pub fn spis_out(&self, key: u8) -> Vec<u32> {
+        self.each_outbound(key).into_iter().map(|(spec, _)| spec.spi_from(self.side)).collect()
     }
 
-    fn tunnel(&self, outbound: OutboundInstall) -> TunnelInstall {
+    fn inbound(&self, key: u8) -> Vec<InboundInstall> {
+        let install = |spec: TunnelSpec| {
+            let window = self.saved.get(&spec.number).cloned();
+            InboundInstall { window, ..spec.inbound(self.side) }
+        };
+        self.each_inbound(key).into_iter().map(install).collect()
+    }
+
+    fn outbound(&mut self, key: u8) -> Vec<OutboundInstall> {
+        let all = self.each_outbound(key);
+        let install = |(spec, worker): (TunnelSpec, Option<u32>)| {
+            let mut install = spec.outbound(self.side, &mut self.store);
+            install.parameters.worker = worker.map(SaWorker::new);
+            install
+        };
+        all.into_iter().map(install).collect()
+    }
+
+    fn tunnel(&self, outbound: Vec<OutboundInstall>) -> TunnelInstall {
         let spec = &self.case.spec;
-        let inbound = self.inbound(self.keys.inbound[0]);
-        TunnelInstall { index: spec.index(), parameters: spec.parameters(self.side), outbound, inbound }
+        let (mut outbound, mut inbound) = (outbound, self.inbound(self.keys.inbound[0]));
+        let (more_outbound, more_inbound) = (outbound.split_off(1), inbound.split_off(1));
+        TunnelInstall {
+            index: spec.index(),
+            parameters: spec.parameters(self.side),
+            outbound: outbound.remove(0),
+            inbound: inbound.remove(0),
+            more_outbound,
+            more_inbound,
+        }
     }
 
     /// Installs the tunnel at workers that do not run yet.
@@ -169,13 +209,14 @@ impl Site {
         let key = *self.keys.outbound.last().expect("a key");
         let outbound = self.outbound(key);
         if self.fault.is_some_and(Fault::is_of_sharing) {
-            return self.install_apart(workers, key, &outbound);
+            return self.install_apart(workers, key, &outbound[0]);
         }
         let update = Update { install: vec![self.tunnel(outbound)], ..Update::default() };
         let (_, outcome) = Worker::update_all(workers, update, now).remove(0);
         outcome.expect("there is room");
         let more = self.keys.inbound[1..].iter();
-        let more = more.map(|key| SaChange::AddInbound(index, Box::new(self.inbound(*key)))).collect();
+        let more = more.flat_map(|key| self.inbound(*key));
+        let more = more.map(|inbound| SaChange::AddInbound(index, Box::new(inbound))).collect();
         let (rounds, first) = SaRounds::begin(more, workers.len());
         let answer = |(worker, changes): (&mut Worker, Vec<SaChange>)| {
             changes.into_iter().map(|change| worker.change_sa(change, now)).collect()
@@ -201,7 +242,7 @@ impl Site {
             parameters.numbers = parameters.numbers.of_worker(at);
             let key = under(&self.case.spec, key).key_from(self.side).into();
             let outbound = OutboundInstall { parameters: parameters.clone(), key, peer_window: *peer_window };
-            let update = Update { install: vec![self.tunnel(outbound)], ..Update::default() };
+            let update = Update { install: vec![self.tunnel(vec![outbound])], ..Update::default() };
             let (_, outcome) = worker.update(update, self.now()).remove(0);
             outcome.expect("there is room");
         }
@@ -227,27 +268,32 @@ impl Site {
     }
 
     pub fn accept(&mut self, key: u8) {
-        let change = SaChange::AddInbound(self.case.spec.index(), Box::new(self.inbound(key)));
+        let index = self.case.spec.index();
+        let add = |inbound| SaChange::AddInbound(index, Box::new(inbound));
+        let changes = self.inbound(key).into_iter().map(add).collect();
         self.keys.inbound.push(key);
-        self.change(vec![change]);
+        self.change(changes);
     }
 
     pub fn send_under(&mut self, key: u8, from: testudo_gateway::UseFrom) {
-        let outbound = Box::new(self.outbound(key));
+        let index = self.case.spec.index();
+        let add = |outbound| SaChange::AddOutbound(index, Box::new(outbound), from);
+        let changes = self.outbound(key).into_iter().map(add).collect();
         self.keys.outbound.push(key);
-        self.change(vec![SaChange::AddOutbound(self.case.spec.index(), outbound, from)]);
+        self.change(changes);
     }
 
     /// Removes a key's SAs, as far as it has them.
     pub fn forget(&mut self, key: u8) {
-        let (index, spi_in) = (self.case.spec.index(), self.spi_in(key));
-        let spi_out = under(&self.case.spec, key).spi_from(self.side);
+        let (index, side) = (self.case.spec.index(), self.side);
         let mut changes = Vec::new();
         if self.keys.outbound.contains(&key) {
-            changes.push(SaChange::RemoveOutbound(index, spi_out));
+            let outbound = self.each_outbound(key).into_iter().map(|(spec, _)| spec.spi_from(side));
+            changes.extend(outbound.map(|spi| SaChange::RemoveOutbound(index, spi)));
         }
         if self.keys.inbound.contains(&key) {
-            changes.push(SaChange::RemoveInbound(index, spi_in));
+            let inbound = self.each_inbound(key).into_iter().map(|spec| spec.spi_from(other(side)));
+            changes.extend(inbound.map(|spi| SaChange::RemoveInbound(index, spi)));
         }
         self.keys.outbound.retain(|of| *of != key);
         self.keys.inbound.retain(|of| *of != key);
@@ -321,6 +367,13 @@ impl Site {
         }
         let delivered = member.gateway.protected.take();
         let left = member.gateway.unprotected.take();
+        let sent = left.iter().map(|datagram| (self.case.show)(&self.case.spec, datagram).spi);
+        for spi in sent.filter(|_| self.case.own_sas) {
+            // The last digit of its number says whose it is.
+            let whose = ((spi - 0x1000) / 2 % 10) as usize;
+            let expected = if at + 1 < self.workers { 1 + at } else { 0 };
+            assert_eq!(whose, expected, "worker {at} of {} sent through {spi:#x}", self.workers);
+        }
         let vanishes = self.fault == Some(Fault::PacketsVanish) && delivered.len() > 2;
         self.taken += (delivered.len() + left.len() - usize::from(vanishes)) as u64;
         delivered.iter().for_each(|packet| judge.deliver(at, packet));
@@ -349,9 +402,10 @@ impl Site {
         }
         let worker = &self.members[0].gateway.worker;
         let sas: Vec<_> = worker.inbound_sas(self.case.spec.index()).collect();
-        assert_eq!(sas.len(), self.keys.inbound.len(), "{:?}", self.keys);
-        for (key, sa) in self.keys.inbound.iter().zip(sas) {
-            self.saved.insert(*key, worker.save_window(sa).expect("it has the SA"));
+        let specs: Vec<_> = self.keys.inbound.iter().flat_map(|key| self.each_inbound(*key)).collect();
+        assert_eq!(sas.len(), specs.len(), "{:?}", self.keys);
+        for (spec, sa) in specs.iter().zip(sas) {
+            self.saved.insert(spec.number, worker.save_window(sa).expect("it has the SA"));
         }
         judge.save();
     }

@@ -133,6 +133,11 @@ impl Wire {
         counts.into_iter().collect()
     }
 
+    /// The SPIs that datagrams were seen of.
+    pub fn spis(&self) -> HashSet<u32> {
+        self.numbers.iter().map(|(spi, ..)| *spi).collect()
+    }
+
     pub fn is_empty(&self) -> bool {
         self.underway.is_empty()
     }

@@ -174,10 +174,24 @@ impl Tunnel<'_> {
                 ..parameters.clone()
             };
             let (outbound, inbound) = sas(is_a, keys, supply.lease());
-            install.push(TunnelInstall { index: AH_INDEX, parameters, outbound, inbound });
+            install.push(TunnelInstall {
+                index: AH_INDEX,
+                parameters,
+                outbound,
+                inbound,
+                more_outbound: Vec::new(),
+                more_inbound: Vec::new(),
+            });
         }
         let (outbound, inbound) = sas(is_a, keys.own, supply.lease());
-        install.push(TunnelInstall { index, parameters, outbound, inbound });
+        install.push(TunnelInstall {
+            index,
+            parameters,
+            outbound,
+            inbound,
+            more_outbound: Vec::new(),
+            more_inbound: Vec::new(),
+        });
         let update = Update { policies: Some(policies), install, ..Update::default() };
         for (_, outcome) in worker.update(update, Moment::default()) {
             outcome.map_err(failed("install a tunnel"))?;
@@ -213,7 +227,7 @@ fn sas(
         spent: Spent::default(),
     };
     let numbers = NumberSource::Leased { first: 1, lease };
-    let parameters = OutboundParameters { sa: sa(spis[0], &outbound), numbers, iv_mask: 0 };
+    let parameters = OutboundParameters { sa: sa(spis[0], &outbound), numbers, iv_mask: 0, worker: None };
     let outbound = OutboundInstall { parameters, key: outbound.into(), peer_window: DEFAULT_PEER_WINDOW };
     let parameters = InboundParameters { sa: sa(spis[1], &inbound), replay_window: REPLAY_WINDOW };
     (outbound, InboundInstall { parameters, key: inbound.into(), window: None, inherits: None, shared: None })
