@@ -61,8 +61,7 @@ pub(super) fn read_tunnel(
     let selectors = read_selectors(&mut section, walker, interface, is_group.then_some(sender != 0), facts);
     let rules = mtu_probe::read(&mut section, walker, rules, &selectors);
     let is_pair = protocols == Protocols::AhAndEsp;
-    let is_known = section.value(KNOWN_ANSWER).is_some();
-    let of_one = worker_sas::cannot_split(is_known, is_pair, carried.is_some(), is_group);
+    let of_one = worker_sas::cannot_split(&mut section, is_pair, carried.is_some(), is_group);
     let worker_sas = worker_sas::read(&mut section, walker, base, of_one);
     let sas = read_sas(&mut section, walker, base, is_pair, is_group);
     let ah_suite = read_ah_suite(&mut section, walker, is_pair);

@@ -2,6 +2,7 @@
 //! workers have.
 
 use super::checks::{Facts, KeyRequest};
+use super::known_answer::KNOWN_ANSWER;
 use super::model::{Remote, Tunnel, WorkerSas};
 use super::tunnel::{SaDraft, read_sa};
 use super::value;
@@ -29,11 +30,12 @@ pub(super) struct OwnSa {
 
 /// Why workers cannot have SAs of their own under a tunnel, if they cannot.
 pub(super) fn cannot_split(
-    is_known: bool,
+    section: &mut Section<'_>,
     is_pair: bool,
     is_vpe: bool,
     is_group: bool,
 ) -> Option<&'static str> {
+    let is_known = section.value(KNOWN_ANSWER).is_some();
     match (is_pair, is_vpe || is_group, is_known) {
         (true, ..) => Some("with ah+esp"),
         (_, true, _) => Some("with VPE, whose workers have windows of their own"),
