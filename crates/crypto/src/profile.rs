@@ -6,16 +6,16 @@
 ///   time of a submission = latency_ns + fixed_ns + bytes of text × byte_ps / 1000
 /// ```
 ///
-/// Costs are expectations, not promises. 0 means that the engine does not know: whoever needs them measures.
+/// Costs are expectations, not promises. 0 means that the engine does not know.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Profile {
     /// What a submission costs, however many jobs it has, in nanoseconds.
     pub fixed_ns: u64,
     /// What each byte of text costs on top, in picoseconds.
     pub byte_ps: u64,
-    /// How long a submission is away beside that, in nanoseconds: 0 of an engine that does it inside `submit`.
+    /// How long a submission is away beside that, in nanoseconds: 0 if it is done inside `submit`.
     pub latency_ns: u64,
-    /// How many jobs of one suite and similar length it does in parallel; 1 if it gains nothing from a burst.
+    /// How many jobs of one suite and similar length it does in parallel; 1 if it gains nothing from more.
     /// Above that the gateway arranges what is there before it submits; above what a turn brings it gathers
     /// jobs in bins (the packet scheduler).
     pub depth_jobs: usize,
