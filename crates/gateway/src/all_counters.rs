@@ -3,6 +3,8 @@
 use crate::balance::{Balance, Imbalance};
 use crate::counters::{PortSnapshot, WorkerCounters};
 use crate::interface_counters::InterfaceSnapshot;
+use crate::scheduler::Scheduled;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 use testudo_crypto::OffloadReport;
@@ -88,6 +90,17 @@ impl AllCounters {
         names.sort_unstable();
         names.dedup();
         names.into_iter()
+    }
+
+    /// What the packet scheduler has done for each deep engine of all workers, by its name.
+    #[must_use]
+    pub fn scheduled(&self) -> BTreeMap<&'static str, Scheduled> {
+        let mut all = BTreeMap::<_, Scheduled>::new();
+        for (name, scheduled) in self.each().flat_map(WorkerCounters::scheduled) {
+            let sum = all.entry(name).or_default();
+            *sum = sum.plus(scheduled);
+        }
+        all
     }
 
     /// What the NIC of the unprotected port does, if it does cryptography.

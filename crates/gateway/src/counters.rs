@@ -3,8 +3,9 @@
 use crate::interface_counters::{InterfaceCounters, InterfaceSnapshot};
 use crate::outlet::Wait;
 use crate::role::Role;
+use crate::scheduler::{Scheduled, SharedScheduled};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use testudo_crypto::OffloadReport;
 use testudo_packet::{DropCounters, DropReason, Pool, Port, PortCounters, Stage, StageTimes, ticks};
 
@@ -98,6 +99,7 @@ pub struct WorkerCounters {
     is_parked: AtomicBool,
     /// Engines in the order of placement, and whether they were taken out of service.
     engines: Vec<(&'static str, AtomicBool)>,
+    scheduled: Arc<[SharedScheduled]>,
     protected: SharedPortCounters,
     unprotected: SharedPortCounters,
     interfaces: InterfaceCounters,
@@ -114,13 +116,18 @@ pub struct WorkerCounters {
 }
 
 impl WorkerCounters {
-    pub(crate) fn new(protected: &dyn Port, unprotected: &dyn Port, engines: Vec<&'static str>) -> Self {
+    pub(crate) fn new(
+        protected: &dyn Port,
+        unprotected: &dyn Port,
+        (engines, scheduled): (Vec<&'static str>, Arc<[SharedScheduled]>),
+    ) -> Self {
         Self {
             protected_name: protected.name().to_owned(),
             unprotected_name: unprotected.name().to_owned(),
             role: OnceLock::new(),
             is_parked: AtomicBool::new(false),
             engines: engines.into_iter().map(|name| (name, AtomicBool::new(false))).collect(),
+            scheduled,
             protected: SharedPortCounters::default(),
             unprotected: SharedPortCounters::default(),
             interfaces: InterfaceCounters::of(protected),
@@ -242,6 +249,12 @@ impl WorkerCounters {
     /// Names of the engines that were taken out of service because they kept packets for too long.
     pub fn withdrawn_engines(&self) -> impl Iterator<Item = &'static str> {
         self.engines.iter().filter(|(_, withdrawn)| withdrawn.load(Ordering::Relaxed)).map(|(name, _)| *name)
+    }
+
+    /// What the packet scheduler has done for each deep engine, by its name.
+    pub fn scheduled(&self) -> impl Iterator<Item = (&'static str, Scheduled)> {
+        let each = self.engines.iter().zip(self.scheduled.iter());
+        each.filter_map(|((name, _), scheduled)| Some((*name, scheduled.snapshot()?)))
     }
 
     /// Packets that the gateway made itself: fragments, replies, keepalives.

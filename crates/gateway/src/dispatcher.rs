@@ -11,7 +11,8 @@ use crate::in_flight::InFlight;
 use crate::lanes::{First, Lane, Lanes, NO_ENGINE, NOWHERE};
 use crate::placement::{KeyPreparers, PlacedKey, Placement, PlacementError, SaKey};
 use crate::rings::job_id;
-use crate::scheduler::{Scheduler, SchedulerSettings};
+use crate::scheduler::{Scheduler, SchedulerSettings, SharedScheduled};
+use std::sync::Arc;
 use testudo_crypto::{Direction, Engine, Job, JobStatus, KeyId, Offload, OffloadState, SaFacts, Suite};
 use testudo_ipsec::{Moment, SaRef};
 use testudo_packet::{DropReason, Pool};
@@ -60,7 +61,8 @@ pub(crate) struct Dispatcher {
     prefers_bursts: bool,
     /// Where engines want more than bursts.
     scheduler: Option<Box<Scheduler>>,
-    settings: SchedulerSettings,
+    /// What it has done, by engine.
+    scheduled: Arc<[SharedScheduled]>,
 }
 
 impl Dispatcher {
@@ -68,9 +70,8 @@ impl Dispatcher {
     pub(crate) fn new(engines: Vec<Box<dyn Engine>>, buffers: usize) -> Self {
         let placement = Placement::new(engines);
         let queues = (0..placement.len()).map(|_| Vec::new()).collect();
-        let settings = SchedulerSettings::default();
-        let scheduler = Scheduler::new(placement.engines(), &settings, Formation::default());
-        Self {
+        let scheduled = (0..placement.len()).map(|_| SharedScheduled::default()).collect();
+        let mut dispatcher = Self {
             placement,
             in_flight: InFlight::default(),
             lanes: Lanes::new(buffers),
@@ -81,9 +82,11 @@ impl Dispatcher {
             arranger: Arranger::default(),
             suites: SuiteRanks::default(),
             prefers_bursts: false,
-            scheduler,
-            settings,
-        }
+            scheduler: None,
+            scheduled,
+        };
+        dispatcher.set_scheduler(&SchedulerSettings::default());
+        dispatcher
     }
 
     pub(crate) fn set_formation(&mut self, formation: Formation) {

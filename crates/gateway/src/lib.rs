@@ -80,6 +80,6 @@ pub use role::Role;
 pub use sa_change::{SaChange, SaChangeError, SaChanged, SaOutcome, UseFrom};
 pub use sa_counts::{PlacedSa, SaCounts};
 pub use sa_rounds::SaRounds;
-pub use scheduler::{SchedulerSettings, SettingsError};
+pub use scheduler::{Scheduled, SchedulerSettings, SettingsError};
 pub use serve::{Notice, ServeError, serve};
 pub use worker::{PortPair, Worker};

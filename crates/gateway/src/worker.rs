@@ -77,7 +77,8 @@ impl Worker {
         engines.iter_mut().for_each(|engine| engine.use_memory(pool.region()));
         let mut dispatcher = Dispatcher::new(engines, pool.size());
         let (protected, unprotected) = (&*ports.protected, &*ports.unprotected);
-        let counters = Arc::new(WorkerCounters::new(protected, unprotected, dispatcher.engine_names()));
+        let engines = (dispatcher.engine_names(), dispatcher.scheduled());
+        let counters = Arc::new(WorkerCounters::new(protected, unprotected, engines));
         let mut ipsec = Ipsec::new(policies);
         ipsec.set_port_fragments_udp(unprotected.fragments_udp());
         ipsec.set_has_interfaces(protected.interfaces() > 1);

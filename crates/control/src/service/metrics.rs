@@ -4,6 +4,7 @@
 //! each, and in memory, since all clients within a second share one rendering (`Bodies`).
 
 mod of_sas;
+mod scheduled;
 
 use super::api::Shared;
 use super::clients::{self, Admission, Limits};
@@ -270,6 +271,7 @@ impl Collector for Gateway {
         encode_devices(&mut encoder, &shared.facts.ports.of_both())?;
         encode_interfaces(&mut encoder, &shared.facts.counters.interfaces())?;
         encode_offload(&mut encoder, shared.facts.counters.offload())?;
+        scheduled::encode(&mut encoder, &shared.facts.counters.scheduled())?;
         encode_stages(&mut encoder, shared)?;
         encode_workers(&mut encoder, shared)?;
         of_sas::encode_associations(&mut encoder, &installed.tunnels)

@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use testudo_crypto::Suite;
 use testudo_gateway::{
-    AllCounters, Clock, EngineReport, PortSnapshot, SaCounts, SystemClock, WorkerCounters,
+    AllCounters, Clock, EngineReport, PortSnapshot, SaCounts, Scheduled, SystemClock, WorkerCounters,
 };
 use testudo_ipsec::{
     Action, Encapsulation, IpsecProtocol, Mode, Moment, Protocol, SaState, Selector, TunnelIndex, WindowsSeen,
@@ -177,7 +177,7 @@ fn worker((number, counters): (usize, &WorkerCounters), own_sas: &HashMap<usize,
 }
 
 /// The current state of an engine: one that was in use at first may have been taken out of service since.
-fn engine(report: &EngineReport, is_withdrawn: bool) -> Value {
+fn engine(report: &EngineReport, is_withdrawn: bool, scheduled: Option<&Scheduled>) -> Value {
     let detail = if is_withdrawn {
         "kept packets for too long and is out of service until a restart"
     } else {
@@ -186,6 +186,10 @@ fn engine(report: &EngineReport, is_withdrawn: bool) -> Value {
     json!({
         "name": report.name, "in_use": report.in_use && !is_withdrawn, "detail": detail,
         "suites": report.suite_names(),
+        "scheduler": scheduled.map(|scheduled| json!({
+            "chunks": scheduled.chunks, "packets": scheduled.packets,
+            "spilled": { "no_room": scheduled.no_room, "too_late": scheduled.too_late },
+        })),
     })
 }
 
@@ -193,7 +197,9 @@ fn engine(report: &EngineReport, is_withdrawn: bool) -> Value {
 #[must_use]
 pub fn status(facts: &Facts, installed: &InstalledTunnels) -> Value {
     let withdrawn: Vec<_> = facts.counters.withdrawn_engines().collect();
-    let engines = facts.engines.iter().map(|e| engine(e, withdrawn.contains(&&*e.name)));
+    let scheduled = facts.counters.scheduled();
+    let engines =
+        facts.engines.iter().map(|e| engine(e, withdrawn.contains(&&*e.name), scheduled.get(&*e.name)));
     let (paths, omitted) = path_mtus(installed, facts.clock.now());
     let (groups, groups_count) = groups(installed, facts.clock.now());
     let own_sas = worker_sas::counted(installed);
@@ -645,11 +651,18 @@ mod tests {
     #[test]
     fn an_engine_that_was_taken_out_of_service_is_not_in_use_and_says_why() {
         let suites = ["aes128gcm16", "null-sha384", "sha384"];
-        let expected = json!({ "name": "gpu", "in_use": true, "detail": "a device", "suites": suites });
-        assert_eq!(engine(&gpu(true), false), expected);
-        let withdrawn = engine(&gpu(true), true);
+        let expected = json!({ "name": "gpu", "in_use": true, "detail": "a device", "suites": suites, "scheduler": null });
+        assert_eq!(engine(&gpu(true), false, None), expected);
+        let withdrawn = engine(&gpu(true), true, None);
         assert_eq!(withdrawn["in_use"], false);
         assert!(withdrawn["detail"].as_str().is_some_and(|text| text.contains("out of service")));
+    }
+
+    #[test]
+    fn an_engine_with_bins_says_what_went_to_it_and_what_to_the_next_one() {
+        let scheduled = Scheduled { chunks: 3, packets: 700, no_room: 5, too_late: 2 };
+        let expected = json!({ "chunks": 3, "packets": 700, "spilled": { "no_room": 5, "too_late": 2 } });
+        assert_eq!(engine(&gpu(true), false, Some(&scheduled))["scheduler"], expected);
     }
 
     #[test]

@@ -1,15 +1,23 @@
 //! Jobs for deep engines, by way of the packet scheduler ([`scheduler`](crate::scheduler)).
 
 use super::Dispatcher;
-use crate::scheduler::{Due, Gathering, Scheduler, SchedulerSettings};
+use crate::scheduler::{Due, Gathering, Scheduler, SchedulerSettings, SharedScheduled};
+use std::sync::Arc;
 use testudo_crypto::{Job, JobStatus};
 use testudo_ipsec::Moment;
 
 impl Dispatcher {
     /// How jobs are gathered from now on. To be called before any job is submitted.
     pub(crate) fn set_scheduler(&mut self, settings: &SchedulerSettings) {
-        self.settings = *settings;
         self.scheduler = Scheduler::new(self.placement.engines(), settings, self.arranger.formation);
+        for (engine, scheduled) in self.scheduled.iter().enumerate() {
+            scheduled.set_deep(self.scheduler.as_ref().is_some_and(|scheduler| scheduler.is_deep(engine)));
+        }
+    }
+
+    /// What the scheduler has done for each engine, to be read by other threads.
+    pub(crate) fn scheduled(&self) -> Arc<[SharedScheduled]> {
+        Arc::clone(&self.scheduled)
     }
 
     fn gathering(&mut self, engine: usize) -> Option<&mut Gathering> {
@@ -26,6 +34,7 @@ impl Dispatcher {
         for job in jobs.drain(..) {
             if let Err(job) = self.push(engine, job, now, released) {
                 // Bins and leftovers are full.
+                self.count(engine, |scheduled| scheduled.no_room(1));
                 self.hand_over(job, engine, released);
             }
         }
@@ -55,7 +64,10 @@ impl Dispatcher {
         match gathering.due(now, has_next) {
             Due::Nothing => {}
             Due::Chunk => self.submit_chunk(engine, now, released),
-            Due::Spill(until) => self.spill(engine, until, released),
+            Due::Spill(until) => {
+                let spilled = self.spill(engine, until, released);
+                self.count(engine, |scheduled| scheduled.too_late(spilled));
+            }
         }
     }
 
@@ -69,6 +81,7 @@ impl Dispatcher {
         self.placement.flush(engine);
         let is_under_way = |job: &&Job| job.status == JobStatus::Taken;
         let under_way = jobs.iter().filter(is_under_way).count();
+        self.count(engine, |scheduled| scheduled.submitted(taken, jobs.len() - taken));
         self.settle(engine, taken, &mut jobs, released);
         if let Some(gathering) = self.gathering(engine) {
             gathering.pipeline.submitted(under_way, now);
@@ -76,16 +89,22 @@ impl Dispatcher {
         }
     }
 
-    /// Gives jobs that came at `until` or before to the next engine.
-    fn spill(&mut self, engine: usize, until: Moment, released: &mut Vec<Job>) {
-        let Some(gathering) = self.gathering(engine) else { return };
+    fn count(&self, engine: usize, count: impl Fn(&SharedScheduled)) {
+        self.scheduled.get(engine).into_iter().for_each(count);
+    }
+
+    /// Gives jobs that came at `until` or before to the next engine; returns how many.
+    fn spill(&mut self, engine: usize, until: Moment, released: &mut Vec<Job>) -> usize {
+        let Some(gathering) = self.gathering(engine) else { return 0 };
         let mut jobs = std::mem::take(&mut gathering.out);
         gathering.bins.take_until(until, &mut jobs);
         self.in_flight.leave_bins(jobs.len());
+        let spilled = jobs.len();
         jobs.drain(..).for_each(|job| self.hand_over(job, engine, released));
         if let Some(gathering) = self.gathering(engine) {
             gathering.out = jobs;
         }
+        spilled
     }
 
     /// Gives all that waits for an engine that was taken out of service to the next one.

@@ -25,9 +25,12 @@
 //! **Memory** is allocated when the settings are made: bins and leftovers each hold a chunk.
 
 mod bins;
+mod counts;
 mod pipeline;
 mod settings;
 
+pub use counts::Scheduled;
+pub(crate) use counts::SharedScheduled;
 pub use settings::{SchedulerSettings, SettingsError};
 
 use crate::formation::Formation;
@@ -119,6 +122,10 @@ impl Scheduler {
         };
         let engines: Vec<_> = engines.map(gathering).collect();
         engines.iter().any(Option::is_some).then(|| Box::new(Self { engines }))
+    }
+
+    pub(crate) fn is_deep(&self, engine: usize) -> bool {
+        self.engines.get(engine).is_some_and(Option::is_some)
     }
 
     pub(crate) fn set_formation(&mut self, formation: Formation) {

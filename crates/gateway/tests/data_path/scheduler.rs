@@ -9,7 +9,7 @@ use std::time::Duration;
 use testudo_crypto::{
     Capability, Direction, Engine, EngineError, Job, KeyId, KeyMaterial, PortableEngine, Profile, Suite,
 };
-use testudo_gateway::{Formation, SchedulerSettings};
+use testudo_gateway::{Formation, Scheduled, SchedulerSettings};
 
 /// Suite and length of each job of one submission.
 type Submission = Vec<(Suite, u32)>;
@@ -143,6 +143,13 @@ impl Ends {
         self.a.assert_books_balance();
     }
 
+    /// What A has counted for the engine.
+    fn scheduled(&self) -> Scheduled {
+        let counted: Vec<_> = self.a.worker.counters().scheduled().collect();
+        assert_eq!((counted.len(), counted[0].0), (1, "deep"), "no other engine has bins");
+        counted[0].1
+    }
+
     /// The numbers of the packets that B delivers out of what A has sent since the last call, by tunnel.
     fn delivered(&mut self) -> [Vec<u32>; 3] {
         let mut all = [(); 3].map(|()| Vec::new());
@@ -192,6 +199,7 @@ fn an_idle_engine_gets_what_came_at_once_and_a_busy_one_all_of_it_together() {
     for (tunnel, delivered) in (0..3).zip(ends.delivered()) {
         assert!(delivered.into_iter().eq((0..600).filter(|id| id % 3 == tunnel)), "tunnel {tunnel}");
     }
+    assert_eq!(ends.scheduled(), Scheduled { chunks: 2, packets: 600, ..Scheduled::default() });
     ends.a.assert_settled();
 }
 
@@ -234,6 +242,8 @@ fn what_finds_no_room_goes_to_the_next_engine() {
     (0..20).for_each(|_| ends.turn(NO_TIME));
     let given: usize = ends.deep.take_submissions().iter().map(Vec::len).sum();
     assert!((17..=33).contains(&given), "{given}: a chunk and leftovers");
+    let Scheduled { packets, no_room, too_late, .. } = ends.scheduled();
+    assert_eq!((packets, no_room, too_late), (given as u64, 100 - given as u64, 0));
     let [first, second, third] = ends.delivered();
     assert_eq!(first, [0]);
     assert!(second.into_iter().eq((1..100).filter(|id| id % 2 == 0)));
@@ -248,7 +258,11 @@ fn what_the_engine_refuses_goes_to_the_next_one() {
     ends.deep.state().takes = Some(3);
     (0..200).for_each(|id| ends.send((id % 3) as u8, id));
     (0..60).for_each(|_| ends.turn(NO_TIME));
-    assert!(ends.deep.take_submissions().iter().all(|submission| submission.len() <= 3));
+    let submissions = ends.deep.take_submissions();
+    assert!(submissions.iter().all(|submission| submission.len() <= 3));
+    let Scheduled { chunks, packets, no_room, too_late } = ends.scheduled();
+    assert_eq!((chunks, packets + no_room, too_late), (submissions.len() as u64, 200, 0));
+    assert!(packets <= 3 * chunks && no_room > 100, "{packets} of {chunks} chunks, {no_room} not taken");
     for (tunnel, delivered) in (0..3).zip(ends.delivered()) {
         assert!(delivered.into_iter().eq((0..200).filter(|id| id % 3 == tunnel)), "tunnel {tunnel}");
     }
@@ -284,6 +298,8 @@ fn the_bound_holds_when_an_engine_stalls() {
     assert!((BOUND / 2..=BOUND + 1).contains(&longest), "{longest} turns of 50 us");
     assert!(sent.values().all(|step| 400 - step <= BOUND + 1), "nothing waits on");
     assert_eq!(ends.deep.state().held.len(), 1, "it got nothing more");
+    let Scheduled { chunks, packets, no_room, too_late } = ends.scheduled();
+    assert_eq!((chunks, packets, no_room, too_late + sent.len() as u64), (1, 1, 0, 200));
     // Those of tunnel 0 keep their order behind the one that is away.
     (1..20).for_each(|id| ends.send(0, id));
     (0..40).for_each(|_| ends.turn(STEP));
