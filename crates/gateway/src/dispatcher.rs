@@ -52,6 +52,8 @@ pub(crate) struct Dispatcher {
     withdrawals: Vec<Withdrawal>,
     /// With so many jobs in flight, few buffers of the pool are left for other SAs.
     crowd: usize,
+    /// So many buffers an engine with bins may have.
+    half: usize,
     /// Jobs that are queued for each engine; empty between calls.
     queues: Vec<Vec<Job>>,
     polled: Vec<Job>,
@@ -77,6 +79,7 @@ impl Dispatcher {
             lanes: Lanes::new(buffers),
             withdrawals: Vec::new(),
             crowd: buffers - buffers / 4,
+            half: buffers / 2,
             queues,
             polled: Vec::new(),
             arranger: Arranger::default(),
@@ -119,6 +122,11 @@ impl Dispatcher {
     /// Whether any job is with an engine or waits for one that is. Those that were given up do not count.
     pub(crate) fn is_busy(&self) -> bool {
         self.under_way() > 0
+    }
+
+    /// Whether no job of an SA towards a peer is under way.
+    pub(crate) fn is_over(&self, outbound: SaRef) -> bool {
+        self.lanes.is_over(Direction::Seal, outbound)
     }
 
     /// Jobs that are with an engine or wait for one that is.

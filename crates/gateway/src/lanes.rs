@@ -161,6 +161,11 @@ impl Lanes {
         self.of(job).filter(|lane| self.rings.awaits(lane.ring, job.ticket))
     }
 
+    /// Whether no job of an SA is under way.
+    pub(crate) fn is_over(&self, direction: Direction, sa: SaRef) -> bool {
+        self.table.get(direction, sa).is_none_or(|lane| lane.ring == RingIndex::NONE)
+    }
+
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Lane> {
         self.table.outbound.iter_mut().chain(&mut self.table.inbound)
     }

@@ -34,12 +34,17 @@ impl Worker {
         !self.takes_no_outbound()
     }
 
-    /// Tells the other workers that all packets with numbers are with the port, if they are.
+    /// Tells the other workers of the SAs whose packets with numbers are all with the port. Engines that are
+    /// asynchronous may always have something of others.
     pub(crate) fn hand_over(&mut self) {
-        let is_underway = self.dispatcher.is_busy() || !self.prepared.jobs.is_empty();
-        if !is_underway && !self.unprotected.is_waiting() {
-            self.ipsec.handed_over_all();
+        if self.unprotected.is_waiting() || !self.prepared.jobs.is_empty() {
+            return;
         }
+        if self.dispatcher.is_busy() {
+            let Self { dispatcher, ipsec, .. } = self;
+            return ipsec.handed_over_where(|sa| dispatcher.is_over(sa));
+        }
+        self.ipsec.handed_over_all();
     }
 
     /// Whether packets wait for sequence numbers that other workers have in flight.

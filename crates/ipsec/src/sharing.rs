@@ -125,15 +125,27 @@ impl Ipsec {
     /// it. To be called at the end of a turn after which nothing is in flight. It costs something for each SA
     /// that was used since, however many there are.
     pub fn handed_over_all(&mut self) {
-        for sa in self.sharing.flying.drain(..) {
-            let Some(sa) = self.outbound.get_mut(sa) else { continue };
-            if let Some(reserver) = sa.sequence.reserver() {
+        self.handed_over_where(|_| true);
+    }
+
+    /// The same for the SAs of which this says that nothing is in flight, while there may be something of
+    /// others.
+    pub fn handed_over_where(&mut self, mut is_over: impl FnMut(SaRef) -> bool) {
+        let (flying, outbound) = (&mut self.sharing.flying, &mut self.outbound);
+        flying.retain(|&flies| {
+            if !is_over(flies) {
+                return true;
+            }
+            if let Some(sa) = outbound.get_mut(flies)
+                && let Some(reserver) = sa.sequence.reserver()
+            {
                 reserver.is_noted = false;
                 reserver.handed_over_all();
                 // A number that was at hand for a packet that was refused: later it might be too old.
                 sa.sequence.leave_rest_out();
             }
-        }
+            false
+        });
     }
 
     /// The worker has handed to the port, or dropped, all packets of an SA towards the peer that it has

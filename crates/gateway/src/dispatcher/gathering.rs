@@ -31,14 +31,26 @@ impl Dispatcher {
             return false;
         }
         let now = self.in_flight.now();
+        let has_next = engine + 1 < self.placement.len();
         for job in jobs.drain(..) {
-            if let Err(job) = self.push(engine, job, now, released) {
-                // Bins and leftovers are full.
+            let pushed = match has_next && self.has_half_of_the_pool(engine) {
+                true => Err(job),
+                false => self.push(engine, job, now, released),
+            };
+            if let Err(job) = pushed {
+                // Bins and leftovers are full, or it has as many buffers as it may have.
                 self.count(engine, |scheduled| scheduled.no_room(1));
                 self.hand_over(job, engine, released);
             }
         }
         true
+    }
+
+    /// Whether an engine and its bins have half of the pool's buffers: should it stall, the other half is for
+    /// all others.
+    fn has_half_of_the_pool(&mut self, engine: usize) -> bool {
+        let half = self.half;
+        self.gathering(engine).is_some_and(|of| of.bins.under_way() + of.pipeline.under_way() >= half)
     }
 
     /// Puts a job into its bin. If all are full, they go to the engine if that has room for them.
@@ -82,9 +94,13 @@ impl Dispatcher {
         let is_under_way = |job: &&Job| job.status == JobStatus::Taken;
         let under_way = jobs.iter().filter(is_under_way).count();
         self.count(engine, |scheduled| scheduled.submitted(taken, jobs.len() - taken));
+        let is_refused = taken < jobs.len();
         self.settle(engine, taken, &mut jobs, released);
         if let Some(gathering) = self.gathering(engine) {
             gathering.pipeline.submitted(under_way, now);
+            if is_refused {
+                gathering.pipeline.refused();
+            }
             gathering.out = jobs;
         }
     }

@@ -114,6 +114,11 @@ impl Bins {
         self.leftovers_max
     }
 
+    /// Jobs that wait.
+    pub(crate) fn under_way(&self) -> usize {
+        self.jobs + self.leftovers.len()
+    }
+
     /// Whether a whole chunk waits in bins, or jobs find none.
     pub(crate) fn is_full(&self) -> bool {
         self.jobs >= self.chunk() || !self.leftovers.is_empty()

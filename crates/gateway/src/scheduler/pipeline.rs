@@ -21,6 +21,8 @@ pub(crate) struct Pipeline {
     chunks: VecDeque<Chunk>,
     /// The most chunks.
     most: usize,
+    /// The engine did not take the whole of the last chunk: it has no room until one has come back.
+    is_full: bool,
     expected: Duration,
 }
 
@@ -29,12 +31,12 @@ impl Pipeline {
     pub(crate) fn new(profile: &Profile, text_bytes: u64) -> Self {
         let most = profile.under_way.clamp(1, Profile::MAX_UNDER_WAY);
         let expected = Duration::from_nanos(profile.time_ns(text_bytes));
-        Self { chunks: VecDeque::with_capacity(most), most, expected }
+        Self { chunks: VecDeque::with_capacity(most), most, is_full: false, expected }
     }
 
     /// Whether the engine works on fewer chunks than it could.
     pub(crate) fn has_room(&self) -> bool {
-        self.chunks.len() < self.most
+        self.chunks.len() < self.most && !self.is_full
     }
 
     /// How long a chunk is expected to be away.
@@ -46,6 +48,16 @@ impl Pipeline {
     pub(crate) fn is_behind(&self, now: Moment, bound: Duration) -> bool {
         let most = bound.max(self.expected.saturating_mul(2));
         self.chunks.front().is_some_and(|chunk| now.since(chunk.since) > most)
+    }
+
+    /// Jobs that it has.
+    pub(crate) fn under_way(&self) -> usize {
+        self.chunks.iter().map(|chunk| chunk.left).sum()
+    }
+
+    /// The engine did not take all that it was given.
+    pub(crate) fn refused(&mut self) {
+        self.is_full = !self.chunks.is_empty();
     }
 
     /// The engine has taken so many jobs.
@@ -67,12 +79,14 @@ impl Pipeline {
             let took = now.since(chunk.since);
             self.expected = self.expected.saturating_sub(self.expected / WEIGHT) + took / WEIGHT;
             self.chunks.pop_front();
+            self.is_full = false;
         }
     }
 
     /// The engine is out of service.
     pub(crate) fn clear(&mut self) {
         self.chunks.clear();
+        self.is_full = false;
     }
 }
 
@@ -107,6 +121,21 @@ mod tests {
         pipeline.submitted(1, at(30));
         pipeline.clear();
         assert!(pipeline.has_room() && !pipeline.is_behind(at(1_000_000), Duration::ZERO));
+    }
+
+    /// Memory may be short of packets that are longer than was reckoned with.
+    #[test]
+    fn an_engine_that_refuses_jobs_has_no_room_until_a_chunk_has_come_back() {
+        let mut pipeline = pipeline();
+        pipeline.refused();
+        assert!(pipeline.has_room(), "it has nothing that could come back");
+        pipeline.submitted(10, at(0));
+        pipeline.refused();
+        assert_eq!((pipeline.has_room(), pipeline.under_way()), (false, 10));
+        pipeline.ended(9, at(10));
+        assert!(!pipeline.has_room());
+        pipeline.ended(1, at(20));
+        assert_eq!((pipeline.has_room(), pipeline.under_way()), (true, 0));
     }
 
     #[test]

@@ -10,6 +10,7 @@ use std::time::Duration;
 use testudo_crypto::{Capability, EngineError, PortableEngine};
 use testudo_crypto::{Direction, Engine, Job, JobStatus, KeyId, KeyMaterial, Suite};
 use testudo_engine_late::LateConfig;
+use testudo_gateway::OutboundInstall;
 use testudo_gateway::{Clock, Commander, Notice, Update, Withdrawal, serve};
 use testudo_ipsec::Moment;
 use testudo_packet::DropReason;
@@ -126,6 +127,34 @@ fn a_tunnel_continues_past_kept_jobs_and_others_never_stop() {
     ends.a.turn();
     assert!(ends.delivered().into_iter().eq(200..300));
     assert_eq!(ends.engine.in_flight(), kept);
+}
+
+/// Of numbers that workers share, an SA's are free for others once its own packets are with the port, whatever
+/// an engine has of other SAs.
+#[test]
+fn kept_jobs_of_one_tunnel_do_not_use_up_the_peer_window_of_another() {
+    let mut ends = Ends::new(LateConfig { kept_per_million: 1_000_000, ..LateConfig::reliable(7) });
+    let mut store = LeaseTwin::new(1 << 40);
+    let specs = specs();
+    ends.a = Gateway::new(
+        specs.iter().flat_map(|spec| spec.policies(Side::A)).collect(),
+        PoolSize(BUFFERS, 2048),
+        ends.engine.before_portable(),
+    );
+    for spec in &specs {
+        let mut install = spec.install(Side::A, &mut store, None);
+        let OutboundInstall { parameters, peer_window, .. } = &mut install.outbound;
+        parameters.numbers = parameters.numbers.clone().shared(parameters.sa.esn, *peer_window, 2);
+        ends.a.install(install);
+    }
+    ends.send(0, 0..5);
+    ends.pass_no_time();
+    assert_eq!(ends.engine.in_flight(), 5);
+    // Much more than the peer's window of 32.
+    ends.send(1, 1000..1200);
+    ends.pass_no_time();
+    assert!(ends.delivered().into_iter().eq(1000..1200));
+    assert!(ends.a.worker.is_busy(), "the engine has the others");
 }
 
 #[test]
