@@ -74,7 +74,6 @@ impl GpuEngine {
     }
 
     /// How long the first job of a batch may wait.
-    #[cfg(test)]
     pub(crate) fn set_patience(&mut self, patience: Duration) {
         self.patience = patience;
     }

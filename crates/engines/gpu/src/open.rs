@@ -5,7 +5,7 @@ use crate::cuda::{CudaDevice, Libraries};
 use crate::device::{Device, Sizes};
 use crate::engine::{GpuEngine, MAX_TEXT_BYTES, UNDER_WAY};
 use crate::opencl::OpenClDevice;
-use crate::several::SeveralGpus;
+use crate::several::{PATIENCE, SeveralGpus};
 use std::path::PathBuf;
 use testudo_crypto::{Engine, EngineError};
 
@@ -106,7 +106,11 @@ impl Interface {
         let engine = |place| Ok(GpuEngine::over(self.device(wanted, place, sizes)?, sizes));
         match count {
             1 => Ok(Box::new(engine(0)?)),
-            _ => Ok(Box::new(SeveralGpus::new((0..count).map(engine).collect::<Result<_, String>>()?))),
+            _ => {
+                let mut engines = (0..count).map(engine).collect::<Result<Vec<_>, String>>()?;
+                engines.iter_mut().for_each(|engine| engine.set_patience(PATIENCE));
+                Ok(Box::new(SeveralGpus::new(engines)))
+            }
         }
     }
 }

@@ -83,14 +83,19 @@ fn check(what: &str, status: i32) -> Result<(), String> {
 }
 
 impl Compiler {
-    /// Opens the first library of `paths` that is there and fit.
+    /// Opens the first library of `paths` that is there and fit: of a major version up to `newest`, the
+    /// driver's, which loads nothing of a newer one.
     ///
     /// # Errors
     /// What the dynamic linker says of each.
-    pub(crate) fn open(paths: &[PathBuf]) -> Result<Self, String> {
+    pub(crate) fn open(paths: &[PathBuf], newest: c_int) -> Result<Self, String> {
         let mut errors = Vec::new();
         for path in paths {
             match Self::open_one(path) {
+                Ok(compiler) if compiler.version.0 > newest => {
+                    let description = compiler.description();
+                    errors.push(format!("{description} is too new for a driver of CUDA {newest}"));
+                }
                 Ok(compiler) => return Ok(compiler),
                 Err(error) => errors.push(error),
             }

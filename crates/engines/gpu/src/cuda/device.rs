@@ -66,7 +66,11 @@ pub(crate) struct CudaDevice {
 }
 
 /// The kernels for an architecture, compiled once in a process: it takes seconds.
-fn image(libraries: &Libraries, architecture: Architecture, portable: bool) -> Result<Arc<Image>, String> {
+fn image(
+    libraries: &Libraries,
+    newest: i32,
+    (architecture, portable): (Architecture, bool),
+) -> Result<Arc<Image>, String> {
     type Images = HashMap<(PathBuf, Architecture, bool), Arc<Image>>;
     static IMAGES: Mutex<Option<Images>> = Mutex::new(None);
     let mut images = IMAGES.lock().unwrap_or_else(PoisonError::into_inner);
@@ -76,7 +80,7 @@ fn image(libraries: &Libraries, architecture: Architecture, portable: bool) -> R
     if let Some(image) = images.get(&known) {
         return Ok(Arc::clone(image));
     }
-    let compiler = Compiler::open(&libraries.compilers)?;
+    let compiler = Compiler::open(&libraries.compilers, newest)?;
     let made = if portable { compiler.portable(architecture) } else { compiler.compile(architecture) };
     let made = Arc::new(made?);
     images.insert(known, Arc::clone(&made));
@@ -123,10 +127,11 @@ impl CudaDevice {
         let found = wanted_of(driver.devices()?, wanted)?.into_iter().nth(place);
         let found = found.ok_or("the device is gone")?;
         let mut context = Context::new(Arc::clone(&driver), &found)?;
-        let parts = Parts::new(&mut context, &found, libraries, sizes).inspect_err(|_| {
-            // SAFETY: nothing was started yet, and what was made is known to nobody.
-            unsafe { context.close() };
-        })?;
+        let parts =
+            Parts::new(&mut context, &found, (libraries, driver.major()), sizes).inspect_err(|_| {
+                // SAFETY: nothing was started yet, and what was made is known to nobody.
+                unsafe { context.close() };
+            })?;
         let (lanes, copies) = (MIN_LANES.next_multiple_of(found.warp), !found.is_integrated);
         let shares = if copies { "" } else { ", in the host's memory" };
         let description = format!("{}, {}{shares}, {lanes} lanes", driver.description(), found.name);
@@ -164,14 +169,14 @@ impl Parts {
     fn new(
         context: &mut Context,
         found: &Found,
-        libraries: &Libraries,
+        (libraries, newest): (&Libraries, i32),
         sizes: Sizes,
     ) -> Result<Self, String> {
         context.enter()?;
-        let first = context.load(&*image(libraries, found.architecture, false)?);
-        // A driver may be older than the compiler; text it compiles by itself.
+        let first = context.load(&*image(libraries, newest, (found.architecture, false))?);
+        // A driver that knows the device and not its code compiles text by itself.
         let module = match first {
-            Err(_) => context.load(&*image(libraries, found.architecture, true)?)?,
+            Err(_) => context.load(&*image(libraries, newest, (found.architecture, true))?)?,
             Ok(module) => module,
         };
         let function = |name| context.function(module, name);

@@ -98,6 +98,11 @@ impl Driver {
         Ok(driver)
     }
 
+    /// The major version of CUDA that it is of.
+    pub(super) const fn major(&self) -> c_int {
+        self.version / 1000
+    }
+
     /// For people: `CUDA 12.9`.
     pub(super) fn description(&self) -> String {
         format!("CUDA {}.{}", self.version / 1000, self.version % 1000 / 10)

@@ -26,7 +26,7 @@ fn nvrtc() -> PathBuf {
 }
 
 fn compiler() -> Compiler {
-    Compiler::open(&[nvrtc()]).unwrap()
+    Compiler::open(&[nvrtc()], 12).unwrap()
 }
 
 /// Faults of the twin, as `twin.cpp` numbers them.
@@ -140,9 +140,9 @@ fn nvrtc_compiles_the_kernels_to_cubin_and_ptx() {
 
 #[test]
 fn a_missing_compiler_and_a_missing_driver_are_named() {
-    let error = Compiler::open(&["libnvrtc.so.999".into()]).err().unwrap();
+    let error = Compiler::open(&["libnvrtc.so.999".into()], 12).err().unwrap();
     assert!(error.starts_with("NVRTC, the compiler of CUDA, is missing (libnvrtc.so.999: "), "{error}");
-    let error = Compiler::open(&["libc.so.6".into()]).err().unwrap();
+    let error = Compiler::open(&["libc.so.6".into()], 12).err().unwrap();
     assert!(error.contains("it has no nvrtcVersion"), "{error}");
     let libraries = Libraries { driver: "libcuda.so.999".into(), compilers: vec![nvrtc()] };
     let error = CudaDevice::open(None, 0, &libraries, super::config().sizes()).err().unwrap();
@@ -217,7 +217,7 @@ fn one_of_two_devices_that_fails_leaves_the_other_at_work() {
     assert!(engine.install(&material(2), Direction::Seal).is_err());
 }
 
-/// A driver that is older than the compiler refuses code, and takes text.
+/// A driver that has no code for its device takes text.
 #[test]
 fn a_driver_that_refuses_code_gets_text() {
     let twin = Twin::new(1);
@@ -360,6 +360,14 @@ fn devices_of_cudas_are_found_by_name_and_errors_name_those_there_are() {
     twin.set(Fault::HasNoDevice);
     let error = twin.open(None).err().unwrap();
     assert_eq!(error, "CUDA has no device here");
+}
+
+/// A driver loads nothing that a compiler of a newer major version made.
+#[test]
+fn a_compiler_that_is_newer_than_the_driver_is_passed_by() {
+    let error = Compiler::open(&[nvrtc()], 11).err().unwrap();
+    assert!(error.contains("NVRTC 12.9 is too new for a driver of CUDA 11"), "{error}");
+    assert!(Compiler::open(&["libnvrtc.so.999".into(), nvrtc()], 12).is_ok());
 }
 
 /// Here there is no driver of NVIDIA's, or no such device: each interface says why it has none.
