@@ -135,6 +135,13 @@ impl CoresEngine {
     }
 }
 
+impl Drop for CoresEngine {
+    fn drop(&mut self) {
+        // All first: those that hang are waited for at the same time.
+        self.helpers.iter_mut().for_each(Helper::close);
+    }
+}
+
 impl Engine for CoresEngine {
     fn name(&self) -> &'static str {
         NAME

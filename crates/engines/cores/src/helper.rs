@@ -52,7 +52,7 @@ impl Chunk {
 /// Makes of a job with which an engine was at work a fault that no other engine can repair: the buffer may be
 /// sealed in part, and what is sealed twice under one nonce may be plaintext.
 fn spoil(job: &mut Job) {
-    job.buffer.bytes_mut().fill(0);
+    job.buffer.segments_mut().for_each(|segment| segment.fill(0));
     (job.text_start, job.text_bytes) = (u32::MAX, u32::MAX);
     job.status = JobStatus::Fault;
 }
@@ -122,6 +122,10 @@ impl Helper {
         if !self.is_lost {
             self.changes.push(change);
             self.send_changes();
+            // Without jobs nobody polls, and what goes to a thread that is gone stays there.
+            if self.ring.as_ref().is_some_and(WorkerSide::is_abandoned) {
+                self.salvage();
+            }
         }
     }
 
@@ -214,10 +218,17 @@ impl Helper {
     }
 }
 
+impl Helper {
+    /// Closes its ring, so that the thread ends: what is in it goes with the last of its two sides, the
+    /// buffers back to their pool.
+    pub(crate) fn close(&mut self) {
+        self.ring = None;
+    }
+}
+
 impl Drop for Helper {
     fn drop(&mut self) {
-        // Closed: what is in it goes with the last of its two sides, the buffers back to their pool.
-        self.ring = None;
+        self.close();
         let Some(thread) = self.thread.take() else { return };
         let began = Instant::now();
         while !thread.is_finished() {
@@ -247,6 +258,8 @@ fn bind(processor: usize) {
         only.set(processor);
     }
     if let Err(error) = sched_setaffinity(None, &only) {
-        tracing::warn!("a thread of engine {NAME} is not bound to processor {processor}: {error}");
+        tracing::warn!(
+            "a thread of engine {NAME} is not bound to processor {processor}: {error}: under systemd this needs the drop-in testudo-workers.conf"
+        );
     }
 }
