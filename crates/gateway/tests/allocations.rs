@@ -15,12 +15,17 @@ mod support;
 use fastrand::Rng;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use support::datagrams::mend;
 use support::fragments::{fragmentable, fragments};
 use support::gateway::portable;
 use support::sealer::encapsulate;
 use support::{Handmade, Inner, LeaseTwin, Sealer, Side, TunnelSpec, random_bytes};
-use testudo_crypto::{Engine, PortableEngine, Suite};
+use testudo_crypto::{
+    Capability, Direction, Engine, EngineError, Job, KeyId, KeyMaterial, PortableEngine, Suite,
+};
+use testudo_engine_cores::{CoresConfig, CoresEngine};
 use testudo_engine_late::{LateConfig, LateEngine};
 use testudo_gateway::{Change, PortPair, SaChange, SaChanged, Update, Worker};
 use testudo_ipsec::{Action, Mode, Moment, Policy, PortRange, Selector, Spd, TunnelIndex, TunnelParameters};
@@ -221,6 +226,77 @@ fn an_engine_that_ends_jobs_late_and_in_any_order_allocates_nothing_per_packet()
     let mut a = worker_with(engines, &spec(), Side::A, source, silent());
     assert_eq!(allocations(&mut a, 32_768), 0);
     assert!(a.unprotected_port().counters().tx_packets >= 32_768);
+}
+
+/// The portable engine in a thread of the engine `cores`, which tells what that thread has had of the
+/// allocator.
+struct InAThread {
+    inner: PortableEngine,
+    /// While set, threads keep what they are given.
+    holds: Arc<AtomicBool>,
+    allocations: Arc<AtomicU64>,
+}
+
+impl Engine for InAThread {
+    fn name(&self) -> &'static str {
+        "in a thread"
+    }
+    fn description(&self) -> String {
+        "for tests".to_owned()
+    }
+    fn capability(&self, suite: Suite) -> Option<Capability> {
+        self.inner.capability(suite)
+    }
+    fn install(&mut self, key: &KeyMaterial, direction: Direction) -> Result<KeyId, EngineError> {
+        self.inner.install(key, direction)
+    }
+    fn remove(&mut self, key: KeyId) {
+        self.inner.remove(key);
+    }
+    fn is_synchronous(&self) -> bool {
+        true
+    }
+    fn submit(&mut self, jobs: &mut [Job]) -> usize {
+        let taken = self.inner.submit(jobs);
+        if std::thread::current().name().is_some_and(|name| name.starts_with("cores-")) {
+            // All since the thread began, and so also what lies between two submissions.
+            self.allocations.store(USED.get().allocations, Ordering::SeqCst);
+            while self.holds.load(Ordering::SeqCst) {
+                std::thread::yield_now();
+            }
+        }
+        taken
+    }
+}
+
+/// Neither the worker nor the threads allocate for a packet. At first threads are held until the pool is
+/// empty, so that everything grows to its size whatever the machine does.
+#[test]
+fn threads_on_other_cores_allocate_nothing_per_packet() {
+    let packet = Inner::udp("10.0.0.1", "172.16.0.2", 1000).bytes();
+    let source = Box::new(move |out: &mut [u8]| copy(&packet, out));
+    let holds = Arc::new(AtomicBool::new(true));
+    let mut of_threads: Vec<Arc<AtomicU64>> = Vec::new();
+    let mut make = || -> Result<Vec<Box<dyn Engine>>, EngineError> {
+        let (inner, holds, allocations) = (PortableEngine::new(), Arc::clone(&holds), Arc::default());
+        of_threads.push(Arc::clone(&allocations));
+        Ok(vec![Box::new(InAThread { inner, holds, allocations })])
+    };
+    let cores = CoresEngine::open(&CoresConfig::of(2), &mut make).expect("it opens");
+    let mut engines = portable();
+    engines.insert(0, Box::new(cores));
+    let mut a = worker_with(engines, &spec(), Side::A, source, silent());
+    for _ in 0..100 {
+        a.turn(Moment::default()).expect("memory does not fail");
+    }
+    assert!(a.is_busy() && a.unprotected_port().counters().tx_packets < 512, "threads are held");
+    holds.store(false, Ordering::SeqCst);
+    assert_eq!(allocations(&mut a, WARM_UP), 0);
+    let before: Vec<u64> = of_threads.iter().map(|one| one.load(Ordering::SeqCst)).collect();
+    assert!(before.iter().any(|count| *count > 0), "they count: keys are installed in them");
+    assert_eq!(allocations(&mut a, 32_768), 0);
+    let after: Vec<u64> = of_threads.iter().map(|one| one.load(Ordering::SeqCst)).collect();
+    assert_eq!(before, after, "threads allocate");
 }
 
 /// A turn takes more than four full batches where one of them is not full. What it hands out comes back in
