@@ -61,11 +61,12 @@ impl OutboundInstall {
     /// For several workers: their numbers are the same ones, or of VPE have one gate.
     fn share(&mut self, workers: usize) {
         let OutboundParameters { numbers, sa, worker, .. } = &mut self.parameters;
-        if worker.is_some() {
+        let source = std::mem::replace(numbers, NumberSource::Ephemeral);
+        if let Some(only) = worker {
             // Nobody else takes of them.
+            (*only, *numbers) = (only.among(workers), source.of_one());
             return;
         }
-        let source = std::mem::replace(numbers, NumberSource::Ephemeral);
         *numbers = if sa.suite.is_for_vpe() {
             source.gated(sa.esn)
         } else {
@@ -80,8 +81,8 @@ impl OutboundInstall {
         let of_worker = own.worker.map(|only| only.at(worker));
         let numbers = match of_worker {
             None => own.numbers.of_worker(worker),
-            Some(SaWorker { is_here: true, .. }) => std::mem::replace(&mut own.numbers, NumberSource::none()),
-            Some(_) => NumberSource::none(),
+            Some(SaWorker { is_here: true, .. }) => own.numbers.hand_over(),
+            Some(_) => own.numbers.seen_alone(),
         };
         let parameters = OutboundParameters { numbers, worker: of_worker, ..own.clone() };
         Self { parameters, key: self.key.replica(), peer_window: self.peer_window }

@@ -21,6 +21,9 @@ impl Ipsec {
             }
         }
         for index in (0..).map(TunnelIndex).take(self.tunnels.len()) {
+            if self.tunnel(index).is_some_and(|tunnel| tunnel.own_in_use.is_some()) {
+                self.leave_stopped(index);
+            }
             self.age_path_mtu(index, now);
             self.age_windows(index, now);
         }
@@ -38,7 +41,7 @@ impl Ipsec {
     }
 
     /// Gives an SA other limits; what it has used stays, and `more` of elsewhere counts. `false` if the
-    /// tunnel has no such SA.
+    /// tunnel has no such SA. Of one that another worker alone sends through that one keeps them.
     pub fn set_lifetime(
         &mut self,
         index: TunnelIndex,
@@ -47,6 +50,10 @@ impl Ipsec {
         lifetime: Lifetime,
         more: Spent,
     ) -> bool {
+        let of_worker = self.worker_of(index, spi).filter(|_| is_outbound);
+        if of_worker.is_some_and(|worker| !worker.keeps_limits) {
+            return true;
+        }
         let found = if is_outbound { self.outbound_sa(index, spi) } else { self.inbound_sa(index, spi) };
         let used = match found {
             None => None,

@@ -16,7 +16,7 @@ use crate::counters::{SaCounters, SaState};
 use crate::encap::outer_fields::OuterRules;
 use crate::encap::{IpsecProtocol, Mode};
 use crate::event::{Event, EventKind};
-use crate::lifetime::Moment;
+use crate::lifetime::{Lifetime, Moment};
 use crate::mtu_probe::Prober;
 use crate::numbers::{MIN_WINDOW, NumberSource, ReleaseRing, Reordering, ReplayWindow, SharedWindow};
 use crate::path_mtu::{PathMtu, SaName};
@@ -166,6 +166,7 @@ impl Ipsec {
         self.tunnels[place] = Some(Box::new(Tunnel {
             dummies: self.dummies.add(index, per_second, now),
             path_mtu: PathMtu::new(parameters.path_mtu, 1, now),
+            marks_of_all: None,
             prober: parameters.rules.mtu_probe.as_deref().map(|probe| Box::new(Prober::new(probe, now))),
             parameters,
             // A tunnel has one each way for most of its time.
@@ -305,7 +306,7 @@ impl Ipsec {
         let used = of_vpe.map(|windows| windows.used()).or_else(|| shared.as_ref().map(|w| w.used()));
         let added = inbound_sa(index, tunnel, parameters, window, used, Arc::clone(&counters), now);
         let sa = self.inbound.insert(added).ok_or(InstallError::TableFull { tunnel: name })?;
-        tunnel.inbound.push(Member { spi, sa, suite, worker: None });
+        tunnel.inbound.push(Member { spi, sa, suite, worker: None, seen: None });
         if protocol == IpsecProtocol::Vpe {
             let (p, size) = (&tunnel.parameters, parameters.replay_window);
             let VpeRules { windows_max, sender, .. } = p.rules.of_vpe();
@@ -335,7 +336,7 @@ impl Ipsec {
     pub fn add_outbound(
         &mut self,
         index: TunnelIndex,
-        parameters: OutboundParameters,
+        mut parameters: OutboundParameters,
         now: Moment,
     ) -> Result<AddedSa, InstallError> {
         let (spi, suite) = (parameters.sa.spi, parameters.sa.suite);
@@ -363,13 +364,22 @@ impl Ipsec {
         }
         let of_vpe = is_vpe.then(|| p.rules.of_vpe().of_worker(worker.unwrap_or(0))).transpose();
         let of_vpe = of_vpe.map_err(|source| InstallError::TooManyWindows { tunnel: name(), source })?;
-        let counters = Arc::new(SaCounters::default());
+        if of_worker.is_some_and(|worker| !worker.keeps_limits) {
+            // They are reported where they are kept.
+            parameters.sa.lifetime = Lifetime::default();
+        }
+        let seen = match &parameters.numbers {
+            NumberSource::OfOne(own) => Some(Arc::clone(&own.seen)),
+            _ => None,
+        };
+        let own = seen.as_ref().filter(|_| of_worker.is_some_and(|worker| worker.is_here));
+        let counters = own.map_or_else(Arc::default, |seen| Arc::clone(&seen.counters));
         let rules = OuterRules::of(&tunnel.parameters, self.identifications.seed());
         let added = outbound_sa(index, (p, of_vpe), parameters, rules, Arc::clone(&counters), now);
         let added = added.ok_or_else(|| InstallError::TooManyWorkers { tunnel: name() })?;
         let sa = self.outbound.insert(added).ok_or_else(|| InstallError::TableFull { tunnel: name() })?;
         counters.set_learned_mtu(tunnel.path_mtu.learned());
-        tunnel.outbound.push(Member { spi, sa, suite, worker: of_worker });
+        tunnel.outbound.push(Member { spi, sa, suite, worker: of_worker, seen });
         if is_shared {
             self.sharing.begin();
         }
@@ -408,9 +418,25 @@ impl Ipsec {
             tunnel.path_mtu.follow(sa.sequence.next());
         }
         let covers = tunnel.parameters.covers;
+        self.settle_marks_of_all(index);
+        self.show_recent(index);
         self.settle_way(index);
         if let Some(covered) = covers {
             self.settle_way(covered);
+        }
+    }
+
+    /// A worker whose own SA has stopped sends through the one of all from now on, the fallback of RFC 9611,
+    /// unless that has stopped, too.
+    #[cold]
+    pub(crate) fn leave_stopped(&mut self, index: TunnelIndex) {
+        let Some(tunnel) = self.tunnel(index) else { return };
+        let Some(own) = tunnel.own_in_use else { return };
+        let has_stopped =
+            |sa| self.outbound.get(sa).is_none_or(|sa| sa.counters.state() != SaState::Installed);
+        if has_stopped(own) && !tunnel.in_use.is_none_or(has_stopped) {
+            let worker = tunnel.outbound_member(own).and_then(|member| member.worker);
+            self.put_in_use(index, worker, None);
         }
     }
 

@@ -57,6 +57,7 @@ mod opened_vpe;
 mod outbound;
 mod outbound_chains;
 mod outcome;
+mod own_numbers;
 mod packet_rules;
 mod parsed;
 mod path_mtu;
@@ -96,6 +97,7 @@ pub use numbers::{
     Waker,
 };
 pub use outcome::{Bypassed, Cleared, Forward, Originated, Prepared, Protected, Sealed, Unprotected};
+pub use own_numbers::OwnNumbers;
 pub use packet_rules::{Df, FlowLabel, MssClamp, PacketRules};
 pub use path_mtu::{LearnedFrom, LearnedMtu};
 pub use sa::{MAX_SAS_OF_WORKER, MAX_TUNNEL_SAS};

@@ -8,6 +8,7 @@
 use crate::Ipsec;
 use crate::acquire::WANTED;
 use crate::audit::Drops;
+use crate::counters::SaState;
 use crate::encap::ah::{AhTransport, AhTunnel, unmask};
 use crate::encap::esp_transport::EspTransport;
 use crate::encap::esp_tunnel::{EspTunnel, Framing};
@@ -310,6 +311,10 @@ impl Ipsec {
             Encap::AhTunnel => slow_path.protect_run::<AhTunnel>(metas, buffers),
             Encap::AhTransport => slow_path.protect_run::<AhTransport>(metas, buffers),
             Encap::Vpe => slow_path.protect_run::<Vpe>(metas, buffers),
+        }
+        let stopped = self.outbound.get(sa_ref).filter(|sa| sa.counters.state() != SaState::Installed);
+        if let Some(index) = stopped.map(|sa| sa.tunnel) {
+            self.leave_stopped(index);
         }
     }
 

@@ -30,7 +30,7 @@ use crate::event::{Event, EventKind};
 use crate::gradual_map::GradualMap;
 use crate::lifetime::Moment;
 use crate::mss_clamp;
-use crate::sa::{Tunnel, low_32};
+use crate::sa::{Member, Tunnel, low_32};
 use crate::spd::TunnelIndex;
 use crate::tunnel::{Encapsulation, Endpoints};
 use std::net::IpAddr;
@@ -116,15 +116,37 @@ impl LearnedMtu {
 pub(crate) struct PathMtu {
     configured: usize,
     learned: Option<LearnedMtu>,
-    /// The number that was next at each of two moments, the older one first: those from the older one on are
-    /// recent.
-    marks: [(Moment, u64); 2],
+    marks: Marks,
+}
+
+/// The number of an SA that was next at each of two moments, the older one first: those from the older one on
+/// are recent.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Marks([(Moment, u64); 2]);
+
+impl Marks {
+    /// Notes which number is next. To be called about once a second.
+    pub(crate) fn mark(&mut self, next: u64, now: Moment) {
+        if now.since(self.0[1].0) >= RECENT {
+            self.0 = [self.0[1], (now, next)];
+        }
+    }
+
+    /// The same moments, before which nothing was sent of an SA whose next number is `next`.
+    fn followed(self, next: u64) -> Self {
+        Self(self.0.map(|(at, _)| (at, next)))
+    }
+
+    /// The first number that is recent.
+    fn first(&self) -> u64 {
+        self.0[0].1
+    }
 }
 
 impl PathMtu {
     /// A path with this MTU, for an SA whose next number is `next`.
     pub(crate) fn new(configured: usize, next: u64, now: Moment) -> Self {
-        Self { configured, learned: None, marks: [(now, next); 2] }
+        Self { configured, learned: None, marks: Marks([(now, next); 2]) }
     }
 
     /// The longest datagram that the path is taken to carry, in bytes.
@@ -135,7 +157,7 @@ impl PathMtu {
     /// Another SA is in use, whose next number is `next`: those that it has sent before count as recent no
     /// more, nor do those of the SA before it.
     pub(crate) fn follow(&mut self, next: u64) {
-        self.marks = self.marks.map(|(at, _)| (at, next));
+        self.marks = self.marks.followed(next);
     }
 
     /// The MTU that was learned, if it is in force.
@@ -145,18 +167,28 @@ impl PathMtu {
 
     /// Notes which number is next. To be called about once a second.
     pub(crate) fn mark(&mut self, next: u64, now: Moment) {
-        if now.since(self.marks[1].0) >= RECENT {
-            self.marks = [self.marks[1], (now, next)];
-        }
+        self.marks.mark(next, now);
+    }
+
+    /// Marks of another SA of the tunnel, whose next number is `next`.
+    pub(crate) fn marks_from(&self, next: u64) -> Marks {
+        self.marks.followed(next)
+    }
+
+    /// The first number of the SA in use that is recent.
+    pub(crate) fn first_recent(&self) -> u64 {
+        self.marks.first()
     }
 
     /// Lowers the MTU if the claim is to be believed, of an SA whose next number is `next`; whether it is.
-    pub(crate) fn believe(&mut self, claim: &Claim, next: u64, now: Moment) -> bool {
-        let recent = self.marks[0].1..next;
+    #[cfg(test)]
+    fn believe(&mut self, claim: &Claim, next: u64, now: Moment) -> bool {
+        let recent = self.marks.first()..next;
         self.believe_within(claim, floor(claim.version), &recent, now)
     }
 
-    /// The same where these numbers are recent, and no MTU below `floor` is believed.
+    /// Lowers the MTU if the claim is to be believed, where these numbers are recent, and no MTU below `floor`
+    /// is believed; whether it is.
     pub(crate) fn believe_within(
         &mut self,
         claim: &Claim,
@@ -181,7 +213,7 @@ impl PathMtu {
     /// Whether the SA has used this number lately.
     #[cfg(test)]
     fn is_recent(&self, sequence: u32, next: u64) -> bool {
-        is_recent(sequence, &(self.marks[0].1..next))
+        is_recent(sequence, &(self.marks.first()..next))
     }
 
     /// The MTU without anything learned, in bytes.
@@ -390,12 +422,46 @@ impl Ipsec {
         claim: &Claim,
         now: Moment,
     ) -> bool {
-        // Of an SA that is not in use no number is recent.
-        let sa = self.outbound_in_use(index).and_then(|sa| self.outbound.get(sa));
-        let next = sa.filter(|sa| sa.spi == spi).map(|sa| sa.sequence.next());
+        let recent = self.recent_of(index, spi);
         let tunnel = self.tunnels.get_mut(index.0 as usize).and_then(Option::as_mut);
-        let Some((next, tunnel)) = next.zip(tunnel) else { return false };
-        is_from(quoted, &tunnel.parameters.endpoints) && tunnel.path_mtu.believe(claim, next, now)
+        let Some((recent, tunnel)) = recent.zip(tunnel) else { return false };
+        is_from(quoted, &tunnel.parameters.endpoints)
+            && tunnel.path_mtu.believe_within(claim, floor(claim.version), &recent, now)
+    }
+
+    /// The numbers that a tunnel's SA with this SPI has used lately, whichever worker sends through it: errors
+    /// come to one of them. Of an SA that is not in use no number is recent.
+    fn recent_of(&self, index: TunnelIndex, spi: u32) -> Option<Range<u64>> {
+        let tunnel = self.tunnel(index)?;
+        let member = tunnel.outbound.iter().find(|member| member.spi == spi)?;
+        if member.worker.is_some_and(|worker| !worker.is_here) {
+            return member.seen.as_ref().map(|seen| seen.recent());
+        }
+        let next = self.outbound.get(member.sa)?.sequence.next();
+        if self.outbound_in_use(index) == Some(member.sa) {
+            return Some(tunnel.path_mtu.marks.first()..next);
+        }
+        let of_all = tunnel.marks_of_all.as_ref().filter(|_| tunnel.in_use == Some(member.sa))?;
+        Some(of_all.first()..next)
+    }
+
+    /// Lets other workers see which numbers this one has sent lately through SAs of its own.
+    pub(crate) fn show_recent(&self, index: TunnelIndex) {
+        let Some(tunnel) = self.tunnel(index) else { return };
+        let here = |member: &&Member| member.worker.is_some_and(|worker| worker.is_here);
+        for member in tunnel.outbound.iter().filter(here) {
+            let is_in_use = tunnel.own_in_use == Some(member.sa);
+            let first = is_in_use.then(|| tunnel.path_mtu.first_recent());
+            member.seen.iter().for_each(|seen| seen.show(first));
+        }
+    }
+
+    /// Begins anew which numbers of the SA of all workers are recent, where this one has its own in use.
+    pub(crate) fn settle_marks_of_all(&mut self, index: TunnelIndex) {
+        let Some(tunnel) = self.tunnels.get_mut(index.0 as usize).and_then(Option::as_mut) else { return };
+        let of_all = tunnel.own_in_use.and(tunnel.in_use).and_then(|sa| self.outbound.get(sa));
+        let next = of_all.map(|sa| sa.sequence.next());
+        tunnel.marks_of_all = next.map(|next| Box::new(tunnel.path_mtu.marks_from(next)));
     }
 
     /// Ages the path MTU of a tunnel. To be called about once a second.
@@ -405,8 +471,17 @@ impl Ipsec {
         if let Some(sa) = in_use.and_then(|sa| self.outbound.get(sa)) {
             tunnel.path_mtu.mark(sa.sequence.next(), now);
         }
-        if tunnel.path_mtu.is_old(now) {
+        if let Some(marks) = &mut tunnel.marks_of_all
+            && let Some(sa) = tunnel.in_use.and_then(|sa| self.outbound.get(sa))
+        {
+            marks.mark(sa.sequence.next(), now);
+        }
+        let (has_own, is_old) = (tunnel.own_in_use.is_some(), tunnel.path_mtu.is_old(now));
+        if is_old {
             self.renew_path_mtu(index, now);
+        }
+        if has_own {
+            self.show_recent(index);
         }
     }
 

@@ -9,7 +9,8 @@ use crate::lifetime::{LifetimeState, LifetimeUse, Moment};
 use crate::mtu_probe::Prober;
 use crate::numbers::ReplayWindow;
 use crate::numbers::{SequenceError, SequenceNumbers};
-use crate::path_mtu::PathMtu;
+use crate::own_numbers::SeenNumbers;
+use crate::path_mtu::{Marks, PathMtu};
 use crate::resync::Resync;
 use crate::slots::{Entry, SaRef};
 use crate::spd::{InboundSelectors, TunnelIndex};
@@ -240,13 +241,15 @@ pub const MAX_SAS_OF_WORKER: usize = 8;
 pub const MAX_TUNNEL_SAS: usize = MAX_SAS_OF_WORKER + 2 * 64;
 
 /// An SA of a tunnel.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug)]
 pub(crate) struct Member {
     pub(crate) spi: u32,
     pub(crate) sa: SaRef,
     pub(crate) suite: Suite,
     /// The only worker that sends through it; `None` for all, and from the peer.
     pub(crate) worker: Option<SaWorker>,
+    /// Of such a one: which numbers that worker has sent lately.
+    pub(crate) seen: Option<Arc<SeenNumbers>>,
 }
 
 /// The SAs of a tunnel in one direction, oldest first, at most [`MAX_TUNNEL_SAS`].
@@ -279,6 +282,8 @@ pub(crate) struct Tunnel {
     /// learned.
     pub(crate) peer_heard: Option<Moment>,
     pub(crate) path_mtu: PathMtu,
+    /// Where this worker has an SA of its own in use: the marks of the one that all send through.
+    pub(crate) marks_of_all: Option<Box<Marks>>,
     /// Its number among those that send [dummies](crate::dummies).
     pub(crate) dummies: u64,
     /// Where its path is probed.

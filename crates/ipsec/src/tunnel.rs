@@ -78,19 +78,30 @@ pub struct SaWorker {
     pub worker: u32,
     /// Whether it is this one.
     pub is_here: bool,
+    /// Whether this one keeps its limits and reports them: that worker, or the first one while it is not known
+    /// that there is such a worker.
+    pub(crate) keeps_limits: bool,
 }
 
 impl SaWorker {
     /// This worker, as the first one is told of it: others are told [by a copy](Self::at).
     #[must_use]
     pub fn new(worker: u32) -> Self {
-        Self { worker, is_here: worker == 0 }
+        Self { worker, is_here: worker == 0, keeps_limits: true }
+    }
+
+    /// The same where there are so many workers: if it is one of them, nobody else keeps the SA's limits.
+    #[must_use]
+    pub fn among(self, workers: usize) -> Self {
+        let is_there = usize::try_from(self.worker).is_ok_and(|only| only < workers);
+        Self { keeps_limits: self.is_here || !is_there, ..self }
     }
 
     /// The same, as the worker with this index is told of it.
     #[must_use]
     pub fn at(self, worker: usize) -> Self {
-        Self { is_here: usize::try_from(self.worker).is_ok_and(|only| only == worker), ..self }
+        let is_here = usize::try_from(self.worker).is_ok_and(|only| only == worker);
+        Self { is_here, keeps_limits: is_here, ..self }
     }
 }
 

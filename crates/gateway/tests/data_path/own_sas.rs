@@ -11,6 +11,7 @@ use testudo_gateway::{
 use testudo_ipsec::{
     InstallError, Lifetime, Limits, NumberSource, SaState, SaWorker, Spent, TunnelParameters,
 };
+use testudo_packet::DropReason;
 
 fn spec(number: u8) -> TunnelSpec {
     TunnelSpec::new(number, Suite::AES128GCM16)
@@ -173,6 +174,51 @@ fn numbers_and_limits_of_an_sa_change_at_its_worker() {
     assert_eq!(sent(&mut all[1]), None);
     assert_eq!(installed.more_outbound[0].counters.state(), SaState::Expired);
     assert_eq!(sent(&mut all[0]).map(|(spi, _)| spi), Some(spi(0)));
+    assert_eq!(sent(&mut all[1]).map(|(spi, _)| spi), Some(spi(0)), "the fallback once its own has stopped");
+}
+
+/// Errors come to one worker, whoever has sent what they quote.
+#[test]
+fn the_worker_that_is_told_of_a_narrow_path_believes_it_of_all_sas() {
+    for sender in 0..3 {
+        let (mut all, _) = install_at(gateways::<3>(), tunnel(vec![own(1, 0), own(2, 1)]));
+        let sealed = all[sender].seal(Inner::udp("10.0.0.1", "172.16.0.2", 1400).bytes());
+        assert!(all[0].open(crate::path_mtu::too_big(&sealed[0], 1300)).is_empty());
+        assert_eq!(all[0].drops(DropReason::IcmpBelieved), 1, "of worker {sender}");
+        let told = all[0].worker.take_events();
+        let narrow = |event: &&testudo_ipsec::Event| {
+            matches!(event.kind, testudo_ipsec::EventKind::PathMtu { mtu: 1300, .. })
+                && event.kind.concerns_all()
+        };
+        assert_eq!(told.iter().filter(narrow).count(), 1, "{told:?}");
+    }
+    // A number that was never sent is not believed of another worker's, either.
+    let (mut all, _) = install_at(gateways::<3>(), tunnel(vec![own(1, 0), own(2, 1)]));
+    let mut sealed = all[1].seal(Inner::udp("10.0.0.1", "172.16.0.2", 1400).bytes());
+    sealed[0][27] = 9;
+    assert!(all[0].open(crate::path_mtu::too_big(&sealed[0], 1300)).is_empty());
+    assert_eq!(all[0].drops(DropReason::IcmpBelieved), 0);
+}
+
+/// Of eight workers one says so; the first one for a worker that is not there.
+#[test]
+fn limits_of_an_sa_of_one_worker_are_reported_once() {
+    for owner in [1, 7] {
+        let mut own = own(1, owner);
+        let hard = Limits { time: Some(std::time::Duration::ZERO), ..Limits::default() };
+        own.parameters.sa.lifetime = Lifetime { hard, soft: Limits::default() };
+        let (mut all, _) = install_at(gateways::<3>(), tunnel(vec![own]));
+        let told: Vec<_> = all
+            .iter_mut()
+            .map(|gateway| {
+                let now = gateway.now();
+                gateway.worker.tick(now);
+                gateway.worker.take_events().len()
+            })
+            .collect();
+        assert_eq!(told, if owner == 1 { [0, 1, 0] } else { [1, 0, 0] });
+        assert_eq!(spis(&mut all), [spi(0); 3]);
+    }
 }
 
 /// Workers of VPE have windows of their own, and an SA of AH over ESP has one worker.

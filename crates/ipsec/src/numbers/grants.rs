@@ -25,7 +25,7 @@ impl Grants {
             NumberSource::Leased { first, lease } => (first.max(1), Some(lease)),
             NumberSource::Ephemeral => (1, None),
             // Those belong to others: none is left for these.
-            NumberSource::Shared(_) | NumberSource::Gated(_) => (last + 1, None),
+            NumberSource::Shared(_) | NumberSource::Gated(_) | NumberSource::OfOne(_) => (last + 1, None),
         };
         let leased = match &lease {
             Some(lease) => {

@@ -16,6 +16,7 @@
 
 use super::gates::GatedNumbers;
 use super::shared_sequence::SharedNumbers;
+use crate::own_numbers::OwnNumbers;
 use crate::sync::{AtomicBool, AtomicU64, Ordering};
 use std::fmt;
 use std::sync::Arc;
@@ -137,6 +138,8 @@ pub enum NumberSource {
     /// Those of an SA of VPE, which several workers send through: each of them installs it with a
     /// [source of its own](Self::of_worker).
     Gated(GatedNumbers),
+    /// Those of an SA that one of several workers alone sends through ([`NumberSource::of_one`]).
+    OfOne(OwnNumbers),
 }
 
 impl NumberSource {

@@ -71,6 +71,9 @@ impl SequenceNumbers {
                 let end = last_number(esn) + 1;
                 Some(Self { next: 1, low_water: end, leased: end, supply: Supply::Ephemeral { esn } })
             }
+            NumberSource::OfOne(own) => {
+                Self::of(own.source.map_or_else(NumberSource::none, |source| *source), esn)
+            }
             NumberSource::Shared(numbers) => numbers.join().map(Self::shared),
             NumberSource::Gated(numbers) => numbers.join().map(|(gate, first)| {
                 let supply = Supply::Gated(Box::new(gate));
