@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
+use std::time::Duration;
 use testudo_lab::table::Table;
 use testudo_tune::error::TuneError;
 use testudo_tune::ethtool::Ethtool;
@@ -18,6 +19,10 @@ use testudo_tune::persist;
 use testudo_tune::plan::{Options, plan};
 use testudo_tune::report::{Outcome, Report, Row};
 use testudo_tune::setting::Group;
+
+/// How long to wait for another `testudo tune`.
+const WAIT: Duration = Duration::from_secs(5);
+const WAIT_AT_BOOT: Duration = Duration::from_secs(60);
 
 /// `testudo tune check`
 pub fn check(args: &TuneCheckArgs) -> Result<(), Failure> {
@@ -41,7 +46,9 @@ pub fn check(args: &TuneCheckArgs) -> Result<(), Failure> {
 /// `testudo tune apply`
 pub fn apply(args: &TuneApplyArgs) -> Result<(), Failure> {
     let host = host(&args.interface)?;
-    let folder = Folder::open(&args.state.state).map_err(failure)?;
+    // At boot the units of several interfaces begin at once.
+    let wait = if args.persisted { WAIT_AT_BOOT } else { WAIT };
+    let folder = Folder::open_within(&args.state.state, wait).map_err(failure)?;
     let options =
         if args.persisted { folder.kept(&args.interface).map_err(failure)? } else { options(&args.wishes) };
     let plan = plan(&host, &options);
@@ -70,10 +77,11 @@ pub fn apply(args: &TuneApplyArgs) -> Result<(), Failure> {
 
 /// Has systemd apply these options at boot. What it refuses is noticed before anything changes.
 fn keep(folder: &Folder, interface: &str, options: &Options) -> Result<(), Failure> {
+    let earlier = folder.kept(interface).ok();
     folder.keep(interface, options).map_err(failure)?;
     persist::enable(Path::new("/"), interface).map_err(|error| {
-        // That error counts.
-        let _ = folder.forget(interface);
+        // That error counts. What was kept before stays.
+        let _ = earlier.map_or_else(|| folder.forget(interface), |earlier| folder.keep(interface, &earlier));
         failure(error)
     })
 }
@@ -82,7 +90,7 @@ fn keep(folder: &Folder, interface: &str, options: &Options) -> Result<(), Failu
 pub fn undo(args: &TuneUndoArgs) -> Result<(), Failure> {
     let device = Ethtool::open(&args.interface).map_err(failure)?;
     let host = System::without_interface("/", &args.interface, device).map_err(failure)?;
-    let folder = Folder::open(&args.state.state).map_err(failure)?;
+    let folder = Folder::open_within(&args.state.state, WAIT).map_err(failure)?;
     // First, so that a reboot in the middle of this ends it. Only the default folder is what the unit reads.
     let was_persisted = args.state.state == Path::new(folder::DEFAULT)
         && persist::disable(Path::new("/"), &args.interface).map_err(failure)?;
@@ -216,6 +224,7 @@ fn failure(error: TuneError) -> Failure {
         | TuneError::Untrusted { .. }
         | TuneError::Damaged { .. }
         | TuneError::File { .. }
+        | TuneError::Renamed { .. }
         | TuneError::OtherNamespace(_) => Kind::State,
         _ => Kind::Other,
     };

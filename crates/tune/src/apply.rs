@@ -16,11 +16,15 @@ use crate::setting::Setting;
 pub fn apply(host: &dyn Host, store: &dyn Store, plan: &Plan) -> Result<Report, TuneError> {
     let mut believed = Believed::read(host, store)?;
     let own = believed.own.take();
+    let dropped = believed.dropped_rows();
     let journal = own.unwrap_or_else(|| Journal::new(host.interface(), Identity::of(host)));
     let mut change = Change { host, store, believed, journal };
     let mut report = Report::new(host.interface());
-    for setting in &plan.settings {
-        report.rows.push(change.setting(setting)?);
+    report.rows.extend(dropped);
+    // All of them before the first change, which may restart the device and reset others.
+    let first: Vec<_> = plan.settings.iter().map(|setting| change.value(&setting.place)).collect();
+    for (setting, first) in plan.settings.iter().zip(first) {
+        report.rows.push(change.setting(setting, first.as_deref())?);
     }
     // What the kernel made of each, by which undo tells whether somebody has changed it since.
     if !change.journal.entries.is_empty() {
@@ -38,16 +42,24 @@ struct Change<'a> {
 }
 
 impl Change<'_> {
-    fn setting(&mut self, setting: &Setting) -> Result<Row, TuneError> {
+    /// Changes one setting, which was `first` before any was changed.
+    fn setting(&mut self, setting: &Setting, first: Option<&str>) -> Result<Row, TuneError> {
         let before = match self.host.read(&setting.place) {
             Reading::Value(value) => value,
             other => return Ok(unchangeable(setting, &other)),
         };
+        let original = first.unwrap_or(&before).to_owned();
         if setting.wanted.is_met(&before) {
-            self.share(&setting.place, &before)?;
+            if original == before {
+                self.share(&setting.place)?;
+            } else {
+                // The device's restart has changed it.
+                self.keep(&setting.place, &original)?;
+                self.note(&setting.place, &before);
+            }
             return Ok(Row::of(setting, Outcome::AsWanted).values(&before, &before));
         }
-        let is_new = self.keep(&setting.place, &before)?;
+        let is_new = self.keep(&setting.place, &original)? && original == before;
         let written = self.host.write(&setting.place, &setting.wanted.target(&before));
         let after = self.value(&setting.place);
         let refusal = match (&written, &after) {
@@ -66,18 +78,18 @@ impl Change<'_> {
     fn value(&self, place: &Place) -> Option<String> {
         match self.host.read(place) {
             Reading::Value(value) | Reading::Fixed(value) => Some(value),
-            Reading::Absent(_) => None,
+            Reading::Absent(_) | Reading::Unreadable(_) => None,
         }
     }
 
     /// What is as wanted only because another interface has changed it, this one wants, too.
-    fn share(&mut self, place: &Place, value: &str) -> Result<(), TuneError> {
+    fn share(&mut self, place: &Place) -> Result<(), TuneError> {
         if self.journal.entry(place).is_some() {
             return Ok(());
         }
         let Some(theirs) = self.believed.elsewhere(place) else { return Ok(()) };
-        let (original, made) = (theirs.original.clone(), Some(value.to_owned()));
-        self.journal.entries.push(Entry { place: place.clone(), original, made });
+        // With what theirs made, so that undo tells if somebody has changed it since.
+        self.journal.entries.push(theirs.clone());
         self.store.save(&self.journal)
     }
 

@@ -33,7 +33,7 @@ pub(crate) fn unchangeable(setting: &Setting, reading: &Reading) -> Row {
         Reading::Fixed(value) => Row::of(setting, Outcome::NotSupported)
             .values(value, value)
             .note(format!("it is fixed at {value}")),
-        Reading::Absent(why) => Row::of(setting, Outcome::NotSupported).note(why),
+        Reading::Absent(why) | Reading::Unreadable(why) => Row::of(setting, Outcome::NotSupported).note(why),
         Reading::Value(value) => Row::of(setting, Outcome::Differs).values(value, value),
     }
 }

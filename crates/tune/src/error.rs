@@ -49,9 +49,19 @@ pub enum TuneError {
     },
     /// The state folder has the originals of another network namespace.
     #[error(
-        "the state of {0} is of another network namespace: run in that one, or name another folder with --state"
+        "the state of {0} ({0}.json) is of another network namespace: run in that one, or name another folder with --state"
     )]
     OtherNamespace(String),
+    /// The interface whose originals these are has another name now.
+    #[error(
+        "the originals of {was} are of the interface that is called {now} now: `testudo tune undo {now}`, or rename it back first"
+    )]
+    Renamed {
+        /// Its name when they were kept.
+        was: String,
+        /// Its name now.
+        now: String,
+    },
     /// The unit is not installed.
     #[error("testudo-tune@.service is not installed, so nothing would apply at boot: `make install`")]
     NoUnit,

@@ -19,10 +19,12 @@ use rustix::fs::{AtFlags, Dir, FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// Where it is unless told.
 pub const DEFAULT: &str = "/var/lib/testudo-tune";
@@ -30,6 +32,8 @@ const LOCK: &str = "lock";
 const JOURNAL: &str = ".json";
 const KEPT: &str = ".kept";
 const NEW: &str = ".new";
+/// Between two looks at a lock that is another's.
+const PAUSE: Duration = Duration::from_millis(50);
 /// The longest file that is read: a journal has some ten entries of some hundred bytes for each queue.
 const MAX_BYTES: u64 = 4 << 20;
 
@@ -47,6 +51,23 @@ impl Folder {
     /// # Errors
     /// It is a symbolic link or somebody else can write to it; another process has the lock.
     pub fn open(path: &Path) -> Result<Self, TuneError> {
+        Self::open_while(path, || false)
+    }
+
+    /// The same, but waits for another process's lock, for this long at most.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_within(path: &Path, most: Duration) -> Result<Self, TuneError> {
+        let begun = Instant::now();
+        Self::open_while(path, || {
+            std::thread::sleep(PAUSE);
+            begun.elapsed() < most
+        })
+    }
+
+    /// `again` says, as often as the lock is another's, whether to try again.
+    fn open_while(path: &Path, mut again: impl FnMut() -> bool) -> Result<Self, TuneError> {
         let made = std::fs::create_dir_all(path.parent().unwrap_or(path));
         made.map_err(TuneError::file("make the folder of", path))?;
         match rustix::fs::mkdir(path, Mode::RWXU) {
@@ -60,10 +81,13 @@ impl Folder {
         })?;
         trust(&folder, path)?;
         let lock = open(&folder, path, LOCK, OFlags::RDWR | OFlags::CREATE)?;
-        match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Self { path: path.to_owned(), folder, _lock: lock }),
-            Err(Errno::WOULDBLOCK) => Err(TuneError::Busy(path.to_owned())),
-            Err(error) => Err(TuneError::file("lock", path.join(LOCK))(error)),
+        loop {
+            match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => return Ok(Self { path: path.to_owned(), folder, _lock: lock }),
+                Err(Errno::WOULDBLOCK) if again() => {}
+                Err(Errno::WOULDBLOCK) => return Err(TuneError::Busy(path.to_owned())),
+                Err(error) => return Err(TuneError::file("lock", path.join(LOCK))(error)),
+            }
         }
     }
 
@@ -165,9 +189,16 @@ impl Store for Folder {
         Ok(journal)
     }
 
-    fn others(&self, interface: &str) -> Result<Vec<Journal>, TuneError> {
+    fn others(&self, interface: &str, boot: &str) -> Result<Vec<Journal>, TuneError> {
         let names = self.interfaces()?.into_iter().filter(|name| name != interface);
-        let journals: Result<Vec<_>, _> = names.map(|name| self.load(&name)).collect();
+        // One of another boot is not believed, so that it may be as damaged as it likes.
+        let of_this_boot = |name: &String| {
+            let read: Result<Option<Value>, _> = self.read(&format!("{name}{JOURNAL}"));
+            let of =
+                read.ok().flatten().and_then(|v| v.pointer("/identity/boot")?.as_str().map(str::to_owned));
+            of.is_none_or(|of| of == boot)
+        };
+        let journals: Result<Vec<_>, _> = names.filter(of_this_boot).map(|name| self.load(&name)).collect();
         Ok(journals?.into_iter().flatten().collect())
     }
 
@@ -227,6 +258,28 @@ mod tests {
     }
 
     #[test]
+    fn who_may_wait_gets_the_lock_when_the_other_has_ended() {
+        let home = tempfile::tempdir().unwrap();
+        let mut other = Some(Folder::open(home.path()).unwrap());
+        assert!(matches!(Folder::open(home.path()), Err(TuneError::Busy(_))));
+        let none = Folder::open_within(home.path(), Duration::ZERO);
+        assert!(matches!(none, Err(TuneError::Busy(_))));
+        let second = Folder::open_while(home.path(), || other.take().is_some());
+        assert!(second.is_ok(), "{second:?}");
+    }
+
+    #[test]
+    fn a_damaged_journal_of_another_boot_is_in_nobodys_way() {
+        let home = tempfile::tempdir().unwrap();
+        let folder = Folder::open(home.path()).unwrap();
+        let mut old = journal("eth1");
+        old.version = VERSION + 1;
+        folder.save(&old).unwrap();
+        assert_eq!(folder.others("eth0", "another").unwrap(), []);
+        assert!(matches!(folder.others("eth0", "b"), Err(TuneError::Damaged { .. })));
+    }
+
+    #[test]
     fn a_journal_is_read_as_it_was_saved_and_goes_when_removed() {
         let home = tempfile::tempdir().unwrap();
         let folder = Folder::open(&home.path().join("a/tune")).unwrap();
@@ -234,7 +287,7 @@ mod tests {
         folder.save(&journal("eth0")).unwrap();
         folder.save(&journal("eth1")).unwrap();
         assert_eq!(folder.load("eth0").unwrap(), Some(journal("eth0")));
-        assert_eq!(folder.others("eth0").unwrap(), [journal("eth1")]);
+        assert_eq!(folder.others("eth0", "b").unwrap(), [journal("eth1")]);
         folder.remove("eth0").unwrap();
         folder.remove("eth0").unwrap();
         assert_eq!(folder.load("eth0").unwrap(), None);
@@ -250,7 +303,7 @@ mod tests {
         fs::write(home.path().join("eth0.json.new"), "{ half").unwrap();
         fs::write(home.path().join("eth1.json.new"), "{ half").unwrap();
         assert_eq!(folder.load("eth0").unwrap(), Some(journal("eth0")));
-        assert!(folder.others("eth0").unwrap().is_empty());
+        assert!(folder.others("eth0", "b").unwrap().is_empty());
         folder.save(&journal("eth1")).unwrap();
         assert_eq!(folder.load("eth1").unwrap(), Some(journal("eth1")));
     }

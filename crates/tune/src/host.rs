@@ -16,6 +16,8 @@ pub enum Reading {
     Fixed(String),
     /// Nothing, and why: a clause without a full stop.
     Absent(String),
+    /// It cannot be read now, and why: it may still be there.
+    Unreadable(String),
 }
 
 /// What plan, check, apply and undo need of a host. [`System`] is Linux; tests have one that fails on
@@ -76,6 +78,20 @@ impl<D: Device> System<D> {
         Ok(Self { root: root.into(), interface: interface.to_owned(), device })
     }
 
+    /// The kernel also says of an interface that it is renaming, or that has just been moved, that there is
+    /// none: the folder decides.
+    fn has_gone(&self) -> bool {
+        let folder = self.path("sys/class/net").join(&self.interface);
+        folder.symlink_metadata().is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+    }
+
+    fn of_the_device(&self, place: &Place) -> Reading {
+        match self.device.read(place) {
+            Reading::Unreadable(why) if self.has_gone() => Reading::Absent(why),
+            reading => reading,
+        }
+    }
+
     fn path(&self, file: &str) -> PathBuf {
         self.root.join(file)
     }
@@ -87,7 +103,7 @@ impl<D: Device> Host for System<D> {
     }
 
     fn read(&self, place: &Place) -> Reading {
-        let Some(file) = place.file(&self.interface) else { return self.device.read(place) };
+        let Some(file) = place.file(&self.interface) else { return self.of_the_device(place) };
         match fs::read_to_string(self.path(&file)) {
             // In a network namespace, the host's own limits can be read and have no write permission.
             Ok(text) if is_read_only(&self.path(&file)) => Reading::Fixed(words(&text)),
@@ -95,7 +111,11 @@ impl<D: Device> Host for System<D> {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 Reading::Absent(format!("there is no /{file}"))
             }
-            Err(error) => Reading::Absent(format!("/{file}: {error}")),
+            Err(error) if error.kind() == io::ErrorKind::Unsupported => {
+                Reading::Absent("the device has none".to_owned())
+            }
+            Err(error) if self.has_gone() => Reading::Absent(format!("/{file}: {error}")),
+            Err(error) => Reading::Unreadable(format!("/{file}: {error}")),
         }
     }
 

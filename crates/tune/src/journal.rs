@@ -12,6 +12,7 @@
 use crate::error::TuneError;
 use crate::host::Host;
 use crate::place::Place;
+use crate::report::{Outcome, Row};
 use serde::{Deserialize, Serialize};
 
 /// The format. Another one is not read.
@@ -103,11 +104,11 @@ pub trait Store {
     /// # Errors
     /// It cannot be read, or is damaged.
     fn load(&self, interface: &str) -> Result<Option<Journal>, TuneError>;
-    /// The journals of all other interfaces.
+    /// The journals of all other interfaces that are of this boot.
     ///
     /// # Errors
     /// As [`load`](Self::load).
-    fn others(&self, interface: &str) -> Result<Vec<Journal>, TuneError>;
+    fn others(&self, interface: &str, boot: &str) -> Result<Vec<Journal>, TuneError>;
     /// Keeps a journal: once this returns, it is on disk, and until then the one before it is.
     ///
     /// # Errors
@@ -126,6 +127,33 @@ pub(crate) struct Believed {
     pub own: Option<Journal>,
     /// Those of other interfaces.
     pub others: Vec<Journal>,
+    /// What was the own device's, which has gone.
+    dropped: Vec<Entry>,
+}
+
+/// The name of the interface with an index.
+fn name_of(host: &dyn Host, index: Option<u64>) -> Option<String> {
+    let has = |name: &String| {
+        let text = host.text(&format!("sys/class/net/{name}/ifindex"));
+        text.and_then(|text| text.parse().ok()).is_some_and(|have: u64| Some(have) == index)
+    };
+    host.names("sys/class/net").into_iter().find(has)
+}
+
+/// The journal that the interface has under an earlier name, which it keeps under the new one from now on.
+fn adopt(
+    host: &dyn Host,
+    store: &dyn Store,
+    now: &Identity,
+    others: &mut Vec<Journal>,
+) -> Result<Option<Journal>, TuneError> {
+    let is_its = |journal: &Journal| now.index.is_some() && journal.identity.index == now.index;
+    let Some(place) = others.iter().position(is_its) else { return Ok(None) };
+    let mut journal = others.remove(place);
+    let was = std::mem::replace(&mut journal.interface, host.interface().to_owned());
+    store.save(&journal)?;
+    store.remove(&was)?;
+    Ok(Some(journal))
 }
 
 impl Believed {
@@ -133,20 +161,40 @@ impl Believed {
         let now = Identity::of(host);
         let is_of_this_boot = |journal: &Journal| journal.identity.boot == now.boot;
         let own = store.load(host.interface())?.filter(is_of_this_boot);
-        let mut others = store.others(host.interface())?;
-        others.retain(is_of_this_boot);
+        let mut others = store.others(host.interface(), &now.boot)?;
         if let Some(other) = own.iter().chain(&others).find(|j| j.identity.namespace != now.namespace) {
             return Err(TuneError::OtherNamespace(other.interface.clone()));
         }
+        if let Some(journal) = own.as_ref().filter(|journal| journal.identity.index != now.index)
+            && let Some(name) = name_of(host, journal.identity.index)
+        {
+            return Err(TuneError::Renamed { was: journal.interface.clone(), now: name });
+        }
+        let own = match own {
+            None => adopt(host, store, &now, &mut others)?,
+            own => own,
+        };
+        let mut dropped = Vec::new();
         let own = own.map(|mut journal| {
             if journal.identity.index != now.index {
                 // The device that these were of has gone.
-                journal.entries.retain(|entry| entry.place.is_shared());
+                let (shared, of_the_device) = journal.entries.into_iter().partition(|e| e.place.is_shared());
+                (journal.entries, dropped) = (shared, of_the_device);
                 journal.identity.index = now.index;
             }
             journal
         });
-        Ok(Self { own, others })
+        Ok(Self { own, others, dropped })
+    }
+
+    /// Rows that say what can be brought back no longer.
+    pub(crate) fn dropped_rows(&self) -> Vec<Row> {
+        let why = "its device has gone, or is in another network namespace";
+        let row = |entry: &Entry| {
+            let row = Row::named(entry.place.to_string(), Outcome::Gone).note(why);
+            Row { wanted: Some(entry.original.clone()), ..row }
+        };
+        self.dropped.iter().rev().map(row).collect()
     }
 
     /// The entry that another interface has of a shared place.

@@ -148,6 +148,12 @@ impl Plan {
             crate::host::Reading::Value(_) => (adaptive, Wanted::Switch(true)),
             _ => (fixed, Wanted::AtLeast(RX_USECS)),
         };
+        let driver = host.link(&format!("sys/class/net/{}/device/driver", host.interface()));
+        let is_intel = driver.as_deref().and_then(|link| link.rsplit('/').next()).is_some_and(of_intel);
+        if is_intel && matches!(host.read(&place), crate::host::Reading::Value(v) if is_adaptive(&v)) {
+            self.lack(Group::Coalescing, "rx-usecs", "the driver chooses it by load");
+            return;
+        }
         self.set(Group::Coalescing, place, wanted, "an interrupt for many packets, not for each");
     }
 
@@ -252,6 +258,15 @@ impl Plan {
     }
 }
 
+/// Drivers with modes, not microseconds, at 1 to 3 of `rx-usecs` (their `InterruptThrottleRate`).
+fn of_intel(driver: &str) -> bool {
+    matches!(driver, "e1000" | "e1000e" | "igb" | "igbvf" | "igc" | "ixgbe" | "ixgbevf")
+}
+
+fn is_adaptive(rx_usecs: &str) -> bool {
+    matches!(rx_usecs, "1" | "2" | "3")
+}
+
 fn online(host: &dyn Host) -> Vec<usize> {
     list(&host.text("sys/devices/system/cpu/online").unwrap_or_default())
 }
@@ -280,7 +295,7 @@ fn senders(near: &[usize], queue: usize, queues: usize) -> Vec<usize> {
 }
 
 /// The interrupts of the device, in order. Those of a virtio device are its parent's.
-fn interrupts(host: &dyn Host) -> Vec<u32> {
+pub(crate) fn interrupts(host: &dyn Host) -> Vec<u32> {
     let device = format!("sys/class/net/{}/device", host.interface());
     let is_virtio = host.link(&format!("{device}/subsystem")).is_some_and(|bus| bus.ends_with("/virtio"));
     let folder = if is_virtio { format!("{device}/../msi_irqs") } else { format!("{device}/msi_irqs") };

@@ -1,6 +1,7 @@
 //! Apply and undo over a played host, which refuses, clamps, and dies at any step.
 
 mod faults;
+mod hostile;
 mod model;
 mod plans;
 pub mod played;

@@ -202,8 +202,11 @@ fn requested(value: &str) -> bool {
 }
 
 fn absent(error: &io::Error) -> Reading {
-    let is_unsupported = error.raw_os_error() == Some(Errno::OPNOTSUPP.raw_os_error());
-    Reading::Absent(if is_unsupported { "the device has none".to_owned() } else { error.to_string() })
+    let is = |errno: Errno| error.raw_os_error() == Some(errno.raw_os_error());
+    if is(Errno::OPNOTSUPP) {
+        return Reading::Absent("the device has none".to_owned());
+    }
+    if is(Errno::NOENT) { Reading::Absent(error.to_string()) } else { Reading::Unreadable(error.to_string()) }
 }
 
 fn is_kernel(from: Option<SocketAddrAny>) -> bool {
@@ -235,6 +238,6 @@ mod tests {
         let ring = ethtool.read(&Place::Ring { direction: Direction::Rx });
         assert_eq!(ring, Reading::Absent("the device has none".to_owned()));
         let gone = Ethtool::open("no-such-device").unwrap().read(&Place::feature("rx-gro"));
-        assert!(matches!(gone, Reading::Absent(_)), "{gone:?}");
+        assert!(matches!(gone, Reading::Unreadable(_)), "{gone:?}");
     }
 }

@@ -55,6 +55,8 @@ pub struct Machine {
     /// Places whose writes the kernel refuses, and what it makes of others.
     pub refused: RefCell<Vec<Place>>,
     pub clamped: RefCell<BTreeMap<String, String>>,
+    /// Whether the device resets its queues when its rings change.
+    pub resets_queues: Cell<bool>,
     /// Writes that reached the kernel.
     pub writes: Cell<usize>,
 }
@@ -98,6 +100,7 @@ impl Machine {
             devices,
             refused: RefCell::default(),
             clamped: RefCell::default(),
+            resets_queues: Cell::new(false),
             writes: Cell::new(0),
         };
         FILES.iter().for_each(|(file, text)| machine.put(file, text));
@@ -139,8 +142,14 @@ impl Machine {
         fs::read_to_string(self.root().join(file)).unwrap().split_whitespace().collect::<Vec<_>>().join(" ")
     }
 
+    pub fn rename(&self, from: &str, to: &str) {
+        let folder = self.root().join("sys/class/net");
+        fs::rename(folder.join(from), folder.join(to)).unwrap();
+    }
+
+    /// The device of `eth0` may be called `wan0`.
     pub fn device(&self, interface: &str) -> Twin {
-        self.devices.iter().find(|(name, _)| *name == interface).unwrap().1.clone()
+        self.devices.iter().find(|(name, _)| *name == interface || interface == "wan0").unwrap().1.clone()
     }
 
     pub fn system(&self, interface: &str) -> System<Twin> {
@@ -259,6 +268,9 @@ impl Host for Process<'_> {
             if self.machine.refused.borrow().contains(place) {
                 return Err(io::ErrorKind::InvalidInput.into());
             }
+            if self.machine.resets_queues.get() && matches!(place, Place::Ring { .. }) {
+                self.machine.put("sys/class/net/eth0/queues/tx-1/xps_cpus", "5");
+            }
             let clamped = self.machine.clamped.borrow().get(&place.to_string()).cloned();
             match clamped {
                 Some(made) if value != "0" => self.system.write(place, &made),
@@ -289,8 +301,8 @@ impl Store for Process<'_> {
         self.folder.load(interface)
     }
 
-    fn others(&self, interface: &str) -> Result<Vec<Journal>, TuneError> {
-        self.folder.others(interface)
+    fn others(&self, interface: &str, boot: &str) -> Result<Vec<Journal>, TuneError> {
+        self.folder.others(interface, boot)
     }
 
     fn save(&self, journal: &Journal) -> Result<(), TuneError> {

@@ -1,0 +1,119 @@
+//! What undo meets when the host is not as apply left it.
+
+use super::played::{Life, Machine, rows};
+use crate::host::Reading;
+use crate::place::{Direction, Place};
+use crate::plan::{Options, plan};
+use crate::report::Outcome;
+use crate::{apply, undo};
+use std::fs;
+
+fn everything() -> Options {
+    Options { mtu: Some(9000), huge_pages: Some(64), only: Vec::new() }
+}
+
+#[test]
+fn what_cannot_be_read_for_a_while_keeps_its_original() {
+    let machine = Machine::new();
+    let before = machine.everything();
+    machine.apply("eth0", &everything());
+    let (ring, mtu) =
+        (Place::Ring { direction: Direction::Rx }, machine.root().join("sys/class/net/eth0/mtu"));
+    machine.device("eth0").has(&ring, Reading::Unreadable("timed out".to_owned()));
+    // A folder is read with EISDIR.
+    fs::remove_file(&mtu).unwrap();
+    fs::create_dir(&mtu).unwrap();
+    let report = machine.undo("eth0");
+    assert_eq!(rows(&report, Outcome::Refused), ["mtu", "ring rx"]);
+    assert_eq!(rows(&report, Outcome::Gone), [""; 0]);
+    assert_eq!(machine.journals(), ["eth0.json"]);
+    machine.device("eth0").has(&ring, Reading::Value("512".to_owned()));
+    fs::remove_dir(&mtu).unwrap();
+    machine.put("sys/class/net/eth0/mtu", "9000");
+    assert_eq!(rows(&machine.undo("eth0"), Outcome::Restored).len(), 2);
+    assert_eq!(machine.everything(), before);
+}
+
+#[test]
+fn a_renamed_interface_is_undone_by_its_new_name() {
+    for step in 0.. {
+        let machine = Machine::new();
+        let before = machine.everything();
+        machine.apply("eth0", &everything());
+        machine.rename("eth0", "wan0");
+        let undone = machine.process("eth0", Life::long(), |host, store| undo::undo(host, store));
+        assert!(undone.unwrap_err().to_string().contains("undo wan0`"));
+        assert_eq!(machine.journals(), ["eth0.json"]);
+        let life = Life::until(step, true);
+        let _ = machine.process("wan0", life.clone(), |host, store| undo::undo(host, store));
+        machine.undo("wan0");
+        machine.rename("wan0", "eth0");
+        // A kill between the two files leaves the old one, which has nothing left to bring back.
+        machine.undo("eth0");
+        assert_eq!(machine.everything(), before, "{step}");
+        assert!(machine.journals().is_empty(), "{step}");
+        if !life.is_over() {
+            break;
+        }
+    }
+}
+
+#[test]
+fn what_has_gone_with_a_device_is_named_setting_by_setting() {
+    let machine = Machine::new();
+    machine.apply("eth0", &everything());
+    machine.put("sys/class/net/eth0/ifindex", "17");
+    let report = machine.undo("eth0");
+    let gone = rows(&report, Outcome::Gone);
+    for name in ["mtu", "ring rx", "rx-gro", "processors of interrupt 40"] {
+        assert!(gone.contains(&name), "{name} of {gone:?}");
+    }
+}
+
+#[test]
+fn what_a_restart_of_the_device_resets_is_brought_back_again() {
+    let machine = Machine::new();
+    let before = machine.everything();
+    machine.resets_queues.set(true);
+    machine.apply("eth0", &everything());
+    let report = machine.undo("eth0");
+    assert_eq!(rows(&report, Outcome::Refused), [""; 0]);
+    assert_eq!(machine.everything(), before);
+}
+
+#[test]
+fn an_interrupt_that_is_no_longer_the_devices_is_left_alone() {
+    let machine = Machine::new();
+    machine.apply("eth0", &everything());
+    fs::remove_file(machine.root().join("sys/class/net/eth0/device/msi_irqs/40")).unwrap();
+    machine.put("proc/irq/40/smp_affinity_list", "2");
+    let report = machine.undo("eth0");
+    assert_eq!(rows(&report, Outcome::Gone), ["processors of interrupt 40"]);
+    assert_eq!(machine.value("proc/irq/40/smp_affinity_list"), "2");
+}
+
+#[test]
+fn what_somebody_changed_before_a_second_interface_wanted_it_is_said() {
+    let machine = Machine::new();
+    machine.apply("eth0", &everything());
+    machine.put("proc/sys/net/core/rmem_max", "8388608");
+    machine.apply("eth1", &Options::default());
+    machine.undo("eth0");
+    let report = machine.undo("eth1");
+    let row = report.rows.iter().find(|row| row.name == "net.core.rmem_max").unwrap();
+    assert_eq!(row.note.as_deref(), Some("somebody had changed it since"));
+}
+
+#[test]
+fn modes_of_intel_drivers_are_no_microseconds() {
+    let machine = Machine::new();
+    std::os::unix::fs::symlink(
+        "../../bus/pci/drivers/igb",
+        machine.root().join("sys/class/net/eth0/device/driver"),
+    )
+    .unwrap();
+    let report = machine
+        .process("eth0", Life::long(), |host, store| apply::apply(host, store, &plan(host, &everything())))
+        .unwrap();
+    assert!(rows(&report, Outcome::NotSupported).contains(&"rx-usecs"), "{report:#?}");
+}
