@@ -81,7 +81,7 @@ impl Dispatcher {
             crowd: buffers - buffers / 4,
             half: buffers / 2,
             queues,
-            polled: Vec::new(),
+            polled: Vec::with_capacity(POLL_MAX),
             arranger: Arranger::default(),
             suites: SuiteRanks::default(),
             prefers_bursts: false,

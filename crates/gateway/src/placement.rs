@@ -46,7 +46,8 @@ use testudo_crypto::{
 /// Whose table of keys it is.
 const NAME: &str = "placement";
 
-/// The most engines in a placement: a NIC's, two devices' beside the path, other cores, and three in software.
+/// The most engines in a placement: a NIC's, two devices' beside the path, other cores, and three in
+/// software.
 pub const MAX_ENGINES: usize = 7;
 
 /// A key to be placed, expanded already for the engine that will use it if that can have it done elsewhere.

@@ -187,8 +187,8 @@ impl PathMtu {
         self.believe_within(claim, floor(claim.version), &recent, now)
     }
 
-    /// Lowers the MTU if the claim is to be believed, where these numbers are recent, and no MTU below `floor`
-    /// is believed; whether it is.
+    /// Lowers the MTU if the claim is to be believed, where these numbers are recent, and no MTU below
+    /// `floor` is believed; whether it is.
     pub(crate) fn believe_within(
         &mut self,
         claim: &Claim,
@@ -429,8 +429,8 @@ impl Ipsec {
             && tunnel.path_mtu.believe_within(claim, floor(claim.version), &recent, now)
     }
 
-    /// The numbers that a tunnel's SA with this SPI has used lately, whichever worker sends through it: errors
-    /// come to one of them. Of an SA that is not in use no number is recent.
+    /// The numbers that a tunnel's SA with this SPI has used lately, whichever worker sends through it:
+    /// errors come to one of them. Of an SA that is not in use no number is recent.
     fn recent_of(&self, index: TunnelIndex, spi: u32) -> Option<Range<u64>> {
         let tunnel = self.tunnel(index)?;
         let member = tunnel.outbound.iter().find(|member| member.spi == spi)?;

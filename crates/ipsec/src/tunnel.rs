@@ -78,8 +78,8 @@ pub struct SaWorker {
     pub worker: u32,
     /// Whether it is this one.
     pub is_here: bool,
-    /// Whether this one keeps its limits and reports them: that worker, or the first one while it is not known
-    /// that there is such a worker.
+    /// Whether this one keeps its limits and reports them: that worker, or the first one while it is not
+    /// known that there is such a worker.
     pub(crate) keeps_limits: bool,
 }
 

@@ -119,7 +119,7 @@ fn kind_of_store(error: &StoreError) -> Kind {
 fn kind_of(error: &DaemonError) -> Kind {
     match error {
         DaemonError::Store(error) => kind_of_store(error),
-        DaemonError::Bind(_) | DaemonError::Metrics(_) => Kind::Port,
+        DaemonError::Bind(_) | DaemonError::Metrics(_) | DaemonError::Dashboard(_) => Kind::Port,
         DaemonError::Tunnels(_) => Kind::Configuration,
         // A failure at run time may be gone after a restart: it is not a fault of the configuration.
         DaemonError::Serve(_)

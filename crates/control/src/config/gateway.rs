@@ -7,6 +7,7 @@ use super::port_kind::{self, KindName, PortKind};
 use super::value::{self, Parsed};
 use super::walk::{Located, Problem, Section, Walker};
 use super::{dpdk, engine, mentions_ipv6, offload, workers, xdp};
+use std::net::SocketAddr;
 use std::path::{Component, Path, PathBuf};
 use testudo_ipsec::{Fragmentation, Mode};
 use testudo_packet::Interface;
@@ -45,7 +46,7 @@ pub(super) fn read_gateway(
     let state = section.required(walker, "state", "\"/var/lib/testudo/state.redb\"", path(base));
     let control = PathBuf::from("/run/testudo/control.sock");
     let control = section.or_default(walker, "control", control, path(base));
-    let metrics = section.optional(walker, "metrics", value::loopback_socket);
+    let (metrics, dashboard) = read_pages(&mut section, walker);
     let engines = read_engines(&mut section, walker);
     let engines_named = section.value("engines").is_some();
     let log = section.or_default(walker, "log", LogLevel::Info, value::choice(&levels));
@@ -71,6 +72,7 @@ pub(super) fn read_gateway(
         state,
         control,
         metrics,
+        dashboard,
         engines,
         engines_named,
         log,
@@ -82,6 +84,24 @@ pub(super) fn read_gateway(
         seccomp,
         allow_key_export,
     })
+}
+
+/// Where metrics and the dashboard are served: each at a port of its own.
+fn read_pages(
+    section: &mut Section<'_>,
+    walker: &mut Walker<'_>,
+) -> (Option<SocketAddr>, Option<SocketAddr>) {
+    let why = "metrics are not authenticated: let a proxy or scraper on this machine pass them on";
+    let metrics = section.located(walker, "metrics", value::loopback_socket(9468, why));
+    let why =
+        "the dashboard is not authenticated: reach it from elsewhere with `ssh -L 9469:127.0.0.1:9469 HOST`";
+    let dashboard = section.located(walker, "dashboard", value::loopback_socket(9469, why));
+    if let (Some(metrics), Some(dashboard)) = (&metrics, &dashboard)
+        && metrics.value == dashboard.value
+    {
+        walker.report_repeated(dashboard, metrics, Problem::expected("another port than that of `metrics`"));
+    }
+    (metrics.map(|metrics| metrics.value), dashboard.map(|dashboard| dashboard.value))
 }
 
 /// Whether two paths name the same file, as far as their texts say.

@@ -221,8 +221,8 @@ fn read_document(
     let interfaces = interface::read_interfaces(&mut root, walker, facts);
     let sections = root.tables(walker, "tunnel", MAX_TUNNELS);
     let count = sections.len();
-    let pairs = sections.into_iter().filter_map(|s| tunnel::read_tunnel(s, walker, base, facts));
-    let pairs: Vec<tunnel::Pair> = pairs.collect();
+    let tunnel = |s| tunnel::read_tunnel(s, walker, base, facts);
+    let pairs: Vec<tunnel::Pair> = sections.into_iter().filter_map(tunnel).collect();
     let is_complete = pairs.len() == count;
     let tunnels = with_ah(pairs);
     facts.keys.append(&mut facts.keys_of_ah);
@@ -230,8 +230,7 @@ fn read_document(
     let by_name = facts.tunnels_by_name();
     let sections = root.tables(walker, "policy", MAX_POLICIES);
     let policies = sections.into_iter().filter_map(|s| policy::read_policy(s, walker, &by_name, facts));
-    let policies: Vec<Policy> =
-        policies.zip(1..).map(|(policy, number)| Policy { number, ..policy }).collect();
+    let policies = numbered(policies);
     root.finish(walker);
     facts.check_templates(walker, &tunnels);
     facts.check_named(walker, &tunnels);
@@ -271,6 +270,11 @@ fn read_document(
         policies,
         tunnels,
     })
+}
+
+/// Policies in their order, numbered from 1 on.
+fn numbered(policies: impl Iterator<Item = Policy>) -> Vec<Policy> {
+    policies.zip(1..).map(|(policy, number)| Policy { number, ..policy }).collect()
 }
 
 /// All tunnels, those of AH that cover others last, so that policies' indices hold.

@@ -55,6 +55,8 @@ pub struct Gateway {
     pub control: PathBuf,
     /// Loopback address that metrics are served on; `None` disables them.
     pub metrics: Option<SocketAddr>,
+    /// Loopback address that the dashboard is served on; `None` disables it.
+    pub dashboard: Option<SocketAddr>,
     /// Names of engines in the order of placement, without repetition; `portable` is the last.
     pub engines: Vec<String>,
     /// Whether the configuration names them; where it does not, the fastest comes first.

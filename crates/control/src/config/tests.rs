@@ -103,6 +103,7 @@ fn defaults_are_filled_in_and_paths_start_at_the_files_folder() {
         state,
         control,
         metrics,
+        dashboard,
         engines,
         engines_named,
         log,
@@ -118,7 +119,7 @@ fn defaults_are_filled_in_and_paths_start_at_the_files_folder() {
     assert_eq!(control, Path::new("/run/testudo/control.sock"));
     assert_eq!(audit, AuditTarget::Log);
     assert_eq!((metrics, log, buffers, seccomp), (None, LogLevel::Info, 4096, true));
-    assert!(!allow_key_export);
+    assert!(!allow_key_export && dashboard.is_none());
     assert_eq!((workers, workers_max), (Workers::Count(1), None));
     assert_eq!(spread_inbound, SpreadInbound::BySa);
     assert_eq!(
@@ -582,6 +583,25 @@ fn metrics_are_served_on_loopback_only() {
     expect(&in_gateway("metrics = \"0.0.0.0:9468\""), &["a loopback address", "not authenticated"]);
     expect(&in_gateway("metrics = \"::1\""), &["write \"[::1]:9468\""]);
     expect(&in_gateway("metrics = \"127.0.0.1:0\""), &["a loopback address and a port"]);
+}
+
+#[test]
+fn the_dashboard_is_served_on_loopback_only_and_not_in_the_place_of_metrics() {
+    let address = good(&in_gateway("dashboard = \"127.0.0.1:9469\"")).gateway.dashboard;
+    assert_eq!(address, Some("127.0.0.1:9469".parse().unwrap()));
+    for open in ["0.0.0.0:9469", "192.0.2.1:9469", "[::]:9469"] {
+        let line = format!("dashboard = \"{open}\"");
+        expect(
+            &in_gateway(&line),
+            &["gateway.dashboard", "a loopback address", "ssh -L 9469:127.0.0.1:9469"],
+        );
+    }
+    expect(&in_gateway("dashboard = \"::1\""), &["write \"[::1]:9469\""]);
+    expect(&in_gateway("dashboard = \"127.0.0.1:0\""), &["a loopback address and a port"]);
+    expect(&in_gateway("dashboard = true"), &["write it in quotes"]);
+    let both = "metrics = \"127.0.0.1:9468\"\ndashboard = \"127.0.0.1:9468\"";
+    expect(&in_gateway(both), &["another port than that of `metrics`", "the other is on line"]);
+    good(&in_gateway("metrics = \"127.0.0.1:9468\"\ndashboard = \"[::1]:9468\""));
 }
 
 #[test]

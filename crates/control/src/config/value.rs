@@ -245,18 +245,19 @@ fn missing_octets(text: &str) -> Option<String> {
     filled.parse::<std::net::Ipv4Addr>().ok().map(|_| format!("write \"{filled}/{length}\""))
 }
 
-/// `address:port` on the loopback interface.
-pub(super) fn loopback_socket(value: &DeValue<'_>) -> Parsed<SocketAddr> {
-    let expected = "a loopback address and a port, such as \"127.0.0.1:9468\"";
-    let text = string(value, expected)?;
-    let problem = || Problem::expected(expected);
-    let socket: SocketAddr = text.parse().map_err(|_| match text.parse::<Ipv6Addr>() {
-        Ok(v6) => problem().help(format!("write \"[{v6}]:9468\"")),
-        Err(_) => problem(),
-    })?;
-    if !socket.ip().is_loopback() {
-        let help = "metrics are not authenticated: let a proxy or scraper on this machine pass them on";
-        return Err(problem().help(help));
+/// `address:port` on the loopback interface, with a port for examples and why another address is refused.
+pub(super) fn loopback_socket(port: u16, why: &'static str) -> impl Fn(&DeValue<'_>) -> Parsed<SocketAddr> {
+    move |value| {
+        let expected = format!("a loopback address and a port, such as \"127.0.0.1:{port}\"");
+        let text = string(value, &expected)?;
+        let problem = || Problem::expected(expected.clone());
+        let socket: SocketAddr = text.parse().map_err(|_| match text.parse::<Ipv6Addr>() {
+            Ok(v6) => problem().help(format!("write \"[{v6}]:{port}\"")),
+            Err(_) => problem(),
+        })?;
+        if !socket.ip().is_loopback() {
+            return Err(problem().help(why));
+        }
+        if socket.port() == 0 { Err(problem()) } else { Ok(socket) }
     }
-    if socket.port() == 0 { Err(problem()) } else { Ok(socket) }
 }

@@ -2,6 +2,7 @@
 
 use super::api::{BindError, ControlSocket, Shared};
 use super::audit_log::AuditLog;
+use super::dashboard::{DashboardError, DashboardSocket};
 use super::ending::forget_peers;
 use super::event_log::{EventLog, Line};
 use super::fault::Fault;
@@ -68,6 +69,9 @@ pub enum DaemonError {
     /// The metrics address.
     #[error(transparent)]
     Metrics(#[from] MetricsError),
+    /// The dashboard's address.
+    #[error(transparent)]
+    Dashboard(#[from] DashboardError),
     /// The data path.
     #[error(transparent)]
     Serve(#[from] ServeError),
@@ -174,9 +178,7 @@ pub fn run(parts: Parts) -> Result<(), DaemonError> {
     });
     let socket = ControlSocket::bind(&configuration.gateway.control)?;
     socket.serve(Arc::clone(&shared))?;
-    if let Some(address) = configuration.gateway.metrics {
-        serve_metrics(address, &shared)?;
-    }
+    serve_pages(&configuration, &shared)?;
     let supplier = Supplier::start(Arc::clone(&leases), Arc::clone(&parts.store))?;
     let (commander, inboxes) = Commander::channels(workers.len())?;
     let kept = parts.loaded.fingerprints();
@@ -297,10 +299,19 @@ fn retire(store: &dyn LeaseStore, kept: &HashSet<Fingerprint>) {
     }
 }
 
-fn serve_metrics(address: SocketAddr, shared: &Arc<Shared>) -> Result<(), MetricsError> {
-    let socket = MetricsSocket::bind(address)?;
-    tracing::info!("metrics at http://{}/metrics", socket.address());
-    socket.serve(Arc::clone(shared))
+/// Metrics and the dashboard, as the configuration has them.
+fn serve_pages(configuration: &Configuration, shared: &Arc<Shared>) -> Result<(), DaemonError> {
+    if let Some(address) = configuration.gateway.metrics {
+        let socket = MetricsSocket::bind(address)?;
+        tracing::info!("metrics at http://{}/metrics", socket.address());
+        socket.serve(Arc::clone(shared))?;
+    }
+    if let Some(address) = configuration.gateway.dashboard {
+        let socket = DashboardSocket::bind(address)?;
+        tracing::info!("dashboard at http://{}/", socket.address());
+        socket.serve(Arc::clone(shared))?;
+    }
+    Ok(())
 }
 
 fn watch_signals(EarlyReloads(mut signals): EarlyReloads, sender: SyncSender<News>) -> io::Result<()> {

@@ -1,4 +1,4 @@
-//! The part of HTTP/1.1 (RFC 9110, 9112) that one page needs: one request per connection, its head bounded,
+//! The part of HTTP/1.1 (RFC 9110, 9112) that a few pages need: one request per connection, its head bounded,
 //! its body never read.
 //!
 //! Hand-written because a general-purpose server brings a runtime and some 25 crates into a process that
@@ -6,17 +6,40 @@
 
 use super::timed::{Stream, Timed};
 use std::io::{self, ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 /// Longest head of a request, in bytes.
 const MAX_HEAD_BYTES: usize = 8 << 10;
 
-/// Responses other than the page.
+/// What is served at one address.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Site {
+    /// Of the pages.
+    pub(super) paths: &'static [&'static str],
+    /// What is said to who asks for another one.
+    pub(super) elsewhere: &'static str,
+    pub(super) hosts: Hosts,
+}
+
+/// By which names a site may be asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Hosts {
+    /// Any: who asks is no browser.
+    Any,
+    /// `localhost` and loopback addresses, with any port (a tunnel of SSH's may end at another). A page of a
+    /// stranger whose name has been led here (DNS rebinding) is asked for by that name.
+    Local,
+}
+
+/// Responses other than a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Refusal {
     /// It is not HTTP.
     BadRequest,
-    /// A path other than the page's.
-    NotFound,
+    /// A path that has no page, with what is said of those that there are.
+    NotFound(&'static str),
+    /// A name that the site does not go by.
+    ForeignHost,
     /// A method other than GET and HEAD.
     MethodNotAllowed,
     /// The request took too long.
@@ -36,11 +59,14 @@ impl Refusal {
     fn status(self) -> (&'static str, &'static str) {
         match self {
             Self::BadRequest => ("400 Bad Request", "expected an HTTP request"),
-            Self::NotFound => ("404 Not Found", "the page here is /metrics"),
+            Self::NotFound(elsewhere) => ("404 Not Found", elsewhere),
+            Self::ForeignHost => {
+                ("421 Misdirected Request", "ask for localhost or a loopback address, not for another name")
+            }
             Self::MethodNotAllowed => ("405 Method Not Allowed", "expected GET or HEAD"),
             Self::RequestTimeout => ("408 Request Timeout", "the request took too long"),
             Self::HeadTooLong => ("431 Request Header Fields Too Large", "the request's head is too long"),
-            Self::Failed => ("500 Internal Server Error", "the metrics could not be written"),
+            Self::Failed => ("500 Internal Server Error", "the page could not be written"),
             Self::TooManyClients => ("503 Service Unavailable", "too many clients"),
             Self::Version => ("505 HTTP Version Not Supported", "expected HTTP/1.0 or HTTP/1.1"),
         }
@@ -64,16 +90,19 @@ pub(super) enum Method {
     Head,
 }
 
-/// Reads the head of a request for `path`.
+/// A request for a page: how much of it, and its path.
+pub(super) type Request = (Method, &'static str);
+
+/// Reads the head of a request for a page of `site`.
 ///
 /// # Errors
 /// The response to send; `None` if the client has gone.
-pub(super) fn read_request(stream: &mut impl Read, path: &str) -> Result<Method, Option<Refusal>> {
+pub(super) fn read_request(stream: &mut impl Read, site: &Site) -> Result<Request, Option<Refusal>> {
     let mut head = [0; MAX_HEAD_BYTES];
     let mut length = 0;
     loop {
         if let Some(end) = end_of_head(&head[..length]) {
-            return parse(&head[..end], path).map_err(Some);
+            return parse(&head[..end], site).map_err(Some);
         }
         if length == MAX_HEAD_BYTES {
             return Err(Some(Refusal::HeadTooLong));
@@ -105,7 +134,7 @@ fn skip_empty_lines(bytes: &[u8]) -> usize {
     bytes.iter().position(|byte| !matches!(byte, b'\r' | b'\n')).unwrap_or(bytes.len())
 }
 
-fn parse(head: &[u8], path: &str) -> Result<Method, Refusal> {
+fn parse(head: &[u8], site: &Site) -> Result<Request, Refusal> {
     let head = std::str::from_utf8(&head[skip_empty_lines(head)..]).map_err(|_| Refusal::BadRequest)?;
     let mut lines = head.lines();
     let request: Vec<_> = lines.next().unwrap_or_default().split(' ').collect();
@@ -114,43 +143,81 @@ fn parse(head: &[u8], path: &str) -> Result<Method, Refusal> {
     if !is_token(method) || target.is_empty() {
         return Err(Refusal::BadRequest);
     }
-    let hosts =
-        lines.filter(|line| line.get(..5).is_some_and(|name| name.eq_ignore_ascii_case("host:"))).count();
+    let is_host = |line: &&str| line.get(..5).is_some_and(|name| name.eq_ignore_ascii_case("host:"));
+    let hosts: Vec<_> = lines.filter(is_host).map(|line| line[5..].trim_matches([' ', '\t'])).collect();
     match version {
         // RFC 9112 3.2: a request of version 1.1 has exactly one.
-        "HTTP/1.1" if hosts != 1 => return Err(Refusal::BadRequest),
+        "HTTP/1.1" if hosts.len() != 1 => return Err(Refusal::BadRequest),
         "HTTP/1.1" | "HTTP/1.0" => {}
         _ if version.starts_with("HTTP/") => return Err(Refusal::Version),
         _ => return Err(Refusal::BadRequest),
     }
-    if path_of(target) != path {
-        return Err(Refusal::NotFound);
+    let (authority, path) = split(target);
+    // A target that is a whole URI says the name in the place of the header (RFC 9112 3.2.2): both must be
+    // right.
+    let mut names = authority.iter().chain(&hosts);
+    if site.hosts == Hosts::Local && (hosts.len() != 1 || !names.all(|name| is_local(name))) {
+        return Err(Refusal::ForeignHost);
     }
+    let path =
+        site.paths.iter().copied().find(|one| *one == path).ok_or(Refusal::NotFound(site.elsewhere))?;
     match method {
-        "GET" => Ok(Method::Get),
-        "HEAD" => Ok(Method::Head),
+        "GET" => Ok((Method::Get, path)),
+        "HEAD" => Ok((Method::Head, path)),
         _ => Err(Refusal::MethodNotAllowed),
     }
 }
 
-/// The path of a target, which may be a whole URI (RFC 9112 3.2.2), without its query.
-fn path_of(target: &str) -> &str {
+/// Whether `host`, which may have a port, is `localhost` or a loopback address.
+fn is_local(host: &str) -> bool {
+    let (name, port) = match host.find(']') {
+        Some(end) => host.split_at(end + 1),
+        None => host.split_at(host.find(':').unwrap_or(host.len())),
+    };
+    let is_port = |digits: &str| !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+    if !port.is_empty() && !port.strip_prefix(':').is_some_and(is_port) {
+        return false;
+    }
+    let v6 = name.strip_prefix('[').and_then(|name| name.strip_suffix(']'));
+    match v6 {
+        Some(v6) => v6.parse().is_ok_and(|address: Ipv6Addr| address.is_loopback()),
+        None => {
+            name.eq_ignore_ascii_case("localhost")
+                || name.parse().is_ok_and(|address: Ipv4Addr| address.is_loopback())
+        }
+    }
+}
+
+/// The authority, if there is one, and the path of a target, which may be a whole URI (RFC 9112 3.2.2),
+/// without its query.
+fn split(target: &str) -> (Option<&str>, &str) {
     let target = target.split('?').next().unwrap_or_default();
     let after_scheme = target.get(..7).filter(|scheme| scheme.eq_ignore_ascii_case("http://"));
     match after_scheme.and_then(|_| target[7..].find('/')) {
-        Some(slash) => &target[7 + slash..],
-        None => target,
+        Some(slash) => (Some(&target[7..7 + slash]), &target[7 + slash..]),
+        None => (None, target),
     }
+}
+
+/// A page as it is sent.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Page<'a> {
+    /// Its content type.
+    pub(super) kind: &'a str,
+    /// Further headers, each with its end of line.
+    pub(super) headers: &'a str,
+    pub(super) body: &'a str,
 }
 
 /// Answers with the page. There is no Date: the clock of a gateway may be wrong (RFC 9110 6.6.1).
 ///
 /// # Errors
 /// The client has gone, or took too long.
-pub(super) fn answer(stream: &mut impl Write, method: Method, kind: &str, body: &str) -> io::Result<()> {
+pub(super) fn answer(stream: &mut impl Write, method: Method, page: &Page<'_>) -> io::Result<()> {
+    let Page { kind, headers, body } = page;
     let length = body.len();
     let head = format!(
-        "HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n"
+        "HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\n{headers}Connection: close\r\n\r\n"
     );
     stream.write_all(head.as_bytes())?;
     match method {
@@ -165,7 +232,7 @@ pub(super) fn refuse<S: Stream>(mut stream: Timed<S>, refusal: Refusal) {
     let length = why.len() + 1;
     let answer = format!(
         "HTTP/1.1 {status}\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: {length}\r\n{header}\
-         Connection: close\r\n\r\n{why}\n"
+         X-Content-Type-Options: nosniff\r\nConnection: close\r\n\r\n{why}\n"
     );
     // A client that has gone need not be told.
     if stream.write_all(answer.as_bytes()).is_ok() {
@@ -178,8 +245,61 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    const SITE: Site =
+        Site { paths: &["/metrics"], elsewhere: "the page here is /metrics", hosts: Hosts::Any };
+
     fn ask(request: &[u8]) -> Result<Method, Option<Refusal>> {
-        read_request(&mut &request[..], "/metrics")
+        read_request(&mut &request[..], &SITE).map(|(method, _)| method)
+    }
+
+    fn ask_local(request: &str) -> Result<Request, Option<Refusal>> {
+        let site = Site { paths: &["/", "/data.json"], elsewhere: "", hosts: Hosts::Local };
+        read_request(&mut request.as_bytes(), &site)
+    }
+
+    #[test]
+    fn a_site_for_browsers_is_asked_by_local_names_only() {
+        for host in [
+            "localhost",
+            "LocalHost:9469",
+            "127.0.0.1:9469",
+            "127.9.9.9",
+            "[::1]:8080",
+            "[::1]",
+            "  127.0.0.1\t",
+        ] {
+            let request = format!("GET /data.json HTTP/1.1\r\nHost: {host}\r\n\r\n");
+            assert_eq!(ask_local(&request), Ok((Method::Get, "/data.json")), "{host}");
+        }
+        for host in [
+            "evil.example",
+            "evil.example:9469",
+            "localhost.evil.example",
+            "127.0.0.1.evil.example",
+            "localhost:9469@evil.example",
+            "192.0.2.1:9469",
+            "[2001:db8::1]:9469",
+            "[::1]evil.example",
+            "[::ffff:127.0.0.1]",
+            "localhost:",
+            "localhost:x",
+            "::1",
+            "0.0.0.0",
+            "",
+            "é",
+        ] {
+            let request = format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n");
+            assert_eq!(ask_local(&request), Err(Some(Refusal::ForeignHost)), "{host}");
+        }
+        for request in [
+            "GET / HTTP/1.0\r\n\r\n",
+            "GET http://evil.example/ HTTP/1.1\r\nHost: localhost\r\n\r\n",
+            "GET http://localhost/ HTTP/1.1\r\nHost: evil.example\r\n\r\n",
+        ] {
+            assert_eq!(ask_local(request), Err(Some(Refusal::ForeignHost)), "{request}");
+        }
+        let whole = "GET http://localhost:9469/ HTTP/1.1\r\nHost: localhost:9469\r\n\r\n";
+        assert_eq!(ask_local(whole), Ok((Method::Get, "/")));
     }
 
     #[test]
@@ -199,8 +319,8 @@ mod tests {
     #[test]
     fn every_other_request_is_refused_with_its_own_status() {
         for (request, refusal) in [
-            ("GET / HTTP/1.1\r\nHost: a\r\n\r\n", Refusal::NotFound),
-            ("GET /metrics/ HTTP/1.0\r\n\r\n", Refusal::NotFound),
+            ("GET / HTTP/1.1\r\nHost: a\r\n\r\n", Refusal::NotFound(SITE.elsewhere)),
+            ("GET /metrics/ HTTP/1.0\r\n\r\n", Refusal::NotFound(SITE.elsewhere)),
             (
                 "POST /metrics HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\nsomething",
                 Refusal::MethodNotAllowed,
@@ -225,11 +345,12 @@ mod tests {
     fn an_answer_is_the_head_with_the_length_and_for_get_the_body() {
         let written = |method| {
             let mut written = Vec::new();
-            answer(&mut written, method, "text/plain", "four").unwrap();
+            let page = Page { kind: "text/plain", headers: "Cache-Control: no-store\r\n", body: "four" };
+            answer(&mut written, method, &page).unwrap();
             String::from_utf8(written).unwrap()
         };
-        let head =
-            "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 4\r\nConnection: close\r\n\r\n";
+        let head = "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 4\r\n\
+                    Cache-Control: no-store\r\nConnection: close\r\n\r\n";
         assert_eq!(written(Method::Get), format!("{head}four"));
         assert_eq!(written(Method::Head), head);
     }
@@ -238,11 +359,12 @@ mod tests {
         #[test]
         fn no_bytes_make_the_parser_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
             let _ = ask(&bytes);
+            let _ = is_local(&String::from_utf8_lossy(&bytes));
         }
 
         #[test]
         fn no_text_makes_the_parser_panic(text in "(GET|HEAD|X)? ?(/metrics|http://|é)?.{0,20} ?(HTTP/1.[01])?\r?\n(Host:.{0,9}\r\n)?\r?\n?") {
-            let _ = ask(text.as_bytes());
+            let _ = (ask(text.as_bytes()), ask_local(&text));
         }
     }
 }

@@ -7,8 +7,9 @@ mod of_sas;
 mod scheduled;
 
 use super::api::Shared;
+use super::bodies::{Bodies, Body};
 use super::clients::{self, Admission, Limits};
-use super::http::{self, Refusal};
+use super::http::{self, Hosts, Page, Refusal, Site};
 use super::installed::{InstalledTunnels, Running};
 use super::port_details::PortDetail;
 use super::sas::RunningSa;
@@ -23,7 +24,7 @@ use prometheus_client::registry::Registry;
 use std::fmt;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use testudo_crypto::OffloadReport;
 use testudo_gateway::{AllCounters, InterfaceSnapshot, PortSnapshot, WorkerCounters};
@@ -37,8 +38,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const REFUSAL_PATIENCE: Duration = Duration::from_secs(1);
 /// How long a body is served before a new one is rendered.
 const FRESH: Duration = Duration::from_secs(1);
-/// The path of the page.
-const PATH: &str = "/metrics";
+/// Scrapers ask for the gateway by whatever name they know it.
+const SITE: Site = Site { paths: &["/metrics"], elsewhere: "the page here is /metrics", hosts: Hosts::Any };
 /// Its content type.
 const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
@@ -82,14 +83,11 @@ impl MetricsSocket {
     /// The system has no thread left.
     pub fn serve(self, shared: Arc<Shared>) -> Result<(), MetricsError> {
         let Self { listener, address } = self;
-        let bodies = Bodies::default();
+        let bodies = Bodies::new(FRESH);
         let body = move || bodies.get(Instant::now(), |bytes| render(&shared, bytes));
         serve(listener, PATIENCE, body).map_err(|source| MetricsError { address, source })
     }
 }
-
-/// The rendered page.
-type Body = Result<Arc<String>, fmt::Error>;
 
 fn serve(
     listener: TcpListener,
@@ -103,13 +101,13 @@ fn serve(
 }
 
 fn serve_client<S: Stream>(mut stream: Timed<S>, body: &impl Fn() -> Body) {
-    let method = match http::read_request(&mut stream, PATH) {
-        Ok(method) => method,
+    let method = match http::read_request(&mut stream, &SITE) {
+        Ok((method, _)) => method,
         Err(refusal) => return refuse(stream, refusal),
     };
     let Ok(body) = body() else { return http::refuse(stream, Refusal::Failed) };
     // A client that went away, or was too slow, is ignored.
-    if http::answer(&mut stream, method, CONTENT_TYPE, &body).is_ok() {
+    if http::answer(&mut stream, method, &Page { kind: CONTENT_TYPE, headers: "", body: &body }).is_ok() {
         drop(body);
         stream.finish();
     }
@@ -117,7 +115,7 @@ fn serve_client<S: Stream>(mut stream: Timed<S>, body: &impl Fn() -> Body) {
 
 /// The request is read nevertheless: the client would not read an answer before it has sent it.
 fn refuse_client<S: Stream>(mut stream: Timed<S>) {
-    let refusal = http::read_request(&mut stream, PATH).err().unwrap_or(Some(Refusal::TooManyClients));
+    let refusal = http::read_request(&mut stream, &SITE).err().unwrap_or(Some(Refusal::TooManyClients));
     refuse(stream, refusal);
 }
 
@@ -126,41 +124,6 @@ fn refuse<S: Stream>(mut stream: Timed<S>, refusal: Option<Refusal>) {
     if let Some(refusal) = refusal {
         stream.grant(REFUSAL_PATIENCE);
         http::refuse(stream, refusal);
-    }
-}
-
-/// Renderings of the page: at most two are in memory, one of them only for slow clients that still read it.
-#[derive(Debug, Default)]
-struct Bodies(Mutex<Renderings>);
-
-#[derive(Debug, Default)]
-struct Renderings {
-    newest: Option<(Instant, Arc<String>)>,
-    before: Weak<String>,
-}
-
-impl Bodies {
-    /// The page as of `now`, or less than [`FRESH`] old; older only while a slow client keeps the previous
-    /// one in memory.
-    ///
-    /// # Errors
-    /// `render`, which is given the length to expect, failed.
-    fn get(&self, now: Instant, render: impl FnOnce(usize) -> Result<String, fmt::Error>) -> Body {
-        let mut renderings = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut expected_bytes = 0;
-        if let Some((rendered, body)) = &renderings.newest {
-            let is_fresh = now.saturating_duration_since(*rendered) < FRESH;
-            if is_fresh || renderings.before.strong_count() > 0 {
-                return Ok(Arc::clone(body));
-            }
-            expected_bytes = body.len();
-            renderings.before = Arc::downgrade(body);
-        }
-        // If no client reads it any more, it is freed before the next one is made.
-        renderings.newest = None;
-        let body = Arc::new(render(expected_bytes)?);
-        renderings.newest = Some((now, Arc::clone(&body)));
-        Ok(body)
     }
 }
 
@@ -612,54 +575,5 @@ pub(super) mod tests {
         let answer = answer(address, &REQUEST.repeat(100));
         assert!(answer.ends_with("\r\nConnection: close\r\n\r\npage"), "{answer}");
         assert_eq!(asked.load(Ordering::Relaxed), 1);
-    }
-
-    /// Bodies that are numbered in the order they were rendered.
-    #[derive(Default)]
-    struct Numbered {
-        bodies: Bodies,
-        rendered: usize,
-    }
-
-    impl Numbered {
-        fn get(&mut self, now: Instant) -> Arc<String> {
-            let render = |_| {
-                self.rendered += 1;
-                Ok(self.rendered.to_string())
-            };
-            self.bodies.get(now, render).unwrap()
-        }
-    }
-
-    #[test]
-    fn all_clients_of_a_second_share_one_rendering() {
-        let (start, mut numbered) = (Instant::now(), Numbered::default());
-        let first = numbered.get(start);
-        let second = numbered.get(start + Duration::from_millis(999));
-        assert!(Arc::ptr_eq(&first, &second));
-        drop((first, second));
-        assert_eq!(*numbered.get(start + FRESH), "2");
-        assert_eq!(numbered.rendered, 2);
-    }
-
-    #[test]
-    fn slow_readers_keep_at_most_two_renderings_in_memory() {
-        let (start, mut numbered) = (Instant::now(), Numbered::default());
-        let slow = numbered.get(start);
-        let also_slow = numbered.get(start + FRESH);
-        for second in 2..100 {
-            assert!(Arc::ptr_eq(&also_slow, &numbered.get(start + FRESH * second)));
-        }
-        drop(slow);
-        assert_eq!(*numbered.get(start + FRESH * 100), "3");
-        drop(also_slow);
-        assert_eq!(*numbered.get(start + FRESH * 101), "4");
-    }
-
-    #[test]
-    fn a_rendering_that_failed_is_tried_again() {
-        let (now, mut numbered) = (Instant::now(), Numbered::default());
-        assert_eq!(numbered.bodies.get(now, |_| Err(fmt::Error)), Err(fmt::Error));
-        assert_eq!(*numbered.get(now), "1");
     }
 }

@@ -5,7 +5,7 @@
 //!   Store ──► leases (granted by a supplier's thread) ──► Lease           (when an SA asks)
 //!   worker ──► windows and usages (saved while they change, and at the end) ──► Store
 //!   control socket ──► sa_control ──► changes of SAs ──► worker                     (at run time)
-//!   control socket, metrics ──► reports ──► InstalledTunnels, counters              (read only)
+//!   control socket, metrics, dashboard ──► reports ──► InstalledTunnels, counters   (read only)
 //! ```
 //!
 //! The program passes in ports, engines and the host's routing table. All of this runs on control threads;
@@ -16,9 +16,11 @@ pub mod api;
 pub mod assemble;
 mod audit_log;
 mod balance;
+mod bodies;
 mod checked_sas;
 mod clients;
 pub mod daemon;
+pub mod dashboard;
 mod ending;
 mod ephemeral_keys;
 mod event_log;

@@ -9,11 +9,9 @@
 //!                                                     (now, or when the peer does)
 //! ```
 //!
-//! Such an SA lasts until it is deleted or replaced, its tunnel changes in a reload, or the gateway ends. The
-//! configuration knows nothing of it: after a restart the tunnel has the SAs of its configuration again.
-//!
-//! Changes, reloads and the ends of overlaps take turns. None waits for the store while a worker's packets
-//! do.
+//! Such an SA lasts until it is deleted or replaced, its tunnel changes in a reload, or the gateway ends: the
+//! configuration knows nothing of it. Changes, reloads and the ends of overlaps take turns. None waits for
+//! the store while a worker's packets do.
 
 use super::api::Shared;
 use super::checked_sas::{Checked, FirstNumbers};

@@ -5,8 +5,8 @@ use crate::engine::GpuEngine;
 use std::time::Duration;
 use testudo_crypto::{Capability, Direction, Engine, EngineError, Job, KeyId, KeyMaterial, Profile, Suite};
 
-/// How long the first job of a batch may wait for its end, if other devices could do it: less than the gateway
-/// gives the whole engine in need (62.5 ms).
+/// How long the first job of a batch may wait for its end, if other devices could do it: less than the
+/// gateway gives the whole engine in need (62.5 ms).
 pub(crate) const PATIENCE: Duration = Duration::from_millis(50);
 
 /// One engine over several devices. Each has every key, under the same id in each: they see the same keys

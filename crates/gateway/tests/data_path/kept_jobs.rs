@@ -129,8 +129,8 @@ fn a_tunnel_continues_past_kept_jobs_and_others_never_stop() {
     assert_eq!(ends.engine.in_flight(), kept);
 }
 
-/// Of numbers that workers share, an SA's are free for others once its own packets are with the port, whatever
-/// an engine has of other SAs.
+/// Of numbers that workers share, an SA's are free for others once its own packets are with the port,
+/// whatever an engine has of other SAs.
 #[test]
 fn kept_jobs_of_one_tunnel_do_not_use_up_the_peer_window_of_another() {
     let mut ends = Ends::new(LateConfig { kept_per_million: 1_000_000, ..LateConfig::reliable(7) });

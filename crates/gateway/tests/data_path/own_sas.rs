@@ -177,7 +177,7 @@ fn numbers_and_limits_of_an_sa_change_at_its_worker() {
     assert_eq!(sent(&mut all[1]).map(|(spi, _)| spi), Some(spi(0)), "the fallback once its own has stopped");
 }
 
-/// Errors come to one worker, whoever has sent what they quote.
+/// Errors come to one worker, whichever has sent what they quote.
 #[test]
 fn the_worker_that_is_told_of_a_narrow_path_believes_it_of_all_sas() {
     for sender in 0..3 {
