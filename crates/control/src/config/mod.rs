@@ -225,8 +225,7 @@ fn read_document(
     let pairs: Vec<tunnel::Pair> = sections.into_iter().filter_map(tunnel).collect();
     let is_complete = pairs.len() == count;
     let tunnels = with_ah(pairs);
-    facts.keys.append(&mut facts.keys_of_ah);
-    facts.keys.append(&mut facts.keys_of_workers);
+    order_keys(facts);
     let by_name = facts.tunnels_by_name();
     let sections = root.tables(walker, "policy", MAX_POLICIES);
     let policies = sections.into_iter().filter_map(|s| policy::read_policy(s, walker, &by_name, facts));
@@ -250,8 +249,7 @@ fn read_document(
     if protected.routes && protected.has_tun() {
         facts.check_routes(walker, &unprotected.value);
     }
-    let ipv6 =
-        policies.iter().any(|p| matches!(p.action, Action::Protect { .. }) && mentions_ipv6(&p.selectors));
+    let ipv6 = protect_ipv6(&policies);
     let link = Link { port: &unprotected, tunnels: &tunnels };
     let interfaces = interface::complete(interfaces, walker, &link, protected.name(), ike.is_some());
     let protected = protected.complete(walker, &link, ike.is_some(), ipv6);
@@ -270,6 +268,17 @@ fn read_document(
         policies,
         tunnels,
     })
+}
+
+/// Keys in the order of the SAs: those of AH's tunnels and of workers come after all others.
+fn order_keys(facts: &mut Facts) {
+    facts.keys.append(&mut facts.keys_of_ah);
+    facts.keys.append(&mut facts.keys_of_workers);
+}
+
+/// Whether packets of IPv6 are protected.
+fn protect_ipv6(policies: &[Policy]) -> bool {
+    policies.iter().any(|p| matches!(p.action, Action::Protect { .. }) && mentions_ipv6(&p.selectors))
 }
 
 /// Policies in their order, numbered from 1 on.
