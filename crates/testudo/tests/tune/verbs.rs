@@ -91,7 +91,7 @@ fn shares(site: &mut Site) -> TestResult {
     site.here.run(&["ip", "link", "delete", "lan"])?;
     let last = site.rows(&["undo", "lan"], 0)?;
     assert_eq!(last["net.ipv4.tcp_rmem"]["outcome"], "restored");
-    assert!(!last.contains_key("mtu"), "it has gone with the device");
+    assert_eq!(last["mtu"]["outcome"], "gone", "with the device");
     crate::site::same(&before, &site.everything()?, "after both undos")?;
     Ok(())
 }
