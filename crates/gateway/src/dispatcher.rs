@@ -54,6 +54,8 @@ pub(crate) struct Dispatcher {
     crowd: usize,
     /// So many buffers an engine with bins may have.
     half: usize,
+    /// So many jobs may end late.
+    late: usize,
     /// Jobs that are queued for each engine; empty between calls.
     queues: Vec<Vec<Job>>,
     polled: Vec<Job>,
@@ -72,16 +74,21 @@ impl Dispatcher {
     pub(crate) fn new(engines: Vec<Box<dyn Engine>>, buffers: usize) -> Self {
         let placement = Placement::new(engines);
         let queues = (0..placement.len()).map(|_| Vec::new()).collect();
+        let mut lanes = Lanes::new(buffers);
+        // Of engines that end jobs late, each buffer may wait for its turn, or be released at once.
+        let late = if placement.all_synchronous() { 0 } else { buffers };
+        lanes.reserve(late);
         let scheduled = (0..placement.len()).map(|_| SharedScheduled::default()).collect();
         let mut dispatcher = Self {
             placement,
             in_flight: InFlight::default(),
-            lanes: Lanes::new(buffers),
+            lanes,
+            late,
             withdrawals: Vec::new(),
             crowd: buffers - buffers / 4,
             half: buffers / 2,
             queues,
-            polled: Vec::with_capacity(POLL_MAX),
+            polled: Vec::with_capacity(late.min(POLL_MAX)),
             arranger: Arranger::default(),
             suites: SuiteRanks::default(),
             prefers_bursts: false,
@@ -90,6 +97,11 @@ impl Dispatcher {
         };
         dispatcher.set_scheduler(&SchedulerSettings::default());
         dispatcher
+    }
+
+    /// How many jobs may be released at a time that were not submitted then.
+    pub(crate) fn most_released(&self) -> usize {
+        self.late
     }
 
     pub(crate) fn set_formation(&mut self, formation: Formation) {

@@ -101,6 +101,11 @@ impl Lanes {
         Self { table: Table::default(), rings: Rings::new(buffers), strays: HashMap::new() }
     }
 
+    /// Takes memory now for so many jobs that have ended and wait for earlier ones.
+    pub(crate) fn reserve(&mut self, jobs: usize) {
+        self.rings.reserve(jobs);
+    }
+
     pub(crate) fn insert(&mut self, direction: Direction, lane: Lane) {
         let (lanes, slot) = (self.table.of_direction_mut(direction), lane.sa.slot());
         if lanes.len() <= slot {

@@ -166,6 +166,12 @@ impl Rings {
         Self { rings: Vec::new(), unused: Vec::new(), room: 0, room_max, parking: Parking::default() }
     }
 
+    /// Takes memory now for so many jobs that have ended and wait for earlier ones.
+    pub(crate) fn reserve(&mut self, jobs: usize) {
+        self.parking.jobs.reserve(jobs);
+        self.parking.free.reserve(jobs);
+    }
+
     #[inline]
     fn ring(&mut self, RingIndex(index): RingIndex) -> Option<&mut Ring> {
         self.rings.get_mut(index as usize)
@@ -187,6 +193,8 @@ impl Rings {
         }
         let index = u32::try_from(self.rings.len()).unwrap_or(u32::MAX);
         self.rings.push(Ring { direction, sa, first, slots: VecDeque::new() });
+        // For when it ends, which is with a packet.
+        self.unused.reserve(self.rings.len());
         RingIndex(index)
     }
 

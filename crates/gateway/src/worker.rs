@@ -98,6 +98,7 @@ impl Worker {
             protected.expect_marked();
             unprotected.expect_marked();
         }
+        let released = Vec::with_capacity(dispatcher.most_released());
         let worker = Self {
             protected,
             unprotected,
@@ -107,7 +108,7 @@ impl Worker {
             counters,
             batch: Batch::new(),
             prepared: Prepared::default(),
-            released: Vec::new(),
+            released,
             outbound_clock: StageClock::default(),
             inbound_clock: StageClock::default(),
             draining: false,
