@@ -38,7 +38,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const REFUSAL_PATIENCE: Duration = Duration::from_secs(1);
 /// How long a body is served before a new one is rendered.
 const FRESH: Duration = Duration::from_secs(1);
-/// Scrapers ask for the gateway by whatever name they know it.
+/// Scrapers ask for the gateway by any name that they know.
 const SITE: Site = Site { paths: &["/metrics"], elsewhere: "the page here is /metrics", hosts: Hosts::Any };
 /// Its content type.
 const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";

@@ -263,3 +263,22 @@ fn bind(processor: usize) {
         );
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use testudo_crypto::Direction;
+    use testudo_packet::Buffer;
+
+    #[test]
+    fn a_chain_in_hand_is_cleared_in_all_of_its_buffers() {
+        let mut chain = Buffer::copied(&[1; 40], 0, 128);
+        chain.link(Buffer::copied(&[2; 30], 0, 128)).unwrap();
+        chain.link(Buffer::copied(&[3; 20], 0, 128)).unwrap();
+        let mut job = Job::new(chain, Direction::Open, 0);
+        spoil(&mut job);
+        let segments: Vec<_> = job.buffer.segments().map(|segment| segment.bytes().to_vec()).collect();
+        assert_eq!(segments, [vec![0; 40], vec![0; 30], vec![0; 20]]);
+        assert_eq!((job.status, job.text_start), (JobStatus::Fault, u32::MAX));
+    }
+}

@@ -163,7 +163,7 @@ impl<C> WorkerSide<C> {
         is_empty
     }
 
-    /// Whether the helper is gone, for whatever reason.
+    /// Whether the helper is gone, for any reason.
     pub(crate) fn is_abandoned(&self) -> bool {
         self.shared.is_abandoned.load(Ordering::Acquire)
     }

@@ -172,13 +172,23 @@ fn few_jobs_are_the_workers_own_and_a_burst_is_divided() {
     assert_eq!(engine.submit(&mut few), 16);
     assert!(few.iter().all(|job| job.status == JobStatus::Done));
     assert_eq!((engine.in_flight(), stage.jobs_of("cores-0")), (0, 0));
-    let mut burst = jobs(key, 0..64);
-    assert_eq!(engine.submit(&mut burst), 64);
-    let mut done = ended(burst);
-    drain(&mut engine, &mut done);
-    assert_eq!(sorted_tickets(&done), (0..64).collect::<Vec<_>>());
-    assert!(done.iter().all(|job| job.status == JobStatus::Done));
-    let shares = [0, 1, 2].map(|n| stage.jobs_of(&format!("cores-{n}")));
+    let each = || [0, 1, 2].map(|n| stage.jobs_of(&format!("cores-{n}")));
+    let mut burst = || {
+        let mut burst = jobs(key, 0..64);
+        assert_eq!(engine.submit(&mut burst), 64);
+        let mut done = ended(burst);
+        drain(&mut engine, &mut done);
+        assert_eq!(sorted_tickets(&done), (0..64).collect::<Vec<_>>());
+        assert!(done.iter().all(|job| job.status == JobStatus::Done));
+    };
+    // A thread that has not begun with the key yet has more to do than others, and gets less.
+    until("a thread gets nothing", || {
+        burst();
+        each().iter().all(|jobs| *jobs > 0)
+    });
+    let before = each();
+    burst();
+    let shares = [0, 1, 2].map(|n| each()[n] - before[n]);
     assert_eq!(shares, [16; 3], "and 16 are the worker's own");
 }
 

@@ -251,6 +251,32 @@ fn what_finds_no_room_goes_to_the_next_engine() {
     ends.a.assert_settled();
 }
 
+/// An engine that stalls with one tunnel's packets leaves half of the pool to all others, whose packets do
+/// not wait for it however long the bound.
+#[test]
+fn a_stalled_engine_has_half_of_the_pool_at_most() {
+    let settings = SchedulerSettings { latency: Duration::from_secs(3600), ..SchedulerSettings::default() };
+    let mut ends = Ends::new(settings, Formation::default());
+    ends.deep.set_busy(true);
+    for id in 0..2500 {
+        ends.send(0, id);
+        if id % 100 == 99 {
+            ends.turn(NO_TIME);
+        }
+    }
+    assert_eq!(ends.scheduled().no_room, 2500 - 2048);
+    for id in 0..1000 {
+        ends.send(1, id);
+        ends.turn(NO_TIME);
+    }
+    let [first, second, _] = ends.delivered();
+    assert!(first.is_empty() && second.into_iter().eq(0..1000));
+    ends.deep.set_busy(false);
+    (0..60).for_each(|_| ends.turn(NO_TIME));
+    assert!(ends.delivered()[0].iter().copied().eq(0..2500));
+    ends.a.assert_settled();
+}
+
 /// What an engine does not take of a chunk goes to the next one.
 #[test]
 fn what_the_engine_refuses_goes_to_the_next_one() {

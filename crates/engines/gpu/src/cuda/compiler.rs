@@ -114,8 +114,7 @@ impl Compiler {
             check("a question for architectures", (functions.count_architectures)(&raw mut count))?;
         }
         let count = usize::try_from(count.clamp(0, MOST_ARCHITECTURES)).unwrap_or(0);
-        // One more, should the count be of what comes next.
-        let mut found: Vec<c_int> = vec![0; count + 1];
+        let mut found: Vec<c_int> = vec![0; count.max(1)];
         // SAFETY: there is room for as many as it has just said that there are.
         check("a question for architectures", unsafe { (functions.architectures)(found.as_mut_ptr()) })?;
         let mut architectures: Vec<_> =

@@ -291,7 +291,7 @@ fn a_key_that_takes_the_place_of_another_keeps_their_packets_apart() {
     }
 }
 
-/// Memory goes when nothing is copied to it any more, whatever is under way when the engine ends.
+/// An engine that ends gives memory back when nothing is copied to it any more.
 #[test]
 fn an_engine_that_ends_waits_for_what_is_under_way() {
     for seed in 1..=5 {
