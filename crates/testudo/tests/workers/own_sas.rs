@@ -64,8 +64,8 @@ fn each_was_used(a: &Gateway, b: &Gateway) -> TestResult {
     };
     ensure(of_all > 500 && own > 500, || format!("{of_b:?}"))?;
     for gateway in [a, b] {
-        // Raw sockets give A copies of what comes while its workers change. At B a duplicate would be a number
-        // that was used twice.
+        // Raw sockets give A copies of what comes while its workers change. At B a duplicate would be a
+        // number that was used twice.
         ensure(std::ptr::eq(gateway, a) || gateway.dropped("replay_duplicate")? == 0, || gateway.log())?;
         for reason in ["replay_too_old", "authentication_failed", "sequence_not_leased"] {
             ensure(gateway.dropped(reason)? == 0, || format!("{reason}: {}", gateway.log()))?;
