@@ -155,10 +155,13 @@ fn inactivity(network: &mut Network) -> TestResult {
     stop_programs(network)
 }
 
+const DEAF: &str = "add chain inet deaf in { type filter hook input priority 0; }";
+
 /// RFC 7296 2.4: B falls silent, and comes back without anything. A finds out both by itself.
 fn host_killed(network: &mut Network) -> TestResult {
     let connection = Connection {
-        ike_of: ["dpd_delay = 1s".to_owned(), String::new()],
+        // It asks for as long as B is not there.
+        ike_of: ["dpd_delay = 1s\n keyingtries = 0".to_owned(), String::new()],
         child: "dpd_action = restart".to_owned(),
         ..Connection::default()
     };
@@ -175,8 +178,13 @@ fn host_killed(network: &mut Network) -> TestResult {
     let left = network.a.program().process.ask_json(&["sa", "list"])?;
     ensure(left.as_array().is_some_and(Vec::is_empty), || format!("SAs with a dead peer: {left:#}"))?;
     network.b.start_program()?;
+    // A daemon that has no connection yet refuses, and A would not ask again.
+    for words in ["add table inet deaf", DEAF, "add rule inet deaf in udp dport { 500, 4500 } drop"] {
+        network.b.namespace.run(&["nft", words])?;
+    }
     let b = Charon::start(&network.b, settings)?;
     b.load(&connection.of_b())?;
+    network.b.namespace.run(&["nft", "delete table inet deaf"])?;
     let is_new = |spis: &[u32; 2]| *spis != before;
     a.until("for A to negotiate again", |sas| {
         sas.iter().find_map(|sa| only_child(std::slice::from_ref(sa)).filter(is_new))
