@@ -20,7 +20,7 @@ use crate::lifetime::{Lifetime, Moment};
 use crate::mtu_probe::Prober;
 use crate::numbers::{MIN_WINDOW, NumberSource, ReleaseRing, Reordering, ReplayWindow, SharedWindow};
 use crate::path_mtu::{PathMtu, SaName};
-use crate::sa::{MAX_SAS_OF_WORKER, MAX_TUNNEL_SAS, Member, Members, Takeover, Tunnel};
+use crate::sa::{MAX_SAS_OF_WORKER, MAX_TUNNEL_SAS, Member, Members, OneWorker, Takeover, Tunnel};
 use crate::slots::SaRef;
 use crate::spd::TunnelIndex;
 use crate::spi_table::SpiTable;
@@ -170,8 +170,8 @@ impl Ipsec {
             prober: parameters.rules.mtu_probe.as_deref().map(|probe| Box::new(Prober::new(probe, now))),
             parameters,
             // A tunnel has one each way for most of its time.
-            outbound: Members::with_capacity(2),
-            inbound: Members::with_capacity(2),
+            outbound: Members::with_capacity(1),
+            inbound: Members::with_capacity(1),
             in_use: None,
             own_in_use: None,
             takeovers: Vec::new(),
@@ -306,7 +306,7 @@ impl Ipsec {
         let used = of_vpe.map(|windows| windows.used()).or_else(|| shared.as_ref().map(|w| w.used()));
         let added = inbound_sa(index, tunnel, parameters, window, used, Arc::clone(&counters), now);
         let sa = self.inbound.insert(added).ok_or(InstallError::TableFull { tunnel: name })?;
-        tunnel.inbound.push(Member { spi, sa, suite, worker: None, seen: None });
+        tunnel.inbound.push(Member { spi, sa, suite, of_one: None });
         if protocol == IpsecProtocol::Vpe {
             let (p, size) = (&tunnel.parameters, parameters.replay_window);
             let VpeRules { windows_max, sender, .. } = p.rules.of_vpe();
@@ -379,7 +379,8 @@ impl Ipsec {
         let added = added.ok_or_else(|| InstallError::TooManyWorkers { tunnel: name() })?;
         let sa = self.outbound.insert(added).ok_or_else(|| InstallError::TableFull { tunnel: name() })?;
         counters.set_learned_mtu(tunnel.path_mtu.learned());
-        tunnel.outbound.push(Member { spi, sa, suite, worker: of_worker, seen });
+        let of_one = of_worker.map(|worker| Box::new(OneWorker { worker, seen }));
+        tunnel.outbound.push(Member { spi, sa, suite, of_one });
         if is_shared {
             self.sharing.begin();
         }
@@ -391,7 +392,7 @@ impl Ipsec {
     /// one that another worker alone sends through, nothing changes here.
     pub fn use_outbound(&mut self, index: TunnelIndex, sa: SaRef) -> bool {
         let member = self.tunnel(index).and_then(|tunnel| tunnel.outbound_member(sa));
-        let Some(worker) = member.map(|member| member.worker) else { return false };
+        let Some(worker) = member.map(Member::worker) else { return false };
         self.put_in_use(index, worker, Some(sa));
         self.forget_takeovers(index, |takeover| takeover.worker == worker);
         true
@@ -435,7 +436,7 @@ impl Ipsec {
         let has_stopped =
             |sa| self.outbound.get(sa).is_none_or(|sa| sa.counters.state() != SaState::Installed);
         if has_stopped(own) && !tunnel.in_use.is_none_or(has_stopped) {
-            let worker = tunnel.outbound_member(own).and_then(|member| member.worker);
+            let worker = tunnel.outbound_member(own).and_then(Member::worker);
             self.put_in_use(index, worker, None);
         }
     }
@@ -462,7 +463,7 @@ impl Ipsec {
         if !tunnel.inbound.iter().any(|member| member.sa == inbound) {
             return false;
         }
-        let worker = member.worker;
+        let worker = member.worker();
         // Of another worker's SA, too: the packet may come here, and that worker hears of it.
         tunnel.takeovers.retain(|takeover| takeover.worker != worker);
         tunnel.takeovers.push(Takeover { inbound, outbound, worker });
@@ -514,7 +515,8 @@ impl Ipsec {
     /// SA with this SPI.
     pub fn remove_outbound(&mut self, index: TunnelIndex, spi: u32) -> Option<SaRef> {
         let tunnel = self.tunnels.get_mut(index.0 as usize)?.as_mut()?;
-        let Member { sa, worker, .. } = take_member(&mut tunnel.outbound, spi)?;
+        let member = take_member(&mut tunnel.outbound, spi)?;
+        let (sa, worker) = (member.sa, member.worker());
         let name = SaName::of(tunnel.parameters.protocol, &tunnel.parameters.endpoints, spi);
         self.names.remove(index, name);
         self.forget_takeovers(index, |takeover| takeover.outbound == sa);
@@ -535,7 +537,7 @@ impl Ipsec {
         let tunnel = self.tunnel(index)?;
         let is_alive =
             |sa: &SaRef| self.outbound.get(*sa).is_some_and(|sa| sa.counters.state() == SaState::Installed);
-        let of_worker = tunnel.outbound.iter().rev().filter(|member| member.worker == worker);
+        let of_worker = tunnel.outbound.iter().rev().filter(|member| member.worker() == worker);
         let mut alive = of_worker.map(|member| member.sa).filter(is_alive);
         let newest = alive.next()?;
         if tunnel.waits_for_peer(newest) { alive.next().or(Some(newest)) } else { Some(newest) }
@@ -587,7 +589,7 @@ impl Ipsec {
     /// The only worker that sends through an SA towards a tunnel's peer; `None` if all do.
     #[must_use]
     pub fn worker_of(&self, index: TunnelIndex, spi: u32) -> Option<SaWorker> {
-        self.tunnel(index)?.outbound.iter().find(|member| member.spi == spi)?.worker
+        self.tunnel(index)?.outbound.iter().find(|member| member.spi == spi)?.worker()
     }
 
     /// SPIs of a protocol (RFC 4301 4.1).

@@ -30,7 +30,7 @@ use crate::event::{Event, EventKind};
 use crate::gradual_map::GradualMap;
 use crate::lifetime::Moment;
 use crate::mss_clamp;
-use crate::sa::{Member, Tunnel, low_32};
+use crate::sa::{Tunnel, low_32};
 use crate::spd::TunnelIndex;
 use crate::tunnel::{Encapsulation, Endpoints};
 use std::net::IpAddr;
@@ -434,8 +434,8 @@ impl Ipsec {
     fn recent_of(&self, index: TunnelIndex, spi: u32) -> Option<Range<u64>> {
         let tunnel = self.tunnel(index)?;
         let member = tunnel.outbound.iter().find(|member| member.spi == spi)?;
-        if member.worker.is_some_and(|worker| !worker.is_here) {
-            return member.seen.as_ref().map(|seen| seen.recent());
+        if let Some(one) = member.of_one.as_ref().filter(|one| !one.worker.is_here) {
+            return one.seen.as_ref().map(|seen| seen.recent());
         }
         let next = self.outbound.get(member.sa)?.sequence.next();
         if self.outbound_in_use(index) == Some(member.sa) {
@@ -448,11 +448,11 @@ impl Ipsec {
     /// Lets other workers see which numbers this one has sent lately through SAs of its own.
     pub(crate) fn show_recent(&self, index: TunnelIndex) {
         let Some(tunnel) = self.tunnel(index) else { return };
-        let here = |member: &&Member| member.worker.is_some_and(|worker| worker.is_here);
-        for member in tunnel.outbound.iter().filter(here) {
+        for member in &tunnel.outbound {
+            let Some(one) = member.of_one.as_ref().filter(|one| one.worker.is_here) else { continue };
             let is_in_use = tunnel.own_in_use == Some(member.sa);
             let first = is_in_use.then(|| tunnel.path_mtu.first_recent());
-            member.seen.iter().for_each(|seen| seen.show(first));
+            one.seen.iter().for_each(|seen| seen.show(first));
         }
     }
 

@@ -246,9 +246,23 @@ pub(crate) struct Member {
     pub(crate) spi: u32,
     pub(crate) sa: SaRef,
     pub(crate) suite: Suite,
-    /// The only worker that sends through it; `None` for all, and from the peer.
-    pub(crate) worker: Option<SaWorker>,
-    /// Of such a one: which numbers that worker has sent lately.
+    /// Where one worker alone sends through it; `None` for all, and from the peer. Few tunnels have such SAs,
+    /// and all have members.
+    pub(crate) of_one: Option<Box<OneWorker>>,
+}
+
+impl Member {
+    /// The only worker that sends through it.
+    pub(crate) fn worker(&self) -> Option<SaWorker> {
+        self.of_one.as_ref().map(|one| one.worker)
+    }
+}
+
+/// Who sends alone through an SA.
+#[derive(Debug)]
+pub(crate) struct OneWorker {
+    pub(crate) worker: SaWorker,
+    /// Which numbers that worker has sent lately.
     pub(crate) seen: Option<Arc<SeenNumbers>>,
 }
 

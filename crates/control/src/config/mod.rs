@@ -24,6 +24,7 @@ mod group;
 mod ike;
 mod interface;
 mod known_answer;
+mod limits;
 mod load;
 mod loops;
 mod mask;
@@ -62,6 +63,7 @@ pub use engine::{Cores, Cryptodev, Gpu, GpuApi};
 pub use error::{ConfigError, ConfigErrors, Excerpt, MAX_ERRORS};
 pub use gateway::ENGINES;
 pub use interface::MAX_INTERFACES;
+pub use limits::{lifetime_of, limits_of};
 pub use load::{KnownAnswers, Loaded, TunnelKeys};
 pub use messages::message;
 pub use model::{

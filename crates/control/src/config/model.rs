@@ -297,8 +297,8 @@ pub struct Tunnel {
     /// SAs of one worker each, beside these two (RFC 9611): a worker without uses `outbound`.
     pub worker_sas: Vec<WorkerSas>,
     /// When its keys wear out, over restarts; the same for each direction. Soft is below hard where both are
-    /// given.
-    pub lifetime: Lifetime,
+    /// given. `None` if they do not, as most that key exchanges negotiate: [`lifetime`](Self::lifetime).
+    pub limits: Option<Box<Lifetime>>,
     /// Known answers; for `replay` only.
     pub known_answer: Option<Box<KnownAnswer>>,
 }
@@ -421,7 +421,7 @@ impl Configuration {
         }
         let accepts_replays = |t: &Tunnel| t.replay_window == 0;
         warn(&accepts_replays, "replay_window = 0: packets that somebody recorded are accepted again");
-        let lasts_for_ever = |t: &Tunnel| t.lifetime.hard == Limits::default();
+        let lasts_for_ever = |t: &Tunnel| t.lifetime().hard == Limits::default();
         warn(&lasts_for_ever, "no hard lifetime: its keys are good until somebody changes them");
         let cuts_after = |t: &Tunnel| {
             t.mode == Mode::Tunnel && t.fragmentation == Fragmentation::After && t.covers.is_none()
@@ -542,6 +542,7 @@ impl Tunnel {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::limits_of;
     use crate::config::tests::MINIMAL;
 
     /// RFC 4303: 1500 - 20 (IPv4) - 8 (ESP) - 8 (IV) - 16 (ICV) = 1448, a multiple of 4; the trailer takes 2
@@ -592,10 +593,16 @@ mod tests {
         assert!(warning(1500, Some(1492)).ends_with("will not leave; set `mtu` to 1492 or less"));
     }
 
+    fn limit(configuration: &mut Configuration, change: impl FnOnce(&mut Lifetime)) {
+        let mut lifetime = configuration.tunnels[0].lifetime();
+        change(&mut lifetime);
+        configuration.tunnels[0].limits = limits_of(lifetime);
+    }
+
     #[test]
     fn who_configures_no_encryption_is_told_in_one_line() {
         let mut configuration = Configuration::parse(MINIMAL, "t.toml").unwrap();
-        configuration.tunnels[0].lifetime.hard.packets = Some(1 << 40);
+        limit(&mut configuration, |lifetime| lifetime.hard.packets = Some(1 << 40));
         assert!(configuration.warnings().is_empty());
         configuration.tunnels[0].suite = Suite::NULL_SHA1;
         let name = configuration.tunnels[0].name.clone();
@@ -608,7 +615,7 @@ mod tests {
     #[test]
     fn who_configures_a_legacy_suite_is_told_what_rfc_8221_says() {
         let mut configuration = Configuration::parse(MINIMAL, "t.toml").unwrap();
-        configuration.tunnels[0].lifetime.hard.packets = Some(1 << 40);
+        limit(&mut configuration, |lifetime| lifetime.hard.packets = Some(1 << 40));
         let name = configuration.tunnels[0].name.clone();
         for (suite, said) in
             [("3des-sha1", "SHOULD NOT to 3des"), ("des-md5", "MUST NOT to des and MUST NOT to md5")]
@@ -623,7 +630,7 @@ mod tests {
     #[test]
     fn keys_that_nothing_ends_and_nonces_that_are_numbers_are_told() {
         let mut configuration = Configuration::parse(MINIMAL, "t.toml").unwrap();
-        configuration.tunnels[0].lifetime.soft.packets = Some(5);
+        limit(&mut configuration, |lifetime| lifetime.soft.packets = Some(5));
         let warnings = configuration.warnings();
         assert!(warnings.len() == 1 && warnings[0].contains("no hard lifetime"), "{warnings:?}");
         assert!(nonce_warning(NonceRule::Counter).is_some_and(|text| text.contains("state file")));

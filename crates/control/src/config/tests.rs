@@ -135,7 +135,7 @@ fn defaults_are_filled_in_and_paths_start_at_the_files_folder() {
     let tunnel = &configuration.tunnels[0];
     assert_eq!((tunnel.esn, tunnel.replay_window, tunnel.dscp), (true, 4096, Dscp::Copy));
     assert_eq!((tunnel.encapsulation, tunnel.keepalive), (Encapsulation::Esp, None));
-    assert_eq!((tunnel.lifetime, &tunnel.known_answer), (Lifetime::default(), &None));
+    assert_eq!((tunnel.lifetime(), &tunnel.known_answer), (Lifetime::default(), &None));
     assert_eq!(tunnel.outbound.key, KeySource::File("/etc/testudo/out.key".into()));
     let selector = &tunnel.selectors[0][0];
     assert_eq!((selector.protocol, selector.local_ports), (Protocol::Any, PortRange::ANY));
@@ -158,8 +158,8 @@ known_answer = { next_sequence_number = 7, iv_seed = 0xffff_ffff_ffff_ffff, inbo
     let udp = Encapsulation::EspInUdp { local_port: 4501, remote_port: 4502 };
     assert_eq!((tunnel.encapsulation, tunnel.esn, tunnel.dscp), (udp, false, Dscp::Fixed(46)));
     assert_eq!(tunnel.keepalive, None);
-    assert_eq!(tunnel.lifetime.hard.bytes, Some(10 << 30));
-    assert_eq!(tunnel.lifetime.soft.time, Some(Duration::from_secs(25_200)));
+    assert_eq!(tunnel.lifetime().hard.bytes, Some(10 << 30));
+    assert_eq!(tunnel.lifetime().soft.time, Some(Duration::from_secs(25_200)));
     let received = Some(Received { highest: 10, window: Some([0x05, 0x02].into()) });
     let known_answer = KnownAnswer { next_sequence_number: 7, iv_seed: u64::MAX, received };
     assert_eq!(tunnel.known_answer.as_deref(), Some(&known_answer));

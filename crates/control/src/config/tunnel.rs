@@ -3,6 +3,7 @@
 use super::checks::{Facts, KeyRequest, Traffic};
 use super::gateway::path;
 use super::known_answer::{KNOWN_ANSWER, read_known_answer};
+use super::limits::limits_of;
 use super::model::{Remote, SaSettings, Selectors, Tunnel, legacy_parts};
 use super::quantity;
 use super::selector::{SelectorDraft, read_selector};
@@ -67,7 +68,7 @@ pub(super) fn read_tunnel(
     let ah_suite = read_ah_suite(&mut section, walker, is_pair);
     read_counter_nonce(&mut section, walker, suite.map(Suite::nonce_rule));
     read_legacy(&mut section, walker, &[suite, ah_suite].into_iter().flatten().collect::<Vec<_>>());
-    let lifetime = read_lifetime(&mut section, walker);
+    let limits = limits_of(read_lifetime(&mut section, walker));
     let known_answer = read_known_answer(&mut section, walker, esn, replay_window, facts);
     section.finish(walker);
     facts.note_all(&sas, &worker_sas, is_pair.then_some(ah_suite), (remote, protocol, suite));
@@ -95,7 +96,7 @@ pub(super) fn read_tunnel(
         outbound: sas.outbound.complete()?,
         inbound: sas.inbound.complete()?,
         worker_sas: worker_sas::complete(worker_sas)?,
-        lifetime,
+        limits,
         known_answer: known_answer.map(Box::new),
     };
     if !is_pair {

@@ -183,6 +183,6 @@ pub fn inbound(tunnel: &config::Tunnel, of: &RunningSa, spent: Spent) -> Inbound
 }
 
 fn sa(tunnel: &config::Tunnel, of: &RunningSa, spent: Spent) -> SaParameters {
-    let (suite, esn, lifetime) = (tunnel.suite, tunnel.esn, tunnel.lifetime);
+    let (suite, esn, lifetime) = (tunnel.suite, tunnel.esn, tunnel.lifetime());
     SaParameters { spi: of.spi, suite, esn, lifetime, spent }
 }

@@ -5,7 +5,7 @@ use super::leases::{Leases, Start, check_known};
 use super::negotiated::NegotiatedTunnels;
 use super::policy_book::PolicyBook;
 use super::populated::{PopulatedTunnel, PopulatedTunnels, PopulatingId};
-use super::sas::{KeyState, RunningSa, TunnelSas, limits_of};
+use super::sas::{KeyState, RunningSa, TunnelSas};
 use super::tunnel_indices::TunnelIndices;
 use super::usages::spent;
 use super::windows::{TRANSACTION_WINDOWS, first_ceiling, saved};
@@ -375,7 +375,7 @@ impl Running {
             suite: tunnel.suite,
             esn: tunnel.esn,
             replay_window: tunnel.replay_window,
-            lifetime: tunnel.lifetime,
+            limits: tunnel.limits.clone(),
             outbound: tunnel.outbound.clone(),
             inbound: tunnel.inbound.clone(),
             worker_sas: tunnel.worker_sas.clone(),
@@ -384,7 +384,7 @@ impl Running {
         let is = |sa: &RunningSa, worker, spi, key| {
             (sa.spi, sa.key, sa.suite, sa.esn) == (spi, key, tunnel.suite, tunnel.esn)
                 && sa.worker == worker
-                && (sa.lifetime(), sa.replay_window) == (tunnel.lifetime, tunnel.replay_window)
+                && (sa.lifetime(), sa.replay_window) == (tunnel.lifetime(), tunnel.replay_window)
                 && sa.is_durable()
         };
         let sas = self.sas.lock();
@@ -498,7 +498,7 @@ fn planned_sas(
             suite: tunnel.suite,
             esn: tunnel.esn,
             replay_window: tunnel.replay_window,
-            limits: limits_of(tunnel.lifetime),
+            limits: tunnel.limits.clone(),
             key,
             numbers: numbers_of,
             key_digests,

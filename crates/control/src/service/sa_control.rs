@@ -25,9 +25,9 @@ use super::overlaps::{Leaving, Overlap, Overlaps};
 use super::populated::PopulatedTunnel;
 use super::sa_index::SaIndex;
 use super::sa_request::{SaChoice, SaRequest, Wanted};
-use super::sas::{KeyState, RunningSa, limits_of};
+use super::sas::{KeyState, RunningSa};
 use super::{usages, windows};
-use crate::config::{Loaded, did_you_mean};
+use crate::config::{Loaded, did_you_mean, limits_of};
 use crate::{Fingerprint, KeyDigests, LeaseStore, StoreError, Usage, fingerprint, numbers_of};
 use serde_json::{Value, json};
 use std::fmt;
@@ -253,7 +253,7 @@ impl SaControl {
             let rule = key.suite().nonce_rule();
             check_known(self.store.as_ref(), [(numbers_of(key), rule)]).map_err(in_store)?;
         }
-        let lifetime = wanted.lifetime.unwrap_or(running.tunnel.lifetime);
+        let lifetime = wanted.lifetime.unwrap_or(running.tunnel.lifetime());
         let Wanted { key_state, is_used_at_once, is_waiting_for_peer, .. } = wanted;
         let crate::config::Tunnel { esn, replay_window, .. } = running.tunnel;
         Ok(Checked {

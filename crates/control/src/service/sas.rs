@@ -4,6 +4,7 @@
 //! tunnel has a lock of its own and is shared by all that hold the tunnel, across reloads that leave the
 //! tunnel alone: a change of an SA touches nothing of other tunnels.
 
+use crate::config::lifetime_of;
 use crate::{Fingerprint, KeyDigests, Usage};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use testudo_crypto::{Direction, KeyMaterial, Suite};
@@ -57,7 +58,7 @@ impl RunningSa {
     /// Its limits.
     #[must_use]
     pub fn lifetime(&self) -> Lifetime {
-        self.limits.as_deref().copied().unwrap_or_default()
+        lifetime_of(self.limits.as_deref())
     }
 
     /// Whether it is towards the peer.
@@ -91,12 +92,6 @@ impl RunningSa {
     pub fn is_in_use(&self) -> bool {
         self.added.as_ref().is_some_and(|added| added.counters.is_in_use())
     }
-}
-
-/// Limits as an SA keeps them.
-#[must_use]
-pub fn limits_of(lifetime: Lifetime) -> Option<Box<Lifetime>> {
-    (lifetime != Lifetime::default()).then(|| Box::new(lifetime))
 }
 
 /// The SAs of one tunnel, oldest first.

@@ -166,7 +166,7 @@ impl TemplateKey {
             outbound: nowhere(),
             inbound: nowhere(),
             worker_sas: Vec::new(),
-            lifetime: Lifetime::default(),
+            limits: None,
             known_answer: None,
         }
     }
