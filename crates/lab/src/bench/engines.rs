@@ -1,6 +1,6 @@
 //! The engines that can be measured on this machine.
 
-use testudo_crypto::{Engine, PortableEngine, Suite, self_test};
+use testudo_crypto::{Engine, EngineError, PortableEngine, Suite, self_test};
 use testudo_gateway::Candidate;
 
 use super::case::Case;
@@ -24,7 +24,12 @@ impl Available {
 
     /// A new instance.
     pub(super) fn open(&self) -> Result<Box<dyn Engine>, Wrong> {
-        (self.candidate.open)().map_err(|e| e.to_string())
+        self.opened().map_err(|e| e.to_string())
+    }
+
+    /// The same for who passes the error on.
+    pub(super) fn opened(&self) -> Result<Box<dyn Engine>, EngineError> {
+        (self.candidate.open)()
     }
 
     /// Why the engine cannot do `case`; `None` if it can.

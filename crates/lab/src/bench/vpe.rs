@@ -13,13 +13,14 @@
 //! One worker: `side_by_side` measures; `single`, `experiments` and `qos` say what; `placed` is a port that
 //! puts packets where it is told to, `chain` two gateways with goodput after a round trip. Several: `scaling`
 //! says what; `fleet` has workers and what they share, `threads` runs them, `rings` is the paper's own
-//! parallel ESP, `shared_lines` a model of more cores than there are. `gateways` makes workers, `report` has
-//! rows.
+//! parallel ESP, `handing_over` what the engine `cores` costs, `shared_lines` a model of more cores than
+//! there are. `gateways` makes workers, `report` has rows.
 
 mod chain;
 mod experiments;
 mod fleet;
 mod gateways;
+mod handing_over;
 mod mean;
 mod peer;
 mod placed;

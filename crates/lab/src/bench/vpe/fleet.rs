@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use testudo_crypto::Engine;
+use testudo_engine_cores::{CoresConfig, CoresEngine};
 use testudo_gateway::{Clock, PortPair, SystemClock, Worker};
 use testudo_ipsec::MAX_WINDOW;
 use testudo_packet::Port;
@@ -40,11 +41,18 @@ pub(super) enum Division {
     PerWorker,
     /// The paper's own parallel ESP: one thread numbers, the others encrypt.
     Rings,
+    /// One worker with an SA of ESP, whose packets the engine `cores` encrypts on the other cores, too.
+    Cores,
 }
 
 impl Division {
     pub(super) fn carrier(self) -> Carrier {
         if self == Self::Vpe { Carrier::Vpe } else { Carrier::Esp }
+    }
+
+    /// Whether the gateway has one worker, and all other threads do cryptography for it.
+    pub(super) fn has_one_worker(self) -> bool {
+        matches!(self, Self::Rings | Self::Cores)
     }
 
     /// Threads of so many workers.
@@ -79,17 +87,17 @@ impl Plan {
         match self.division {
             Division::Independent => Tunnel { gateway: number, ..tunnel },
             Division::PerWorker => Tunnel { sa: number, ..tunnel },
-            Division::Vpe | Division::Shared | Division::Rings => tunnel,
+            Division::Vpe | Division::Shared | Division::Rings | Division::Cores => tunnel,
         }
     }
 
     fn is_shared(&self) -> bool {
-        matches!(self.division, Division::Vpe | Division::Shared | Division::Rings)
+        matches!(self.division, Division::Vpe | Division::Shared) || self.division.has_one_worker()
     }
 
     /// How many workers of the gateway's kind there are: where others do the cryptography, one.
     fn gateway_workers(&self) -> usize {
-        if self.division == Division::Rings { 1 } else { self.workers }
+        if self.division.has_one_worker() { 1 } else { self.workers }
     }
 }
 
@@ -148,14 +156,21 @@ impl Fleet {
 
     fn engine(&self, setup: &Setup<'_>) -> Result<Box<dyn Engine>, Wrong> {
         let open = || setup.engines.available[setup.engine].open();
-        if self.plan.division != Division::Rings {
-            return open();
+        // The first processor is that of the thread which numbers.
+        let others = |count| self.processors.iter().copied().cycle().skip(1).take(count).collect::<Vec<_>>();
+        match (self.plan.division, self.plan.workers) {
+            (Division::Rings, count) => {
+                let engines = (0..count).map(|_| open()).collect::<Result<Vec<_>, Wrong>>()?;
+                Ok(Box::new(RingEngine::start(engines, open()?, &others(count))?))
+            }
+            // The worker has a share in the cryptography, and is one of them.
+            (Division::Cores, count @ 2..) => {
+                let config = CoresConfig { processors: others(count - 1), ..CoresConfig::of(count - 1) };
+                let mut make = || Ok(vec![setup.engines.available[setup.engine].opened()?]);
+                Ok(Box::new(CoresEngine::open(&config, &mut make).map_err(|e| e.to_string())?))
+            }
+            _ => open(),
         }
-        // The first processor is the numbering thread's.
-        let others = self.processors.iter().copied().cycle().skip(1).take(self.plan.workers);
-        let others: Vec<usize> = others.collect();
-        let engines = (0..self.plan.workers).map(|_| open()).collect::<Result<Vec<_>, Wrong>>()?;
-        Ok(Box::new(RingEngine::start(engines, open()?, &others)?))
     }
 
     fn add(&mut self, feed: LoopPort, engine: Box<dyn Engine>) {
@@ -271,7 +286,7 @@ impl Fleet {
 /// What each worker of a gateway like this one seals, for the same worker of another one to open.
 fn sealed(setup: &Setup<'_>, plan: Plan, originals: &[Packets]) -> Result<Vec<Packets>, Wrong> {
     // Who encrypts makes no difference.
-    let division = if plan.division == Division::Rings { Division::Independent } else { plan.division };
+    let division = if plan.division.has_one_worker() { Division::Independent } else { plan.division };
     let plan = Plan { division, way: Way::Outbound, workers: originals.len(), ..plan };
     let mut fleet = Fleet {
         plan,

@@ -26,6 +26,8 @@ pub(super) enum Threading {
     ParallelEsp,
     /// The same as to completion, each with an SA of its own under one tunnel (RFC 9611).
     SaPerWorker,
+    /// One does all but cryptography, of which it has a share: the engine `cores`.
+    Cores,
 }
 
 impl Threading {
@@ -36,6 +38,7 @@ impl Threading {
             Self::SharedSa => "shared_sa",
             Self::ParallelEsp => "parallel_esp",
             Self::SaPerWorker => "sa_per_worker",
+            Self::Cores => "cores",
         }
     }
 }

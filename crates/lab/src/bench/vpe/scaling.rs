@@ -9,6 +9,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::fleet::{Division, Fleet, Plan};
+use super::handing_over::HandingOver;
 use super::report::{Outcome, Row, Threading, line, millions, range_millions};
 use super::shared_lines::{Costs, PREDICTED, handover_ns};
 use super::threads::{self, Share};
@@ -27,7 +28,8 @@ use testudo_port_memory::LoopPort;
 /// Lengths of inner packets, in bytes.
 const SIZES: [usize; 2] = [64, 1420];
 /// What is compared with independent gateways.
-const DIVISIONS: [Division; 4] = [Division::Vpe, Division::Shared, Division::PerWorker, Division::Rings];
+const DIVISIONS: [Division; 5] =
+    [Division::Vpe, Division::Shared, Division::PerWorker, Division::Rings, Division::Cores];
 /// Slices of a measurement, at least.
 const SLICES: u32 = 4;
 
@@ -115,7 +117,8 @@ fn take(setup: &Setup<'_>, key: Key, processors: &[usize]) -> Result<Result<Take
     };
     // Rings: as many gateways as there are cores for its threads.
     let linear = if division == Division::Rings { threads.min(processors.len()) } else { workers };
-    let own = threads <= processors.len() && division != Division::Rings;
+    // What other threads do for a worker is not in its time.
+    let own = threads <= processors.len() && !division.has_one_worker();
     let fleet = match Fleet::new(setup, plan(division, workers), processors) {
         Ok(fleet) => fleet,
         Err(reason) => return Ok(Err(reason)),
@@ -238,10 +241,18 @@ pub(super) fn scaling(setup: &mut Setup<'_>) -> Result<Outcome, BenchError> {
         }
         None => None,
     };
+    let handing_over = HandingOver::measure(setup, &processors, setup.options.duration());
+    let case = "scaling, handing jobs over".to_owned();
+    let handing_over = handing_over.map_err(|what| BenchError::Invalid { case, what })?;
     let mut rows: Vec<Row> =
         cells.iter().map(|cell| row(setup, cell, &cells, model.as_ref(), &processors)).collect();
+    let of_cores = rows.iter_mut().filter(|row| row.threading == Threading::Cores && row.workers > 1);
+    for (row, cost) in of_cores.zip(handing_over.iter().cycle()) {
+        let of_job = [cost.direct, cost.handed_over].map(|cycles| json!(cycles));
+        row.more.extend(["direct_cycles_per_job", "handed_over_cycles_per_job"].into_iter().zip(of_job));
+    }
     rows.extend(model.iter().flat_map(predicted_rows));
-    let text = text(setup, &cells, model.as_ref(), &processors);
+    let text = text(setup, &cells, model.as_ref(), &processors) + &cost_in_words(handing_over);
     let picture = Some(draw(setup, &cells, model.as_ref()));
     Ok(Outcome { rows, text, picture })
 }
@@ -252,6 +263,7 @@ fn threading(division: Division) -> Threading {
         Division::Shared => Threading::SharedSa,
         Division::PerWorker => Threading::SaPerWorker,
         Division::Rings => Threading::ParallelEsp,
+        Division::Cores => Threading::Cores,
     }
 }
 
@@ -262,6 +274,7 @@ fn words(division: Division) -> &'static str {
         Division::Shared => "ESP, one SA shared",
         Division::PerWorker => "ESP, an SA for each worker",
         Division::Rings => "ESP, parallel over rings",
+        Division::Cores => "ESP, one SA, engine cores",
     }
 }
 
@@ -359,13 +372,24 @@ fn text(setup: &Setup<'_>, cells: &[Cell], model: Option<&Model>, processors: &[
     format!(
         "scaling: throughput over workers on {} cores, aes128gcm16 ({}), peer_window {}; medians of {} times {} ms in turns\n{table}\
          Of linear: as many independent gateways with an SA of ESP each on the same cores, in the same run (median of ratios).\n\
-         Rings have a thread more than workers; a gateway on each core that they use is linear for them.\n{}",
+         Rings have a thread more than workers; a gateway on each core that they use is linear for them.\n\
+         Engine cores: one worker, which has its share in the cryptography; the other threads do nothing else.\n{}",
         processors.len(),
         setup.engine_name(),
         setup.options.peer_window,
         setup.options.repeat(),
         setup.options.duration,
         prediction(model),
+    )
+}
+
+fn cost_in_words(handing_over: Option<HandingOver>) -> String {
+    let Some(HandingOver { direct, handed_over }) = handing_over else {
+        return "What it costs to hand a job over was not measured; it takes two cores.\n".to_owned();
+    };
+    format!(
+        "A job of the engine cores, without its cryptography: {handed_over:.0} cycles of the worker's by submit and poll,\n\
+         {direct:.0} by a direct call\n"
     )
 }
 

@@ -11,6 +11,8 @@
 //! - **One SA of ESP, opening**: for each burst the window's top, and a word for each 32 numbers that the
 //!   burst is spread over. One worker at a time has the top.
 //! - **Rings**: each job there and back. One thread numbers for all.
+//! - **The engine `cores`**: each job that another core does there and back. One worker does the rest, and
+//!   what cryptography it has time for.
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -102,6 +104,13 @@ impl Costs {
                 let numbering = self.packet_ns - self.cryptography_ns + 2.0 * self.handover_ns;
                 numbering.max((self.cryptography_ns + 2.0 * self.handover_ns) / count)
             }
+            (Division::Cores, _) => {
+                let others = (count - 1.0) / count;
+                let there_and_back = 2.0 * others * self.others(count);
+                // At both ends.
+                let all = self.packet_ns + 2.0 * there_and_back;
+                (self.packet_ns - self.cryptography_ns + there_and_back).max(all / count)
+            }
         };
         // Threads of the rings are one more than those that encrypt.
         let cores = if division == Division::Rings { count + 1.0 } else { count };
@@ -143,7 +152,7 @@ mod tests {
                 for division in [Division::Vpe, Division::PerWorker, Division::Independent] {
                     assert!((COSTS.of_linear(division, way, workers) - 1.0).abs() < 1e-9);
                 }
-                for division in [Division::Shared, Division::Rings] {
+                for division in [Division::Shared, Division::Rings, Division::Cores] {
                     let [fewer, more] = [workers, 2 * workers].map(|n| COSTS.of_linear(division, way, n));
                     assert!(0.0 < more && more <= fewer && fewer < 1.0, "{division:?} {way:?} {workers}");
                 }

@@ -28,7 +28,7 @@ fn rows(words: &str) -> Vec<Value> {
     let rows: Vec<Value> = serde_json::from_str(&printed(&format!("--json {words}"))).unwrap();
     for row in &rows {
         assert!(["esp", "vpe"].contains(&row["encapsulation"].as_str().unwrap()), "{row}");
-        let threadings = ["run_to_completion", "shared_sa", "parallel_esp", "sa_per_worker"];
+        let threadings = ["run_to_completion", "shared_sa", "parallel_esp", "sa_per_worker", "cores"];
         assert!(threadings.contains(&row["threading"].as_str().unwrap()), "{row}");
         assert!(row["workers"].is_u64() && row["inner_bytes"].is_u64(), "{row}");
         assert!(row["packets_per_second"].as_f64().is_none_or(|rate| rate > 0.0), "{row}");
@@ -111,12 +111,13 @@ fn every_division_is_beside_as_many_independent_gateways() {
     let (predicted, measured): (Vec<_>, Vec<_>) = rows
         .iter()
         .partition(|row| row["not_measured"].as_str().is_some_and(|why| why.starts_with("a prediction")));
-    assert_eq!(measured.len(), 2 * 2 * 4 * 2);
+    assert_eq!(measured.len(), 2 * 2 * 5 * 2);
     for (index, row) in measured.iter().enumerate() {
-        let threading = ["run_to_completion", "shared_sa", "sa_per_worker", "parallel_esp"][index / 2 % 4];
+        let threading =
+            ["run_to_completion", "shared_sa", "sa_per_worker", "parallel_esp", "cores"][index / 2 % 5];
         assert_eq!((&row["threading"], &row["workers"]), (&threading.into(), &(1 + index % 2).into()));
-        assert_eq!(row["encapsulation"], if index / 2 % 4 == 0 { "vpe" } else { "esp" });
-        assert_eq!(row["direction"], ["outbound", "inbound"][index / 16]);
+        assert_eq!(row["encapsulation"], if index / 2 % 5 == 0 { "vpe" } else { "esp" });
+        assert_eq!(row["direction"], ["outbound", "inbound"][index / 20]);
         if let Some(reason) = row["not_measured"].as_str() {
             // Where workers cannot share an SA of VPE, the row says so.
             assert!(row["encapsulation"] == "vpe" && row["workers"] == 2 && reason.contains("VPE"), "{row}");
@@ -126,10 +127,14 @@ fn every_division_is_beside_as_many_independent_gateways() {
         assert!(number(row, "of_linear") > 0.0 && number(row, "of_one_worker") > 0.0, "{row}");
         let threads = row["workers"].as_u64().unwrap() + u64::from(threading == "parallel_esp");
         assert_eq!(row["threads"], threads);
+        if threading == "cores" && row["workers"] == 2 && row["cores"] != 1 {
+            assert!(number(row, "direct_cycles_per_job") > 0.0, "{row}");
+            assert!(number(row, "handed_over_cycles_per_job") > 0.0, "{row}");
+        }
         assert_eq!(row["cores_shared"], threads > row["cores"].as_u64().unwrap());
     }
     // Predictions are none of the measured members.
-    assert!(predicted.is_empty() || predicted.len() == 2 * 2 * 4 * 5, "{}", predicted.len());
+    assert!(predicted.is_empty() || predicted.len() == 2 * 2 * 5 * 5, "{}", predicted.len());
     for row in predicted {
         assert!(row["packets_per_second"].is_null() && row["of_linear"].is_null(), "{row}");
         assert!((0.0..=1.000_001).contains(&number(row, "predicted_of_linear")), "{row}");
