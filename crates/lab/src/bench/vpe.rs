@@ -129,6 +129,10 @@ pub struct BenchVpeOptions {
     #[arg(long, value_delimiter = ',', value_name = "N,…", default_value = "1,2", value_parser = clap::value_parser!(u16).range(1..=64))]
     pub workers: Vec<u16>,
 
+    /// Algorithms (scaling); the other experiments are of aes128gcm16
+    #[arg(long, value_name = "SUITE", default_value_t = Suite::AES128GCM16)]
+    pub suite: Suite,
+
     /// The window that the peer has of an SA of ESP that workers share, in packets (scaling)
     #[arg(long, value_name = "N", default_value_t = DEFAULT_PEER_WINDOW, value_parser = clap::value_parser!(u32).range(32..=65_536))]
     pub peer_window: u32,
@@ -207,13 +211,13 @@ impl Setup<'_> {
     }
 
     fn case(&self, carrier: Carrier, way: Way, inner_bytes: usize) -> Case {
-        case(self.engine, carrier, way, inner_bytes)
+        case(self.engine, Suite::AES128GCM16, carrier, way, inner_bytes)
     }
 }
 
-fn case(engine: usize, carrier: Carrier, way: Way, inner_bytes: usize) -> Case {
+fn case(engine: usize, suite: Suite, carrier: Carrier, way: Way, inner_bytes: usize) -> Case {
     Case {
-        suites: Suites::One(Suite::AES128GCM16),
+        suites: Suites::One(suite),
         way,
         size: Size::Bytes(inner_bytes),
         sas: 1,
@@ -241,7 +245,7 @@ fn outcomes(options: &BenchVpeOptions, candidates: Vec<Candidate>) -> Result<Vec
     options.svg.as_deref().map(make_folder).transpose()?;
     let wanted: Vec<String> = options.engine.iter().cloned().collect();
     let engines = Engines::start(candidates, &wanted)?;
-    let engine = choose(&engines, options.engine.as_deref())?;
+    let engine = choose(&engines, options.engine.as_deref(), options.suite)?;
     let silent = options.json || !std::io::stderr().is_terminal();
     let experiments = options.experiments();
     let expected: Duration = experiments.iter().map(|one| experiments::expected(*one, options)).sum();
@@ -271,12 +275,15 @@ fn write(path: &Path, picture: &str) -> Result<(), BenchError> {
     fs::write(path, picture).map_err(|source| BenchError::File { path: path.to_owned(), source })
 }
 
-/// The engine of this name, or the fastest that seals and opens both ESP and VPE.
-fn choose(engines: &Engines, name: Option<&str>) -> Result<usize, BenchError> {
+/// The engine of this name, or the fastest that seals and opens both ESP and VPE, or ESP where VPE lacks the
+/// suite.
+fn choose(engines: &Engines, name: Option<&str>, suite: Suite) -> Result<usize, BenchError> {
     const TRIAL: Duration = Duration::from_millis(20);
     let refusal = |engine: usize| {
-        let both = [Carrier::Esp, Carrier::Vpe].map(|carrier| case(engine, carrier, Way::Outbound, 1420));
-        both.iter().find_map(|case| engines.available.get(engine).and_then(|one| one.refusal(case)))
+        let carriers =
+            [Carrier::Esp, Carrier::Vpe].into_iter().filter(|carrier| carrier.suite(suite).is_some());
+        let mut cases = carriers.map(|carrier| case(engine, suite, carrier, Way::Outbound, 1420));
+        cases.find_map(|case| engines.available.get(engine).and_then(|one| one.refusal(&case)))
     };
     if let Some(name) = name {
         let named = (0..).zip(&engines.available).find(|(_, engine)| engine.name() == name);
@@ -285,11 +292,11 @@ fn choose(engines: &Engines, name: Option<&str>) -> Result<usize, BenchError> {
     }
     let able: Vec<usize> = (0..engines.available.len()).filter(|engine| refusal(*engine).is_none()).collect();
     let speed = |&engine: &usize| {
-        let one = [case(engine, Carrier::Esp, Way::Outbound, 1420)];
+        let one = [case(engine, suite, Carrier::Esp, Way::Outbound, 1420)];
         side_by_side(&one, engines, Effort::Time(TRIAL), None).map_or(0.0, |take| take.rate(0))
     };
     match able[..] {
-        [] => Err(BenchError::Engine("no engine here does aes128gcm16 for ESP and VPE".to_owned())),
+        [] => Err(BenchError::Engine(format!("no engine here does {suite} for ESP and VPE"))),
         [only] => Ok(only),
         _ => {
             let speeds = able.iter().map(|engine| (*engine, speed(engine)));

@@ -13,7 +13,7 @@ use super::Setup;
 use super::gateways::{self, Tunnel, apply, through};
 use super::rings::RingEngine;
 use super::threads::{PATIENCE, Share, Until, run, settle};
-use crate::bench::case::{Carrier, Case, Way};
+use crate::bench::case::{Carrier, Case, Suites, Way};
 use crate::bench::engines::Engines;
 use crate::bench::error::Wrong;
 use crate::bench::judge;
@@ -73,7 +73,8 @@ pub(super) struct Plan {
 
 impl Plan {
     fn case(&self, setup: &Setup<'_>) -> Case {
-        setup.case(self.division.carrier(), self.way, self.inner_bytes)
+        let suites = Suites::One(setup.options.suite);
+        Case { suites, ..setup.case(self.division.carrier(), self.way, self.inner_bytes) }
     }
 
     /// The tunnel of one worker: the same for all that share it.
@@ -119,6 +120,9 @@ impl Fleet {
     /// The gateway with its tunnels, or why there can be none.
     pub(super) fn new(setup: &Setup<'_>, plan: Plan, processors: &[usize]) -> Result<Self, Wrong> {
         let case = plan.case(setup);
+        if let Some(refusal) = setup.engines.available[setup.engine].refusal(&case) {
+            return Err(refusal);
+        }
         let flows = |worker: usize| {
             let number = u8::try_from(worker).unwrap_or(u8::MAX);
             gateways::packets(&case, move |_, packet| packet[WORKER_AT] = number)

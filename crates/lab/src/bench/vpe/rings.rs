@@ -288,7 +288,7 @@ mod tests {
     }
 
     fn tunnel() -> Tunnel {
-        Tunnel::of(crate::bench::vpe::case(0, Carrier::Esp, Way::Outbound, 300))
+        Tunnel::of(crate::bench::vpe::case(0, Suite::AES128GCM16, Carrier::Esp, Way::Outbound, 300))
     }
 
     fn originals() -> (Packets, Vec<Vec<u8>>) {

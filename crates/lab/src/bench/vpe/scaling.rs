@@ -14,7 +14,7 @@ use super::report::{Outcome, Row, Threading, line, millions, range_millions};
 use super::shared_lines::{Costs, PREDICTED, handover_ns};
 use super::threads::{self, Share};
 use super::{Experiment, Setup};
-use crate::bench::case::{Carrier, Case, Way};
+use crate::bench::case::{Carrier, Case, Suites, Way};
 use crate::bench::chart::{self, Extent, Panel};
 use crate::bench::error::{BenchError, Wrong};
 use crate::bench::floor::Recorder;
@@ -174,7 +174,8 @@ struct Alone {
 
 /// Share of a packet's cycles that are the cryptography's.
 fn cryptography(setup: &Setup<'_>, way: Way, inner_bytes: usize, packet_ns: f64) -> Result<f64, Wrong> {
-    let case: Case = setup.case(Carrier::Esp, way, inner_bytes);
+    let suites = Suites::One(setup.options.suite);
+    let case = Case { suites, ..setup.case(Carrier::Esp, way, inner_bytes) };
     let mut engine = setup.engines.available[setup.engine].open()?;
     let originals = load::packets(case.suites, case.size, case.sas).map_err(|e| e.to_string())?;
     let count = originals.len();
@@ -309,6 +310,7 @@ fn row(setup: &Setup<'_>, cell: &Cell, cells: &[Cell], model: Option<&Model>, pr
         ("cores", json!(processors.len())),
         ("cores_shared", json!(is_crowded(cell.key, processors))),
         ("peer_window", json!(setup.options.peer_window)),
+        ("suite", json!(setup.options.suite.to_string())),
         ("engine", json!(setup.engine_name())),
     ];
     row.more.extend(cell.taken.as_ref().err().map(|reason| ("not_measured", json!(reason))));
@@ -370,11 +372,12 @@ fn text(setup: &Setup<'_>, cells: &[Cell], model: Option<&Model>, processors: &[
         ]);
     }
     format!(
-        "scaling: throughput over workers on {} cores, aes128gcm16 ({}), peer_window {}; medians of {} times {} ms in turns\n{table}\
+        "scaling: throughput over workers on {} cores, {} ({}), peer_window {}; medians of {} times {} ms in turns\n{table}\
          Of linear: as many independent gateways with an SA of ESP each on the same cores, in the same run (median of ratios).\n\
          Rings have a thread more than workers; a gateway on each core that they use is linear for them.\n\
          Engine cores: one worker, which has its share in the cryptography; the other threads do nothing else.\n{}",
         processors.len(),
+        setup.options.suite,
         setup.engine_name(),
         setup.options.peer_window,
         setup.options.repeat(),
@@ -439,7 +442,8 @@ fn draw(setup: &Setup<'_>, cells: &[Cell], model: Option<&Model>) -> String {
         Panel {
             title: format!("Testudo: of linear, {}, {inner_bytes} bytes", way.name()),
             subtitle: format!(
-                "aes128gcm16, {}; medians of {}; dashed: predicted by a model, not measured",
+                "{}, {}; medians of {}; dashed: predicted by a model, not measured",
+                setup.options.suite,
                 setup.engine_name(),
                 setup.options.repeat()
             ),

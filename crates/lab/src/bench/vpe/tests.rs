@@ -198,6 +198,18 @@ fn esp_loses_what_is_overtaken_and_vpe_nothing_whatever_its_window() {
     assert!(text.contains("urgent packets come 6,000 packets earlier"), "{text}");
 }
 
+/// VPE has no such suite, and what is left is measured.
+#[test]
+fn a_suite_that_vpe_lacks_is_measured_with_esp() {
+    let rows = rows("--experiment scaling --duration 1 --repeat 1 --workers 1 --suite aes128-sha1");
+    let measured = rows.iter().filter(|row| row.get("suite").is_some());
+    for row in measured {
+        assert_eq!(row["suite"], "aes128-sha1");
+        let refusal = row["not_measured"].as_str().unwrap_or_default();
+        assert_eq!(row["encapsulation"] == "vpe", refusal.contains("no suite of VPE"), "{row}");
+    }
+}
+
 #[test]
 fn an_engine_that_is_not_there_is_refused() {
     let error = measure(&options("--engine none"), Vec::new()).unwrap_err();
