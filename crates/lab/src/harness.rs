@@ -1,4 +1,4 @@
-//! The methods of RFC 2544, and one of paper 004, over any device that can be offered packets.
+//! The methods of RFC 2544, and two of papers 000 and 004, over any device that can be offered packets.
 //!
 //! ```text
 //!   throughput ┐                          ┌ two gateways in memory
@@ -19,24 +19,29 @@
 //! | [`frame_loss`] | 26.3 | the share that is lost from the full rate down in steps of a tenth |
 //! | [`back_to_back`] | 26.4 | the longest burst at the full rate that comes back whole |
 //! | [`overload`] | no | what comes back, and how busy the device is, up to four times what it can do |
+//! | [`efficiency`] | no | processor time and energy at a rate, with pauses as long as no packet is lost |
 
 mod back_to_back;
 mod device;
+mod efficiency;
 #[cfg(test)]
 pub(crate) mod fake;
 mod latency;
 mod loss;
 mod measurement;
+mod meter;
 mod overload;
 mod search;
 #[cfg(test)]
 mod tests;
 
 pub use back_to_back::back_to_back;
-pub use device::{Cores, Device, DeviceError, Length, Load, Trial};
+pub use device::{Activity, Cores, Device, DeviceError, Length, Load, Trial};
+pub use efficiency::{MAX_PAUSE_SHARE, PAUSE_STEPS_US, Step, efficiency};
 pub use latency::{LATENCY_STEPS, latency};
 pub use loss::frame_loss;
 pub use measurement::{LatencyUs, Measurement, Plan, Test, Unconverged};
+pub use meter::{EnergySample, MAX_WATTS, Meter, NotKnown, Power, watts};
 pub use overload::{OVERLOAD_STEPS, overload};
 pub use search::throughput;
 

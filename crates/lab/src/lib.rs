@@ -12,6 +12,7 @@
 //!   demo         `testudo demo`: all of that, once, with a verdict
 //!   generator    packets at an offered rate, with their time of sending in them, and what became of them
 //!   harness      the methods of RFC 2544, over any device
+//!   meters       meters of energy that this machine has
 //!   tandem       the device of `testudo lab`: two gateways in memory
 //!   rfc2544      `testudo lab rfc2544`: throughput, latency, loss and bursts of that device
 //!   overload     `testudo lab overload`: what it does with up to four times what it can
@@ -40,6 +41,7 @@ mod error;
 pub mod gateway;
 pub mod generator;
 pub mod harness;
+pub mod meters;
 pub mod namespaces;
 pub mod network;
 pub mod overload;

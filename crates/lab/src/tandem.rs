@@ -11,11 +11,13 @@
 //! full is lost. Latencies begin where the generator puts a packet into that ring, and end where the second
 //! gateway sends it: they include all queues.
 
+use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use rustix::thread::set_current_timer_slack;
 use testudo_crypto::Suite;
 use testudo_gateway::Candidate;
 use testudo_packet::ticks;
@@ -27,7 +29,7 @@ use crate::generator::{
     Arrivals, FEED_PACKETS, FRAME_EXTRA_BYTES, Feed, MemoryPorts, Sizes, Timer, Traffic, generator_rate,
     memory_ports,
 };
-use crate::harness::{Cores, Device, DeviceError, Load, Trial};
+use crate::harness::{Activity, Cores, Device, DeviceError, Load, Trial};
 
 /// How long the generator is measured alone, and the device is flooded, to know what rates make sense.
 const PROBE: Duration = Duration::from_millis(50);
@@ -68,6 +70,7 @@ pub struct Tandem {
     processors: Vec<usize>,
     running: Option<Running>,
     trials: u16,
+    pause: Duration,
     maxima: Vec<(Sizes, f64)>,
 }
 
@@ -92,6 +95,11 @@ struct Shared {
     all_ticks: AtomicU64,
     /// Time without a processor.
     lost_ns: AtomicU64,
+    /// How long the worker is to sleep after a turn without work: told by the generator's thread.
+    pause_ns: AtomicU64,
+    /// How long it slept, and how often.
+    paused_ns: AtomicU64,
+    pauses: AtomicU64,
 }
 
 impl Tandem {
@@ -113,7 +121,17 @@ impl Tandem {
         let cores = Cores { device: last.unwrap_or(0), generator: first.unwrap_or(0) };
         bind(cores.generator);
         let (running, maxima) = (None, Vec::new());
-        Ok(Self { options, engines, engine, cores, processors, running, trials: 0, maxima })
+        Ok(Self {
+            options,
+            engines,
+            engine,
+            cores,
+            processors,
+            running,
+            trials: 0,
+            pause: Duration::ZERO,
+            maxima,
+        })
     }
 
     /// The engine that does the cryptography.
@@ -165,9 +183,13 @@ fn settings(options: &TandemOptions, longest_frame_bytes: usize) -> PairSettings
 
 /// The worker's thread.
 fn serve(mut pair: GatewayPair, shared: &Shared, is_shared: bool) {
+    // Sleepers are woken 50 µs late unless they ask for better. Where that is refused, pauses are longer, and
+    // are measured as they are.
+    let _ = set_current_timer_slack(NonZeroU64::new(1));
     let (mut before, mut looked) = (ticks(), ticks());
     let (mut turns, mut quiet, mut busy, mut all) = (0, 0, 0, 0);
     let mut clocks = (Instant::now(), running());
+    let mut paused = Duration::ZERO;
     while !shared.stop.load(Ordering::Relaxed) {
         let moved = match pair.turn() {
             Ok(moved) => moved,
@@ -176,6 +198,7 @@ fn serve(mut pair: GatewayPair, shared: &Shared, is_shared: bool) {
                 return;
             }
         };
+        let is_idle = moved == 0 && !pair.is_busy();
         let now = ticks();
         let took = now.wrapping_sub(before);
         before = now;
@@ -184,7 +207,7 @@ fn serve(mut pair: GatewayPair, shared: &Shared, is_shared: bool) {
         if moved > 0 {
             busy += took;
         }
-        quiet = if moved > 0 || pair.is_busy() { 0 } else { quiet + 1 };
+        quiet = if is_idle { quiet + 1 } else { 0 };
         shared.busy_ticks.store(busy, Ordering::Relaxed);
         shared.all_ticks.store(all, Ordering::Relaxed);
         shared.quiet_turns.store(quiet, Ordering::Relaxed);
@@ -192,15 +215,36 @@ fn serve(mut pair: GatewayPair, shared: &Shared, is_shared: bool) {
         if now.wrapping_sub(looked) > LOOK_TICKS {
             looked = now;
             let read = (Instant::now(), running());
-            let lost = (read.0 - clocks.0).saturating_sub(read.1.saturating_sub(clocks.1));
-            clocks = read;
-            let lost_ns = u64::try_from(lost.as_nanos()).unwrap_or(u64::MAX);
-            shared.lost_ns.fetch_add(lost_ns, Ordering::Relaxed);
+            let lost = (read.0 - clocks.0).saturating_sub(read.1.saturating_sub(clocks.1) + paused);
+            (clocks, paused) = (read, Duration::ZERO);
+            shared.lost_ns.fetch_add(nanoseconds(lost), Ordering::Relaxed);
         }
-        if moved == 0 && is_shared {
+        let pause_ns = if is_idle { shared.pause_ns.load(Ordering::Relaxed) } else { 0 };
+        if pause_ns > 0 {
+            let asleep = pause(Duration::from_nanos(pause_ns));
+            paused += asleep;
+            shared.paused_ns.fetch_add(nanoseconds(asleep), Ordering::Relaxed);
+            shared.pauses.fetch_add(1, Ordering::Relaxed);
+            // A turn begins after the pause, which is in the sum of ticks alone.
+            let now = ticks();
+            all += now.wrapping_sub(before);
+            before = now;
+        } else if moved == 0 && is_shared {
             thread::yield_now();
         }
     }
+}
+
+/// Sleeps, and returns for how long the processor was free: falling asleep and waking up is work.
+fn pause(time: Duration) -> Duration {
+    let (begun, running_before) = (Instant::now(), running());
+    thread::sleep(time);
+    let worked = running().saturating_sub(running_before);
+    begun.elapsed().saturating_sub(worked)
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// What the worker has done so far.
@@ -209,13 +253,39 @@ struct Reading {
     busy_ticks: u64,
     all_ticks: u64,
     lost_ns: u64,
+    paused_ns: u64,
+    pauses: u64,
+    at: Instant,
+}
+
+impl Reading {
+    /// What the worker did from this reading to a later one; `None` if it did not end a turn meanwhile.
+    fn activity(&self, later: &Self) -> Option<Activity> {
+        let elapsed = later.at - self.at;
+        let ticks = (later.all_ticks - self.all_ticks) as f64;
+        let of = |from, to| Duration::from_nanos(to - from).min(elapsed);
+        (ticks > 0.0 && !elapsed.is_zero()).then(|| Activity {
+            elapsed,
+            paused: of(self.paused_ns, later.paused_ns),
+            pauses: later.pauses - self.pauses,
+            lost: of(self.lost_ns, later.lost_ns),
+            cycles_per_second: ticks / elapsed.as_secs_f64(),
+        })
+    }
 }
 
 impl Running {
     fn read(&self) -> Reading {
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let Shared { busy_ticks, all_ticks, lost_ns, .. } = &*self.shared;
-        Reading { busy_ticks: of(busy_ticks), all_ticks: of(all_ticks), lost_ns: of(lost_ns) }
+        let Shared { busy_ticks, all_ticks, lost_ns, paused_ns, pauses, .. } = &*self.shared;
+        Reading {
+            busy_ticks: of(busy_ticks),
+            all_ticks: of(all_ticks),
+            lost_ns: of(lost_ns),
+            paused_ns: of(paused_ns),
+            pauses: of(pauses),
+            at: Instant::now(),
+        }
     }
 
     /// Whether the worker has ended, which it does only if it failed.
@@ -262,10 +332,17 @@ impl Running {
         Ok(())
     }
 
-    fn trial(&mut self, number: u16, load: Load, is_shared: bool) -> Result<Trial, DeviceError> {
+    fn trial(
+        &mut self,
+        number: u16,
+        load: Load,
+        pause: Duration,
+        is_shared: bool,
+    ) -> Result<Trial, DeviceError> {
         let mut arrivals = Arrivals::new(number);
         self.settle(&mut arrivals)?;
         let faults = self.feed.faults();
+        self.shared.pause_ns.store(nanoseconds(pause), Ordering::Relaxed);
         let before = self.read();
         let mut generator = load.generator(number, self.timer.now_ns());
         while !generator.is_done() {
@@ -280,6 +357,8 @@ impl Running {
             self.check()?;
         }
         let after = self.read();
+        // Pauses would only delay the end.
+        self.shared.pause_ns.store(0, Ordering::Relaxed);
         self.settle(&mut arrivals)?;
         let (changed, unread) = self.feed.faults();
         if changed > faults.0 {
@@ -290,6 +369,7 @@ impl Running {
         let all = after.all_ticks - before.all_ticks;
         trial.busy_share = (all > 0).then(|| (after.busy_ticks - before.busy_ticks) as f64 / all as f64);
         let lost = Duration::from_nanos(after.lost_ns - before.lost_ns);
+        trial.activity = before.activity(&after);
         let is_long = lost > LOST && lost.as_secs_f64() > LOST_SHARE * trial.sending.as_secs_f64();
         // What the sink had no room for came back, but nobody counted it.
         trial.is_disturbed = is_long || unread > faults.1;
@@ -335,7 +415,13 @@ impl Device for Tandem {
     fn trial(&mut self, sizes: Sizes, load: Load) -> Result<Trial, DeviceError> {
         self.trials = self.trials.wrapping_add(1);
         let (number, is_shared) = (self.trials, self.cores.are_shared());
-        self.start(sizes)?.trial(number, load, is_shared)
+        let pause = self.pause;
+        self.start(sizes)?.trial(number, load, pause, is_shared)
+    }
+
+    fn set_pause(&mut self, pause: Duration) -> Result<(), DeviceError> {
+        self.pause = pause;
+        Ok(())
     }
 }
 
@@ -384,6 +470,33 @@ mod tests {
         let load = Load { packets_per_second: 10_000.0, length: Length::Packets(100) };
         let trial = device.trial(Sizes::Bytes(64), load).unwrap();
         assert_eq!((trial.received, trial.duplicated), (100, 0));
+    }
+
+    #[test]
+    fn a_worker_that_pauses_loses_nothing_that_its_queue_holds_and_says_how_long_it_slept() {
+        let mut device = tandem(1, "aes128gcm16");
+        let load = Load { packets_per_second: 20_000.0, length: Length::Packets(800) };
+        let trial_at = |device: &mut Tandem, pause| {
+            device.set_pause(pause).unwrap();
+            device.trial(Sizes::Bytes(64), load).unwrap()
+        };
+        let awake = trial_at(&mut device, Duration::ZERO);
+        let pauses = awake.activity.map(|activity| (activity.pauses, activity.paused));
+        assert!(pauses.is_none_or(|pauses| pauses == (0, Duration::ZERO)), "{awake:?}");
+        // All 800 packets fit into the ring: none is lost however late the worker wakes.
+        let pause = Duration::from_millis(1);
+        let paused = trial_at(&mut device, pause);
+        assert_eq!((paused.offered, paused.received), (800, 800));
+        if let Some(activity) = paused.activity {
+            println!("{activity:?}");
+            let (least, slept) = (pause.as_secs_f64() * activity.pauses as f64, activity.paused);
+            // What falls asleep works for some microseconds first; one pause may have begun before.
+            assert!(slept.as_secs_f64() >= 0.8 * least || slept == activity.elapsed, "{activity:?}");
+            assert!((0.0..=1.0).contains(&activity.awake_share()), "{activity:?}");
+        }
+        // The next trial has no pause any more.
+        let awake = trial_at(&mut device, Duration::ZERO);
+        assert!(awake.activity.is_none_or(|activity| activity.pauses <= 1), "{awake:?}");
     }
 
     #[test]

@@ -42,6 +42,18 @@ impl Sizes {
         }
     }
 
+    /// Their mean in bytes: of many packets, where any length is possible.
+    #[must_use]
+    pub fn mean_bytes(self) -> f64 {
+        match self {
+            Sizes::Random => f64::midpoint(SHORTEST_FRAME_BYTES as f64, LONGEST_FRAME_BYTES as f64),
+            _ => {
+                let lengths = self.lengths(1, 0);
+                lengths.iter().sum::<usize>() as f64 / lengths.len() as f64
+            }
+        }
+    }
+
     /// At least `count` lengths in an order that follows from `seed`: whole rounds of a mix, so that its
     /// shares are exact.
     #[must_use]

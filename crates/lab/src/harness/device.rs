@@ -22,6 +22,51 @@ pub trait Device {
     /// # Errors
     /// [`DeviceError`] if the device failed. That it lost packets is no error.
     fn trial(&mut self, sizes: Sizes, load: Load) -> Result<Trial, DeviceError>;
+
+    /// From now on, while packets are offered, the device's worker sleeps for so long each time that it found
+    /// nothing to do; 0 is a worker that asks again at once.
+    ///
+    /// # Errors
+    /// [`DeviceError`] if the device's worker cannot.
+    fn set_pause(&mut self, pause: Duration) -> Result<(), DeviceError> {
+        if pause.is_zero() { Ok(()) } else { Err(DeviceError("this device never pauses".to_owned())) }
+    }
+}
+
+/// How the device's worker spent the time in which packets were offered.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Activity {
+    /// All of it.
+    pub elapsed: Duration,
+    /// What it slept of that: longer than its pauses say, because sleepers are woken late.
+    pub paused: Duration,
+    /// How often.
+    pub pauses: u64,
+    /// What it had no processor for although it wanted one: that of other work, or of other machines.
+    pub lost: Duration,
+    /// Cycles of a processor's time stamp counter per second.
+    pub cycles_per_second: f64,
+}
+
+impl Activity {
+    /// The share of the time in which the worker had a processor, 0 to 1.
+    #[must_use]
+    pub fn awake_share(&self) -> f64 {
+        let awake = self.elapsed.saturating_sub(self.paused).saturating_sub(self.lost);
+        awake.as_secs_f64() / self.elapsed.as_secs_f64().max(1e-9)
+    }
+
+    /// The share that others had of the processor, 0 to 1.
+    #[must_use]
+    pub fn lost_share(&self) -> f64 {
+        self.lost.as_secs_f64() / self.elapsed.as_secs_f64().max(1e-9)
+    }
+
+    /// How long a pause was in the mean, in microseconds; `None` if there was none.
+    #[must_use]
+    pub fn mean_pause_us(&self) -> Option<f64> {
+        (self.pauses > 0).then(|| self.paused.as_secs_f64() * 1e6 / self.pauses as f64)
+    }
 }
 
 /// The device failed, or changed packets: figures of it would mean nothing. The text is for the user.
@@ -107,6 +152,8 @@ pub struct Trial {
     pub latency: Latency,
     /// Share of the time of the trial, 0 to 1, in which the device had work; `None` where nobody knows.
     pub busy_share: Option<f64>,
+    /// What the device's worker did meanwhile; `None` where nobody knows.
+    pub activity: Option<Activity>,
     /// Whether the machine took the device's processor away meanwhile: its losses may not be its own.
     pub is_disturbed: bool,
 }
@@ -125,6 +172,7 @@ impl Trial {
             receiving: Duration::from_nanos(arrivals.receiving_ns()),
             latency: arrivals.into_latency(),
             busy_share: None,
+            activity: None,
             is_disturbed: false,
         }
     }

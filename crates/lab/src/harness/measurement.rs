@@ -40,6 +40,8 @@ pub enum Test {
     BackToBack,
     /// Of paper 004, not of RFC 2544
     Overload,
+    /// Of paper 000, not of RFC 2544
+    Efficiency,
 }
 
 impl Test {
@@ -52,6 +54,7 @@ impl Test {
             Test::FrameLoss => "frame_loss",
             Test::BackToBack => "back_to_back",
             Test::Overload => "overload",
+            Test::Efficiency => "efficiency",
         }
     }
 }

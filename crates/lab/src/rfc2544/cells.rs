@@ -106,8 +106,15 @@ mod tests {
 
     #[test]
     fn every_method_has_a_name_of_its_own() {
-        let tests = [Test::Throughput, Test::Latency, Test::FrameLoss, Test::BackToBack, Test::Overload];
+        let tests = [
+            Test::Throughput,
+            Test::Latency,
+            Test::FrameLoss,
+            Test::BackToBack,
+            Test::Overload,
+            Test::Efficiency,
+        ];
         let names: std::collections::HashSet<_> = tests.into_iter().map(Test::name).collect();
-        assert_eq!(names.len(), 5);
+        assert_eq!(names.len(), tests.len());
     }
 }

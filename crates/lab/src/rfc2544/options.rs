@@ -156,7 +156,7 @@ impl Rfc2544Options {
     pub(super) fn deviations(&self, test: Test) -> Vec<String> {
         let (trial, repetitions) = (self.plan().trial.as_secs_f64(), self.repetitions);
         let (least_seconds, least_repetitions, section) = match test {
-            Test::Throughput | Test::FrameLoss | Test::Overload => (60.0, 1, "24"),
+            Test::Throughput | Test::FrameLoss | Test::Overload | Test::Efficiency => (60.0, 1, "24"),
             Test::Latency => (120.0, 20, "26.2"),
             Test::BackToBack => (2.0, 50, "26.4"),
         };
@@ -203,6 +203,10 @@ impl<'a> Watched<'a> {
 impl Device for Watched<'_> {
     fn maximum_rate(&mut self, sizes: Sizes) -> Result<f64, DeviceError> {
         self.device.maximum_rate(sizes)
+    }
+
+    fn set_pause(&mut self, pause: Duration) -> Result<(), DeviceError> {
+        self.device.set_pause(pause)
     }
 
     fn trial(&mut self, sizes: Sizes, load: Load) -> Result<Trial, DeviceError> {

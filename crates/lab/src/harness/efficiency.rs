@@ -1,0 +1,158 @@
+//! Processor time and energy at a fixed rate (paper 000, section V).
+//!
+//! A worker that polls is always busy, whatever it does. So it sleeps after each poll that found nothing, for
+//! longer and longer, until packets are lost: what it is awake for before that is what the rate takes.
+
+use std::time::Duration;
+
+use super::device::{Activity, Device, DeviceError, Load, Trial};
+use super::measurement::{Measurement, Plan, Test};
+use super::meter::{self, Meter, NotKnown, Power};
+use super::undisturbed;
+use crate::generator::Sizes;
+use crate::traffic::median;
+
+/// The pauses, in microseconds.
+pub const PAUSE_STEPS_US: [u64; 15] =
+    [0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000];
+/// A pause is at most this share of a trial: longer ones would make its rate as coarse.
+pub const MAX_PAUSE_SHARE: f64 = 0.02;
+/// A rate of packets that come back has fallen when it is below this share of those offered.
+const KEPT: f64 = 0.97;
+
+/// What a pause brought at one rate.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Step {
+    /// The pause that the worker was told.
+    pub pause: Duration,
+    /// What came through.
+    pub row: Measurement,
+    /// Whether all packets came through, and as fast as they were offered.
+    pub is_held: bool,
+    /// The share of the time in which the worker had a processor, 0 to 1: medians, here and below.
+    pub awake_share: Option<f64>,
+    /// The share in which other work had it, although the worker wanted it, 0 to 1.
+    pub lost_share: Option<f64>,
+    /// How long pauses were, in microseconds.
+    pub mean_pause_us: Option<f64>,
+    /// Cycles of the worker for each byte of frames that came through: what it was awake for (paper 000,
+    /// section V-B).
+    pub cycles_per_byte: Option<f64>,
+    /// The same of turns that had packets.
+    pub busy_cycles_per_byte: Option<f64>,
+    /// What meters showed.
+    pub power: Power,
+}
+
+impl Step {
+    /// Energy for each byte of frames that came through, in joules.
+    ///
+    /// # Errors
+    /// [`NotKnown`] without a meter, or where nothing came through.
+    pub fn joules_per_byte(&self) -> Result<f64, NotKnown> {
+        let (rate, sizes) = (self.row.throughput_packets_per_second, self.row.sizes);
+        let found = meter::joules_per_byte(self.power.total()?, rate, sizes);
+        found.ok_or_else(|| NotKnown("nothing came through".to_owned()))
+    }
+
+    fn of(pause: Duration, sizes: Sizes, plan: &Plan, trials: &[Trial], power: &[Power]) -> Self {
+        let row = Measurement::of(Test::Efficiency, sizes, plan, trials, Trial::received_rate);
+        let middle = |figure: &dyn Fn(&Trial, &Activity) -> Option<f64>| {
+            let of = |trial: &Trial| trial.activity.as_ref().and_then(|activity| figure(trial, activity));
+            median(&trials.iter().filter_map(of).collect::<Vec<_>>())
+        };
+        let per_byte = |trial: &Trial, activity: &Activity, share: f64| {
+            let bytes = trial.received_rate() * sizes.mean_bytes();
+            (bytes > 0.0).then(|| share * activity.cycles_per_second / bytes)
+        };
+        let is_held = row.loss == 0.0
+            && row.throughput_packets_per_second >= KEPT * row.offered_packets_per_second
+            && row.throughput_packets_per_second > 0.0;
+        Self {
+            pause,
+            is_held,
+            awake_share: middle(&|_, activity| Some(activity.awake_share())),
+            lost_share: middle(&|_, activity| Some(activity.lost_share())),
+            mean_pause_us: middle(&|_, activity| activity.mean_pause_us()),
+            cycles_per_byte: middle(&|trial, activity| per_byte(trial, activity, activity.awake_share())),
+            busy_cycles_per_byte: middle(&|trial, activity| per_byte(trial, activity, trial.busy_share?)),
+            power: Power::median(power),
+            row,
+        }
+    }
+}
+
+/// Offers `packets_per_second` with growing pauses, [`PAUSE_STEPS_US`], in `plan.repetitions` trials of each,
+/// until packets are lost or fewer come through: the last step is the first that is not held, unless pauses
+/// ended before. The device has no pause afterwards.
+///
+/// # Errors
+/// [`DeviceError`] if the device failed or cannot pause. That a meter failed is no error: its figure is not
+/// known.
+pub fn efficiency(
+    device: &mut dyn Device,
+    meters: &mut [Box<dyn Meter>],
+    sizes: Sizes,
+    packets_per_second: f64,
+    plan: &Plan,
+) -> Result<Vec<Step>, DeviceError> {
+    let load = Load::rate(packets_per_second, plan.trial);
+    let longest = plan.trial.mul_f64(MAX_PAUSE_SHARE);
+    let mut steps = Vec::new();
+    for pause in PAUSE_STEPS_US.map(Duration::from_micros) {
+        if pause > longest {
+            break;
+        }
+        device.set_pause(pause)?;
+        let (mut trials, mut power) = (Vec::new(), Vec::new());
+        for _ in 0..plan.repetitions.max(1) {
+            // A trial that is made again is metered again.
+            let (trial, taken) = metered(device, meters, sizes, load)?;
+            trials.push(trial);
+            power.push(taken);
+        }
+        let step = Step::of(pause, sizes, plan, &trials, &power);
+        let is_held = step.is_held;
+        steps.push(step);
+        if !is_held {
+            break;
+        }
+    }
+    device.set_pause(Duration::ZERO)?;
+    Ok(steps)
+}
+
+/// A trial and what it took; the power is that of the trial that counts.
+fn metered(
+    device: &mut dyn Device,
+    meters: &mut [Box<dyn Meter>],
+    sizes: Sizes,
+    load: Load,
+) -> Result<(Trial, Power), DeviceError> {
+    let mut each = Metered { device, meters, power: Power::default() };
+    let trial = undisturbed(&mut each, sizes, load)?;
+    Ok((trial, each.power))
+}
+
+/// A device that reads meters before and after each trial.
+struct Metered<'a> {
+    device: &'a mut dyn Device,
+    meters: &'a mut [Box<dyn Meter>],
+    /// Of the latest trial.
+    power: Power,
+}
+
+impl Device for Metered<'_> {
+    fn maximum_rate(&mut self, sizes: Sizes) -> Result<f64, DeviceError> {
+        self.device.maximum_rate(sizes)
+    }
+
+    fn trial(&mut self, sizes: Sizes, load: Load) -> Result<Trial, DeviceError> {
+        let (trial, power) = Power::of(self.meters, || self.device.trial(sizes, load));
+        self.power = power;
+        trial
+    }
+}
+
+#[cfg(test)]
+mod tests;
