@@ -33,11 +33,13 @@ mod meter;
 mod overload;
 mod search;
 #[cfg(test)]
+pub(crate) mod sleeper;
+#[cfg(test)]
 mod tests;
 
 pub use back_to_back::back_to_back;
 pub use device::{Activity, Cores, Device, DeviceError, Length, Load, Trial};
-pub use efficiency::{MAX_PAUSE_SHARE, PAUSE_STEPS_US, Step, efficiency};
+pub use efficiency::{MAX_PAUSE_SHARE, PAUSE_STEPS_US, Step, capacity, efficiency};
 pub use latency::{LATENCY_STEPS, latency};
 pub use loss::frame_loss;
 pub use measurement::{LatencyUs, Measurement, Plan, Test, Unconverged};

@@ -45,6 +45,12 @@ pub struct Step {
 }
 
 impl Step {
+    /// Gigabits of frames that came through in a second.
+    #[must_use]
+    pub fn gbit_per_second(&self) -> f64 {
+        self.row.throughput_packets_per_second * self.row.sizes.mean_bytes() * 8.0 / 1e9
+    }
+
     /// Energy for each byte of frames that came through, in joules.
     ///
     /// # Errors
@@ -80,6 +86,30 @@ impl Step {
             row,
         }
     }
+}
+
+/// What the device forwards of its maximum rate, without pauses, and what that costs: loads are shares of it.
+///
+/// # Errors
+/// [`DeviceError`] if the device failed, or if nothing comes through it.
+pub fn capacity(
+    device: &mut dyn Device,
+    meters: &mut [Box<dyn Meter>],
+    sizes: Sizes,
+    plan: &Plan,
+) -> Result<Step, DeviceError> {
+    let load = Load::rate(device.maximum_rate(sizes)?, plan.trial);
+    device.set_pause(Duration::ZERO)?;
+    let (mut trials, mut power) = (Vec::new(), Vec::new());
+    for _ in 0..plan.repetitions.max(1) {
+        // It loses packets however quiet the machine is: none is made again.
+        let (trial, taken) = Power::of(meters, || device.trial(sizes, load));
+        trials.push(trial?);
+        power.push(taken);
+    }
+    let step = Step::of(Duration::ZERO, sizes, plan, &trials, &power);
+    let is_through = step.row.throughput_packets_per_second > 0.0;
+    is_through.then_some(step).ok_or_else(|| DeviceError("no packet comes through".to_owned()))
 }
 
 /// Offers `packets_per_second` with growing pauses, [`PAUSE_STEPS_US`], in `plan.repetitions` trials of each,

@@ -42,7 +42,8 @@ pub struct NotKnown(pub String);
 /// once went on at 0.
 ///
 /// # Errors
-/// [`NotKnown`] if a counter went backwards or came from nowhere, or if it may have wrapped more than once.
+/// [`NotKnown`] if a counter went backwards or came from nowhere, if it may have wrapped more than
+/// once, or if none of them moved.
 pub fn watts(ranges: &[Option<u64>], before: &EnergySample, after: &EnergySample) -> Result<f64, NotKnown> {
     let not_known = |why: &str| Err(NotKnown(why.to_owned()));
     let seconds = after.at.saturating_sub(before.at).as_secs_f64();
@@ -74,7 +75,8 @@ pub fn watts(ranges: &[Option<u64>], before: &EnergySample, after: &EnergySample
         }
         total += watts;
     }
-    Ok(total)
+    // Nothing that is on takes nothing: counters that are written seldom have not been written meanwhile.
+    if total > 0.0 { Ok(total) } else { not_known("the meter did not move in the time of a trial") }
 }
 
 /// Power while something ran, by meter.
@@ -157,6 +159,8 @@ mod tests {
         assert!(between(Some(RANGE), (1, RANGE + 1), (3, 5)).is_err());
         assert!(between(Some(RANGE), (1, 0), (1 + 200, 100_000_000)).is_err());
         assert!(between(Some(RANGE), (1, 0), (1, 100)).is_err());
+        // It did not move.
+        assert!(between(Some(RANGE), (1, 100), (3, 100)).is_err());
         // A counter went away.
         let gone = EnergySample { at: Duration::from_secs(3), microjoules: vec![] };
         assert!(watts(&[Some(RANGE)], &sample(1, 0), &gone).is_err());

@@ -1,158 +1,9 @@
-//! A worker of known cost that pauses, and a meter of known watts, in virtual time.
-
-use std::cell::Cell;
-use std::collections::VecDeque;
-use std::rc::Rc;
+//! Judged by a worker of known cost and a meter of known watts.
 
 use super::*;
-use crate::generator::{Arrivals, Stamp};
-use crate::harness::EnergySample;
+use crate::harness::sleeper::{CYCLES_PER_SECOND, Fault, Sleeper};
 
 const SIZES: Sizes = Sizes::Bytes(500);
-const CYCLES_PER_SECOND: f64 = 3e9;
-const RANGE: u64 = 262_143_328_850;
-
-/// A worker that takes a known time for each packet and sleeps when its queue is empty.
-struct Sleeper {
-    rate: f64,
-    queue: usize,
-    pause: Duration,
-    trials: u16,
-    /// Nanoseconds of virtual time.
-    clock: Rc<Cell<u64>>,
-    /// Watts of the machine, and what a worker adds that is awake.
-    watts: (f64, f64),
-    microjoules: Rc<Cell<f64>>,
-}
-
-impl Sleeper {
-    fn new(rate: f64) -> Self {
-        Self {
-            rate,
-            queue: 1024,
-            pause: Duration::ZERO,
-            trials: 0,
-            clock: Rc::new(Cell::new(1_000)),
-            watts: (88.0, 20.0),
-            microjoules: Rc::default(),
-        }
-    }
-
-    fn meter(&self, faulty: Fault) -> Box<dyn Meter> {
-        let counter = (Rc::clone(&self.clock), Rc::clone(&self.microjoules));
-        Box::new(FakeMeter { counter, faulty, samples: 0 })
-    }
-
-    /// What comes out, and for how many nanoseconds the worker slept.
-    fn carry(&self, sent: &[Stamp], end_ns: u64) -> (Vec<(u64, Stamp)>, f64) {
-        let (service_ns, pause_ns) = (1e9 / self.rate, self.pause.as_secs_f64() * 1e9);
-        let (mut free_at, mut slept_ns) = (sent[0].sent_ns as f64, 0.0);
-        let (mut waiting, mut arrivals) = (VecDeque::new(), Vec::new());
-        for stamp in sent {
-            let at = stamp.sent_ns as f64;
-            while waiting.front().is_some_and(|&done| done <= at) {
-                waiting.pop_front();
-            }
-            if waiting.len() >= self.queue {
-                continue;
-            }
-            if at > free_at && pause_ns > 0.0 {
-                // It fell asleep when its queue was empty, and looks again after each pause.
-                let slept = ((at - free_at) / pause_ns).ceil() * pause_ns;
-                // Only what is before the end counts.
-                slept_ns += slept.min((end_ns as f64 - free_at).max(0.0));
-                free_at += slept;
-            }
-            free_at = free_at.max(at) + service_ns;
-            waiting.push_back(free_at);
-            arrivals.push((super::super::count(free_at), *stamp));
-        }
-        if pause_ns > 0.0 {
-            slept_ns += (end_ns as f64 - free_at).max(0.0);
-        }
-        (arrivals, slept_ns)
-    }
-}
-
-impl Device for Sleeper {
-    fn maximum_rate(&mut self, _: Sizes) -> Result<f64, DeviceError> {
-        Ok(2.0 * self.rate)
-    }
-
-    fn set_pause(&mut self, pause: Duration) -> Result<(), DeviceError> {
-        self.pause = pause;
-        Ok(())
-    }
-
-    fn trial(&mut self, _: Sizes, load: Load) -> Result<Trial, DeviceError> {
-        self.trials += 1;
-        let begun = self.clock.get();
-        let (mut generator, mut sent, mut now) = (load.generator(self.trials, begun), Vec::new(), begun);
-        while !generator.is_done() {
-            generator.poll(now, |stamp| sent.push(stamp));
-            now = now.max(generator.next_due_ns());
-        }
-        let (came, slept_ns) = self.carry(&sent, now);
-        let mut arrivals = Arrivals::new(self.trials);
-        for (at, stamp) in came {
-            arrivals.take(stamp, at);
-        }
-        let mut trial = Trial::of(load, &generator, arrivals);
-        let elapsed = Duration::from_nanos(now - begun);
-        let paused = Duration::from_secs_f64(slept_ns / 1e9).min(elapsed);
-        let pauses = super::super::count(slept_ns / (self.pause.as_secs_f64() * 1e9).max(1.0));
-        let (lost, cycles_per_second) = (Duration::ZERO, CYCLES_PER_SECOND);
-        let activity = Activity { elapsed, paused, pauses, lost, cycles_per_second };
-        trial.busy_share = Some(trial.received as f64 / self.rate / elapsed.as_secs_f64());
-        trial.activity = Some(activity);
-        let watts = self.watts.0 + self.watts.1 * activity.awake_share();
-        self.microjoules.set(self.microjoules.get() + watts * elapsed.as_secs_f64() * 1e6);
-        self.clock.set(now);
-        Ok(trial)
-    }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq)]
-enum Fault {
-    None,
-    /// The counter wraps in the first trial.
-    Wraps,
-    /// It goes back to 0 at the second reading.
-    Restarts,
-    /// It is gone after so many readings.
-    Vanishes(u32),
-}
-
-struct FakeMeter {
-    counter: (Rc<Cell<u64>>, Rc<Cell<f64>>),
-    faulty: Fault,
-    samples: u32,
-}
-
-impl Meter for FakeMeter {
-    fn name(&self) -> &str {
-        "fake"
-    }
-
-    fn ranges(&self) -> Vec<Option<u64>> {
-        vec![Some(RANGE)]
-    }
-
-    fn sample(&mut self) -> Result<EnergySample, NotKnown> {
-        self.samples += 1;
-        let counted = super::super::count(self.counter.1.get());
-        let shown = match self.faulty {
-            Fault::None => 5_000_000_000 + counted,
-            // It shows its range once more before it is 0.
-            Fault::Wraps => (RANGE - 30_000_000 + counted) % RANGE,
-            Fault::Restarts if self.samples > 1 => counted,
-            Fault::Restarts => 5_000_000_000 + counted,
-            Fault::Vanishes(after) if self.samples > after => return Err(NotKnown("gone".to_owned())),
-            Fault::Vanishes(_) => counted,
-        };
-        Ok(EnergySample { at: Duration::from_nanos(self.counter.0.get()), microjoules: vec![shown] })
-    }
-}
 
 fn plan() -> Plan {
     Plan { trial: Duration::from_secs(1), ..Plan::default() }
@@ -190,6 +41,19 @@ fn what_a_known_worker_takes_at_a_rate_is_found() {
             assert_within_2_percent(step.joules_per_byte().unwrap(), watts / bytes);
         }
         assert_eq!(device.pause, Duration::ZERO);
+    }
+}
+
+#[test]
+fn the_capacity_of_a_known_worker_and_what_it_costs_are_found() {
+    for rate in [50_000.0, 400_000.0] {
+        let mut device = Sleeper::new(rate);
+        let mut meters = [device.meter(Fault::None)];
+        let step = capacity(&mut device, &mut meters, SIZES, &plan()).unwrap();
+        assert_within_2_percent(step.row.throughput_packets_per_second, rate);
+        assert_within_2_percent(step.gbit_per_second(), rate * 500.0 * 8.0 / 1e9);
+        assert_within_2_percent(step.cycles_per_byte.unwrap(), CYCLES_PER_SECOND / rate / 500.0);
+        assert_within_2_percent(step.joules_per_byte().unwrap(), 108.0 / rate / 500.0);
     }
 }
 
