@@ -5,6 +5,8 @@ use std::process::ExitCode;
 use testudo_gateway::Candidate;
 
 use crate::bench::{BenchError, print};
+use crate::efficiency::{self, EfficiencyOptions};
+use crate::meters::Meters;
 use crate::overload::{self, OverloadOptions};
 use crate::rfc2544::{self, Rfc2544Options};
 
@@ -25,16 +27,22 @@ pub enum LabCommand {
     /// Measure how many packets come through two gateways in memory, and how busy they are, when offered up
     /// to four times what they can do
     Overload(OverloadOptions),
+    /// Measure what fixed rates cost two gateways in memory: their worker sleeps when it finds nothing to do,
+    /// longer and longer until throughput falls. Processor time, cycles and energy for each byte, and what a
+    /// gigabit costs
+    Efficiency(EfficiencyOptions),
 }
 
 impl LabArgs {
     /// Runs the command and prints the result: 0 on success, otherwise the reason is on standard error.
-    /// `candidates` are the engines that the program has besides the portable one.
+    /// `candidates` are the engines that the program has besides the portable one, `meters` opens what can
+    /// be metered.
     #[must_use = "it says whether the measurement has failed"]
-    pub fn run(&self, candidates: Vec<Candidate>) -> ExitCode {
+    pub fn run(&self, candidates: Vec<Candidate>, meters: impl FnOnce() -> Meters) -> ExitCode {
         let text: Result<String, BenchError> = match &self.command {
             LabCommand::Rfc2544(options) => rfc2544::report(options, candidates),
             LabCommand::Overload(options) => overload::report(options, candidates),
+            LabCommand::Efficiency(options) => efficiency::report(options, candidates, meters()),
         };
         match text.and_then(|text| print(&text)) {
             Ok(()) => ExitCode::SUCCESS,

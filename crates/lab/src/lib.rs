@@ -16,6 +16,7 @@
 //!   tandem       the device of `testudo lab`: two gateways in memory
 //!   rfc2544      `testudo lab rfc2544`: throughput, latency, loss and bursts of that device
 //!   overload     `testudo lab overload`: what it does with up to four times what it can
+//!   efficiency   `testudo lab efficiency`: what rates cost it in processor time and energy
 //!   bench        `testudo bench`: the data path in memory, and the floor of cryptography below it
 //!   bench_host   `testudo bench host`: host mode compared with the bare link and wireguard-go
 //! ```
@@ -37,6 +38,7 @@ pub mod capture;
 mod charon;
 pub mod command;
 pub mod demo;
+pub mod efficiency;
 mod error;
 pub mod gateway;
 pub mod generator;
