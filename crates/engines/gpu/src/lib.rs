@@ -31,6 +31,8 @@
 //! jobs and plans bins, `device` is what runs them (`opencl`, `cuda`; in tests the source compiled as C++),
 //! `engine` is the safe [`Engine`](testudo_crypto::Engine).
 //!
+//! [`NvidiaEnergy`] is apart from all that: what NVIDIA's GPUs have taken, for measurements.
+//!
 //! Several devices are as many of these engines, `several`, which all have every key.
 //!
 //! Deliberately missing: parallelism within a packet, headers written by the kernel.
@@ -47,6 +49,7 @@ mod several;
 mod tests;
 mod work;
 
+pub use cuda::NvidiaEnergy;
 pub use open::{Api, Devices, GpuConfig, open};
 
 /// The engine's name in configuration and errors.

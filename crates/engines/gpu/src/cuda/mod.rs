@@ -5,7 +5,9 @@ mod compiler;
 mod device;
 mod driver;
 mod library;
+mod nvml;
 
 #[cfg(test)]
 pub(crate) use compiler::{Compiler, Image};
 pub(crate) use device::{CudaDevice, Libraries};
+pub use nvml::NvidiaEnergy;
