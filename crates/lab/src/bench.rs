@@ -108,6 +108,22 @@ impl BenchArgs {
     }
 }
 
+impl BenchArgs {
+    /// The rows of a measurement in memory, as `--json` has them; without one, a usage error.
+    pub(crate) fn rows(&self, candidates: Vec<Candidate>) -> Result<Value, BenchError> {
+        let text = match &self.command {
+            Some(BenchCommand::Nic(options)) => nic::measure(options, candidates)?,
+            Some(BenchCommand::Vpe(options)) => vpe::measure(options, candidates)?,
+            Some(BenchCommand::Host(_) | BenchCommand::Compare(_)) => {
+                return Err(BenchError::Usage("it measures nothing in memory".to_owned()));
+            }
+            None => return measure(&self.options, candidates),
+        };
+        serde_json::from_str(&text)
+            .map_err(|error| BenchError::Usage(format!("these options print no JSON: {error}")))
+    }
+}
+
 fn compare(options: &CompareOptions) -> Result<(), BenchError> {
     let comparison = Comparison::of_files(&options.before, &options.after)?;
     print(&if options.json { format!("{:#}\n", comparison.json()) } else { comparison.table() })?;

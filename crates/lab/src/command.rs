@@ -8,6 +8,7 @@ use crate::bench::{BenchError, print};
 use crate::efficiency::{self, EfficiencyOptions};
 use crate::meters::Meters;
 use crate::overload::{self, OverloadOptions};
+use crate::papers::{self, PapersOptions};
 use crate::rfc2544::{self, Rfc2544Options};
 
 /// `testudo lab …`
@@ -31,6 +32,9 @@ pub enum LabCommand {
     /// longer and longer until throughput falls. Processor time, cycles and energy for each byte, and what a
     /// gigabit costs
     Efficiency(EfficiencyOptions),
+    /// Measure the figures and tables of the papers again, where this machine can, and write a report with
+    /// the papers' numbers beside
+    Papers(PapersOptions),
 }
 
 impl LabArgs {
@@ -43,6 +47,7 @@ impl LabArgs {
             LabCommand::Rfc2544(options) => rfc2544::report(options, candidates),
             LabCommand::Overload(options) => overload::report(options, candidates),
             LabCommand::Efficiency(options) => efficiency::report(options, candidates, meters()),
+            LabCommand::Papers(options) => papers::report(options, candidates),
         };
         match text.and_then(|text| print(&text)) {
             Ok(()) => ExitCode::SUCCESS,

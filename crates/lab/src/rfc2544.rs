@@ -9,7 +9,7 @@ mod report;
 
 pub(crate) use cells::{Remarks, notes};
 pub use options::{Rfc2544Options, TandemArgs, TestName};
-pub(crate) use options::{Watched, seconds};
+pub(crate) use options::{Watched, is_silent, seconds};
 
 use serde_json::Value;
 use testudo_gateway::Candidate;

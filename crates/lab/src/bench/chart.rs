@@ -119,7 +119,7 @@ pub(super) fn lines(series: &[Series]) -> Vec<Line> {
 }
 
 /// Puts lines into the order of their right ends, as the legend has them.
-pub(super) fn sort(lines: &mut [Line]) {
+pub(crate) fn sort(lines: &mut [Line]) {
     lines.sort_by(|a, b| b.end().total_cmp(&a.end()));
 }
 

@@ -1,0 +1,294 @@
+//! `testudo lab papers`: every figure and table of the five papers, measured again where this machine can.
+//!
+//! ```text
+//!   registry ─ item: a figure, what its paper prints ┬ a command of the program ─► rows ─► reading ─┐
+//!                                                    └ why not                                       ├─► report
+//!   store ─ rows of earlier runs, if of the same settings, program and machine ─► reading ──────────┘
+//! ```
+//!
+//! A measurement is a command that users can give themselves, run in this process. Its rows are kept as they
+//! are, each in a file that is whole or not there, and read anew for each report; so a run that was stopped
+//! goes on where it was, and what is in the folder is never trusted more than what comes from outside. The
+//! report is written after each measurement.
+//!
+//! `moongen`, `linux_ipsec`, `pipsea`, `vpe` and `network_processor` have what the papers print and how rows
+//! are read; `machine` what figures depend on; `html` and `markdown` write the report.
+
+mod estimate;
+mod html;
+mod item;
+mod linux_ipsec;
+mod machine;
+mod markdown;
+mod measure;
+mod moongen;
+mod network_processor;
+mod pipsea;
+mod reading;
+mod registry;
+mod report;
+mod store;
+mod vpe;
+
+use std::path::PathBuf;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use testudo_gateway::Candidate;
+
+use crate::bench::BenchError;
+use crate::progress::Progress;
+use crate::rfc2544::is_silent;
+use estimate::Estimate;
+use item::{Item, Method, Mode};
+use machine::{Machine, Usage};
+pub use registry::Only;
+use report::{Entry, Report, State};
+use store::{Found, Record, Settings, Store};
+
+/// How often the bar moves.
+const TICK: Duration = Duration::from_millis(200);
+
+/// Options of `testudo lab papers`.
+#[derive(Debug, Clone, clap::Args)]
+pub struct PapersOptions {
+    /// Papers (000 to 004), or figures and tables of theirs (003-figure-7, 000-table-i) [default: all]
+    #[arg(long, value_delimiter = ',', value_name = "NAME,…")]
+    pub only: Vec<Only>,
+
+    /// Take minutes instead of a quarter of an hour: short measurements, which vary more
+    #[arg(long)]
+    pub quick: bool,
+
+    /// Folder of the report (report.html, report.json) and of the results, with which an interrupted run goes
+    /// on
+    #[arg(long, value_name = "FOLDER", default_value = "testudo-papers")]
+    pub out: PathBuf,
+
+    /// Measure what earlier runs have measured, too
+    #[arg(long)]
+    pub again: bool,
+
+    /// Also write the report as Markdown, without pictures
+    #[arg(long, value_name = "FILE")]
+    pub markdown: Option<PathBuf>,
+
+    /// Print the report as JSON, and no progress
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl PapersOptions {
+    fn mode(&self) -> Mode {
+        if self.quick { Mode::Quick } else { Mode::Full }
+    }
+
+    fn is_wanted(&self, item: &Item) -> bool {
+        self.only.is_empty() || self.only.iter().any(|only| only.is_of(item))
+    }
+}
+
+/// Measures what `options` say, and writes the report; what is printed. `candidates` are the engines that the
+/// program has besides the portable one.
+///
+/// # Errors
+/// [`BenchError`] if the folder cannot be used or a measurement failed; the report says which.
+pub(crate) fn report(options: &PapersOptions, candidates: Vec<Candidate>) -> Result<String, BenchError> {
+    let (machine, program) = (Machine::here(&candidates), machine::program());
+    let engines = measure::Shared::new(candidates);
+    let session = Session {
+        options,
+        items: registry::all().filter(|item| options.is_wanted(item)).collect(),
+        machine,
+        program,
+        measure: &|command| measure::measure(command, &engines),
+    };
+    session.run()
+}
+
+/// A run.
+struct Session<'a> {
+    options: &'a PapersOptions,
+    items: Vec<&'a Item>,
+    machine: Machine,
+    program: String,
+    /// Runs a command of the program; its rows.
+    measure: &'a (dyn Fn(&str) -> Result<Value, BenchError> + Sync),
+}
+
+impl<'a> Session<'a> {
+    fn run(self) -> Result<String, BenchError> {
+        let store = Store::open(&self.options.out)?;
+        let before = self.items.iter().map(|&item| Entry { item, state: State::before(item) });
+        let mut report = Report {
+            mode: self.options.mode(),
+            only: self.options.only.iter().map(|only| only.name().to_owned()).collect(),
+            made_at: machine::now(),
+            program: self.program.clone(),
+            machine: self.machine.clone(),
+            entries: before.collect(),
+        };
+        let mut kept = 0;
+        if !self.options.again {
+            kept = self.take_kept(&store, &mut report.entries)?;
+        }
+        self.write(&store, &mut report)?;
+        self.measure_rest(&store, &mut report)?;
+        self.write(&store, &mut report)?;
+        self.ended(&report, kept)
+    }
+
+    fn settings(&self, item: &Item, method: &Method) -> Settings {
+        let mode = self.options.mode();
+        Settings {
+            id: item.id(),
+            mode: mode.name().to_owned(),
+            command: method.command(mode, self.machine.processors),
+            program: self.program.clone(),
+            machine: self.machine.clone(),
+        }
+    }
+
+    /// Takes what earlier runs have measured; how many that is. What else lies there is put away, and said.
+    fn take_kept(&self, store: &Store, entries: &mut [Entry<'_>]) -> Result<usize, BenchError> {
+        let (mode, mut kept) = (self.options.mode(), 0);
+        for Entry { item, state } in entries {
+            let Some(method) = item.method() else { continue };
+            match store.find(item, mode, &self.settings(item, method)) {
+                Found::Nothing => {}
+                Found::Kept(record) => {
+                    *state = measured(record, method, true);
+                    kept += 1;
+                }
+                Found::Refused(reason) => {
+                    store.put_away(item, mode)?;
+                    eprintln!("testudo lab: {reason}; it is put away as .refused, and measured anew");
+                }
+            }
+        }
+        Ok(kept)
+    }
+
+    fn measure_rest(&self, store: &Store, report: &mut Report<'_>) -> Result<(), BenchError> {
+        let mode = self.options.mode();
+        let is_left = |entry: &&Entry<'_>| matches!(entry.state, State::NotYet);
+        let seconds = |item: &Item| item.method().map_or(0, |method| method.seconds(mode));
+        let left: Vec<Duration> = report
+            .entries
+            .iter()
+            .filter(is_left)
+            .map(|e| Duration::from_secs(seconds(e.item).into()))
+            .collect();
+        let (count, expected) = (left.len(), left.iter().sum());
+        let silent = is_silent(self.options.json);
+        let (mut progress, mut estimate) = (Progress::new(expected, silent), Estimate::of(expected));
+        let mut number = 0;
+        for index in 0..report.entries.len() {
+            let Some(entry) = report.entries.get_mut(index) else { break };
+            let (State::NotYet, Some(method)) = (&entry.state, entry.item.method()) else { continue };
+            number += 1;
+            let expected = Duration::from_secs(method.seconds(mode).into());
+            let name = format!("{number} of {count}: {} {}", entry.item.paper.number(), entry.item.name);
+            progress.stage(&name, expected);
+            let start = Instant::now();
+            entry.state = self.measure_one(store, entry.item, method, (&progress, &estimate))?;
+            estimate.done(expected, start.elapsed());
+            if silent && !self.options.json {
+                let left = estimate::words(estimate.left(Duration::ZERO));
+                eprintln!("{name}: {}, about {left} left", estimate::words(start.elapsed()));
+            }
+            self.write(store, report)?;
+        }
+        Ok(())
+    }
+
+    /// Measures an item and keeps the result.
+    fn measure_one(
+        &self,
+        store: &Store,
+        item: &Item,
+        method: &Method,
+        shown: (&Progress, &Estimate),
+    ) -> Result<State, BenchError> {
+        let settings = self.settings(item, method);
+        let (before, start) = (Usage::now(), Instant::now());
+        let rows = match self.watched(&settings.command, method, shown) {
+            Ok(rows) => rows,
+            Err(BenchError::Engine(reason)) => return Ok(State::NotPossible(reason)),
+            Err(error) => return Ok(State::Failed(error.to_string())),
+        };
+        if let Err(wrong) = reading::rows(&rows).and_then(method.read) {
+            return Ok(State::Failed(format!("its rows cannot be read: {wrong}")));
+        }
+        let others = before.zip(Usage::now()).and_then(|(before, after)| before.share_of_others(&after));
+        let record = Record::new(settings, start.elapsed().as_secs_f64(), others, rows);
+        store.keep(item, self.options.mode(), &record)?;
+        Ok(measured(Box::new(record), method, false))
+    }
+
+    /// Runs a command in a thread of its own, since some pin theirs to a processor, while the bar moves.
+    fn watched(
+        &self,
+        command: &str,
+        method: &Method,
+        (progress, estimate): (&Progress, &Estimate),
+    ) -> Result<Value, BenchError> {
+        let expected = Duration::from_secs(method.seconds(self.options.mode()).into());
+        let pace = estimate.at_this_pace(expected);
+        let (start, (to, from)) = (Instant::now(), channel());
+        std::thread::scope(|scope| {
+            let measuring = scope.spawn(move || {
+                // Nobody listens if the other end is gone; the result is returned, too.
+                let _end = to;
+                (self.measure)(command)
+            });
+            while from.recv_timeout(TICK) == Err::<(), _>(RecvTimeoutError::Timeout) {
+                let elapsed = start.elapsed();
+                let share = elapsed.as_secs_f64() / pace.as_secs_f64().max(0.1);
+                let left = estimate::words(estimate.left(elapsed));
+                progress.at(expected.mul_f64(share.min(1.0)), expected, &format!("about {left} left"));
+            }
+            measuring.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+
+    fn write(&self, store: &Store, report: &mut Report<'_>) -> Result<(), BenchError> {
+        report.made_at = machine::now();
+        store.report("report.html", &html::page(report))?;
+        store.report("report.json", &format!("{:#}\n", report.json()))?;
+        let markdown = self.options.markdown.as_deref();
+        markdown.map_or(Ok(()), |path| store::write(path, &markdown::document(report)))
+    }
+
+    /// What is printed at the end; an error if a measurement failed.
+    fn ended(&self, report: &Report<'_>, kept: usize) -> Result<String, BenchError> {
+        let failed = |entry: &Entry<'_>| match &entry.state {
+            State::Failed(reason) => Some(format!("{}: {reason}", entry.item.id())),
+            _ => None,
+        };
+        let failed: Vec<String> = report.entries.iter().filter_map(failed).collect();
+        if !failed.is_empty() {
+            let what =
+                format!("{}; the report in {} has the rest", failed.join("; "), self.options.out.display());
+            return Err(BenchError::Invalid { case: "measurements failed".to_owned(), what });
+        }
+        if self.options.json {
+            return Ok(format!("{:#}\n", report.json()));
+        }
+        let page = self.options.out.join("report.html");
+        let from = if kept == 0 { String::new() } else { format!(" ({kept} kept from an earlier run)") };
+        Ok(format!("{}{from}.\nThe report: {}\n", report.tally_of_all(), page.display()))
+    }
+}
+
+/// The state of an item with a result whose rows have been read before.
+fn measured(record: Box<Record>, method: &Method, is_kept: bool) -> State {
+    match reading::rows(&record.rows).and_then(method.read) {
+        Ok(reading) => State::Measured { record, reading, is_kept },
+        Err(wrong) => State::Failed(format!("its rows cannot be read: {wrong}")),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,73 @@
+//! How long the rest of a run takes: what was expected, corrected by how long what is done took.
+
+use std::time::Duration;
+
+/// Expected and measured times of a run's measurements.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(super) struct Estimate {
+    left: Duration,
+    done: Duration,
+    took: Duration,
+}
+
+impl Estimate {
+    /// Of a run that is expected to take so long.
+    pub(super) fn of(expected: Duration) -> Self {
+        Self { left: expected, ..Self::default() }
+    }
+
+    /// A measurement that was expected to take `expected` took so long.
+    pub(super) fn done(&mut self, expected: Duration, took: Duration) {
+        self.left = self.left.saturating_sub(expected);
+        self.done += expected;
+        self.took += took;
+    }
+
+    /// As `expected`, at the pace of this machine so far.
+    pub(super) fn at_this_pace(&self, expected: Duration) -> Duration {
+        let factor = match self.done.as_secs_f64() {
+            done if done > 0.0 => (self.took.as_secs_f64() / done).clamp(0.01, 100.0),
+            _ => 1.0,
+        };
+        expected.mul_f64(factor)
+    }
+
+    /// What is left, `elapsed` after the last measurement ended.
+    pub(super) fn left(&self, elapsed: Duration) -> Duration {
+        self.at_this_pace(self.left).saturating_sub(elapsed)
+    }
+}
+
+/// A time for people: `40 s`, `3 min`, `2 h 5 min`.
+pub(super) fn words(time: Duration) -> String {
+    let seconds = time.as_secs();
+    match seconds {
+        0..=99 => format!("{seconds} s"),
+        100..=5_999 => format!("{} min", (seconds + 30) / 60),
+        _ => format!("{} h {} min", seconds / 3600, seconds % 3600 / 60),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rest_is_as_slow_as_what_is_done() {
+        let seconds = Duration::from_secs;
+        let mut estimate = Estimate::of(seconds(60));
+        assert_eq!(estimate.left(seconds(0)), seconds(60));
+        assert_eq!(estimate.left(seconds(10)), seconds(50));
+        estimate.done(seconds(20), seconds(40));
+        assert_eq!(estimate.left(seconds(0)), seconds(80), "40 s are expected, and all takes twice as long");
+        estimate.done(seconds(40), seconds(20));
+        assert_eq!(estimate.left(seconds(0)), seconds(0));
+        assert_eq!(Estimate::of(seconds(5)).left(seconds(9)), seconds(0));
+    }
+
+    #[test]
+    fn times_have_units() {
+        let of = |seconds| words(Duration::from_secs(seconds));
+        assert_eq!([of(40), of(185), of(7_500)], ["40 s", "3 min", "2 h 5 min"].map(str::to_owned));
+    }
+}

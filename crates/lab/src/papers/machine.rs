@@ -1,0 +1,182 @@
+//! The machine that figures are of, and how much of it other programs had.
+
+use std::fs;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+use testudo_gateway::Candidate;
+
+/// Longest text of a file of the kernel's that is read, in bytes.
+const MOST_BYTES: usize = 1 << 20;
+/// Flags of the processor that engines depend on.
+const FEATURES: [&str; 7] = ["aes", "pclmulqdq", "sha_ni", "avx2", "avx512f", "vaes", "vpclmulqdq"];
+
+/// What figures depend on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Machine {
+    /// The name that the processor gives itself.
+    pub(super) processor: String,
+    /// Logical processors that this program may use.
+    pub(super) processors: usize,
+    /// Of [`FEATURES`], those that it has.
+    pub(super) features: Vec<String>,
+    pub(super) memory_gib: u64,
+    pub(super) kernel: String,
+    /// Engines that start here.
+    pub(super) engines: Vec<String>,
+}
+
+fn read(path: &str) -> String {
+    let mut text = fs::read_to_string(path).unwrap_or_default();
+    if text.len() > MOST_BYTES {
+        text.clear();
+    }
+    text
+}
+
+/// The value of the first line `NAME : VALUE`.
+fn value<'a>(text: &'a str, name: &str) -> Option<&'a str> {
+    let of = |line: &'a str| line.split_once(':').filter(|(key, _)| key.trim() == name);
+    text.lines().find_map(of).map(|(_, value)| value.trim())
+}
+
+impl Machine {
+    /// This one, with these engines beside the portable one.
+    pub(super) fn here(candidates: &[Candidate]) -> Self {
+        let processor = read("/proc/cpuinfo");
+        let flags: Vec<&str> = value(&processor, "flags").unwrap_or_default().split_whitespace().collect();
+        let memory = read("/proc/meminfo");
+        let kib = value(&memory, "MemTotal").and_then(|size| size.split_whitespace().next()?.parse().ok());
+        let opened = candidates.iter().filter(|candidate| (candidate.open)().is_ok());
+        let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let kernel = read("/proc/sys/kernel/osrelease").trim().to_owned();
+        Self {
+            processor: value(&processor, "model name").unwrap_or(std::env::consts::ARCH).to_owned(),
+            processors,
+            features: FEATURES.iter().filter(|f| flags.contains(f)).map(|&f| f.to_owned()).collect(),
+            memory_gib: (kib.unwrap_or(0_u64) + (1 << 19)) >> 20,
+            kernel: format!("{} {kernel}", std::env::consts::OS).trim_end().to_owned(),
+            engines: opened.map(|engine| engine.name).chain(["portable"]).map(str::to_owned).collect(),
+        }
+    }
+
+    /// For people, a line each: what, and which.
+    pub(super) fn lines(&self) -> [(&'static str, String); 5] {
+        let or_none = |words: &[String]| if words.is_empty() { "none".to_owned() } else { words.join(", ") };
+        [
+            ("Processor", format!("{}, {} logical processors", self.processor, self.processors)),
+            ("Instructions of use", or_none(&self.features)),
+            ("Memory", format!("{} GiB", self.memory_gib)),
+            ("System", self.kernel.clone()),
+            ("Engines", or_none(&self.engines)),
+        ]
+    }
+}
+
+/// The program that measures: its version, how it was built, and a number that differs between builds.
+pub(super) fn program() -> String {
+    use std::hash::Hasher;
+    let own = std::env::current_exe().and_then(fs::read);
+    let build = own.map(|bytes| {
+        let mut hasher = std::hash::DefaultHasher::new();
+        hasher.write(&bytes);
+        hasher.finish()
+    });
+    let kind = if cfg!(debug_assertions) { ", built with checks: figures are too low" } else { "" };
+    format!("testudo {}, build {:016x}{kind}", env!("CARGO_PKG_VERSION"), build.unwrap_or(0))
+}
+
+/// The date and time now, in UTC: `2026-01-31 23:59 UTC`.
+pub(super) fn now() -> String {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    date(since.as_secs())
+}
+
+/// Of seconds since 1970. Days are counted in eras of 400 years that begin in March (Hinnant,
+/// "chrono-compatible low-level date algorithms").
+fn date(seconds: u64) -> String {
+    let (days, second) = (seconds / 86_400 + 719_468, seconds % 86_400);
+    let (era, day) = (days / 146_097, days % 146_097);
+    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let day = day - (153 * month + 2) / 5 + 1;
+    let (month, next) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
+    let year = era * 400 + year + next;
+    format!("{year:04}-{month:02}-{day:02} {:02}:{:02} UTC", second / 3600, second / 60 % 60)
+}
+
+/// Time of all processors since the start of the system, in ticks of the kernel's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Usage {
+    all: u64,
+    busy: u64,
+    /// Of this process.
+    own: u64,
+}
+
+impl Usage {
+    /// Until now; `None` where the system does not say.
+    pub(super) fn now() -> Option<Self> {
+        Self::of(&read("/proc/stat"), &read("/proc/self/stat"))
+    }
+
+    /// user, nice, system, idle, iowait, irq, softirq, steal in the first line; utime and stime behind the
+    /// name in parentheses (proc(5)).
+    fn of(stat: &str, own: &str) -> Option<Self> {
+        let first = stat.lines().next()?.strip_prefix("cpu ")?;
+        let times: Vec<u64> = first.split_whitespace().take(8).map_while(|word| word.parse().ok()).collect();
+        let all = times.iter().sum();
+        let idle: u64 = times.get(3..5)?.iter().sum();
+        let fields: Vec<&str> = own.rsplit_once(')')?.1.split_whitespace().collect();
+        let spent = |index: usize| fields.get(index).and_then(|word| word.parse::<u64>().ok());
+        Some(Self { all, busy: all - idle, own: spent(11)? + spent(12)? })
+    }
+
+    /// The share of all processors' time that others had until `later`, 0 to 1.
+    pub(super) fn share_of_others(&self, later: &Self) -> Option<f64> {
+        let all = later.all.checked_sub(self.all).filter(|all| *all > 0)?;
+        let (busy, own) = (later.busy.checked_sub(self.busy)?, later.own.checked_sub(self.own)?);
+        Some((busy.saturating_sub(own) as f64 / all as f64).min(1.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates_are_those_of_the_calendar() {
+        for (seconds, expected) in [
+            (0, "1970-01-01 00:00 UTC"),
+            (951_782_399, "2000-02-28 23:59 UTC"),
+            (951_782_400, "2000-02-29 00:00 UTC"),
+            (1_709_251_199, "2024-02-29 23:59 UTC"),
+            (1_735_689_600, "2025-01-01 00:00 UTC"),
+            (4_107_542_400, "2100-03-01 00:00 UTC"),
+        ] {
+            assert_eq!(date(seconds), expected);
+        }
+    }
+
+    #[test]
+    fn what_others_had_is_told_from_what_this_process_had() {
+        let own = |ticks: u64| format!("7 (a) b) R 1 1 1 0 -1 0 0 0 0 0 {ticks} 10 0 0 20 0");
+        let before = Usage::of("cpu  100 0 0 1000 0 0 0 0 0 0\ncpu0 1", &own(50)).unwrap();
+        let after = Usage::of("cpu  170 0 10 1100 20 0 0 0 0 0\n", &own(90)).unwrap();
+        // 200 ticks passed; 80 of them were busy, 40 of these with this process.
+        assert_eq!(before.share_of_others(&after), Some(0.2));
+        assert_eq!(before.share_of_others(&before), None);
+        assert_eq!(Usage::of("", ""), None);
+        assert_eq!(Usage::of("cpu  1 2\n", &own(1)), None);
+        assert!(Usage::now().is_some(), "proc(5) is here");
+    }
+
+    #[test]
+    fn this_machine_has_a_processor_and_the_portable_engine() {
+        let machine = Machine::here(&[]);
+        assert!(machine.processors > 0 && !machine.processor.is_empty());
+        assert_eq!(machine.engines, ["portable"]);
+        assert_eq!(program(), program());
+    }
+}

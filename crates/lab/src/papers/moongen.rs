@@ -1,0 +1,133 @@
+//! Paper 000: what is left for the CPU if a NIC does the cryptography.
+
+use serde_json::Value;
+
+use super::item::{How, Item, Method, Paper, Printed, printed};
+use super::reading::{Length, Lines, Reading, Wrong, count, number, text};
+use crate::bench::chart::Extent;
+use crate::statistics::Spread;
+
+const PAPER: Paper = Paper::Moongen;
+const CONDITIONS: &str = "One core, AES-128-GCM, ESP in tunnel mode, one SA, in memory. No NIC with cryptography was measured: its twin takes packets for sealed as they are, \
+     and what it does to find its SA counts as the CPU's, so that no line rate limits it. The paper's Linux 3.16 is not run.";
+
+/// Throughput as the text of section V-B has it.
+const THROUGHPUT: &[Printed] = &[
+    printed("cryptography in the NIC, 64 bytes, outbound", "10 (line rate)", "Gbit/s"),
+    printed("cryptography in the NIC, 1518 bytes, outbound", "10 (line rate)", "Gbit/s"),
+    printed("Linux 3.16 with AES-NI, shortest packets", "0.94", "Gbit/s"),
+    printed("Linux 3.16 with AES-NI, at most", "4.32", "Gbit/s"),
+    printed("Linux 3.16, shortest packets", "0.48", "Gbit/s"),
+    printed("Linux 3.16, at most", "1.33", "Gbit/s"),
+];
+const CYCLES: &[Printed] = &[
+    printed("cryptography in the NIC, 256 bytes, outbound", "about 3", "cycles/byte"),
+    printed("cryptography in the NIC, 1518 bytes, outbound", "about 3", "cycles/byte"),
+    printed("Linux 3.16, times the cycles of the NIC's path", "10 to 20", "times"),
+    printed("6WIND Turbo IPsec (from published values)", "about 3.4", "cycles/byte"),
+];
+const ENERGY: &[Printed] = &[
+    printed("MoonGen, power drain", "100", "W"),
+    printed("MoonGen, throughput", "1.00", "Gbit/s"),
+    printed("MoonGen, CPU load at 3.3 GHz", "20", "%"),
+    printed("MoonGen, energy", "0.100", "mJ/byte"),
+    printed("Linux 3.16 (AES-NI), power drain", "108", "W"),
+    printed("Linux 3.16 (AES-NI), throughput", "1.00", "Gbit/s"),
+    printed("Linux 3.16 (AES-NI), CPU load at 3.3 GHz", "100", "%"),
+    printed("Linux 3.16 (AES-NI), energy", "0.108", "mJ/byte"),
+    printed("Linux 3.16, power drain", "107", "W"),
+    printed("Linux 3.16, throughput", "0.48", "Gbit/s"),
+    printed("Linux 3.16, CPU load at 3.3 GHz", "100", "%"),
+    printed("Linux 3.16, energy", "0.208", "mJ/byte"),
+];
+
+const fn nic(read: fn(&[Value]) -> Result<Reading, Wrong>) -> How {
+    How::Measured(Method {
+        quick: "bench nic --duration 40 --repeat 3",
+        full: "bench nic --duration 200 --repeat 5",
+        quick_seconds: 7,
+        full_seconds: 36,
+        conditions: CONDITIONS,
+        read,
+    })
+}
+
+/// Its figures and tables.
+pub(super) static ITEMS: [Item; 7] = [
+    Item {
+        paper: PAPER,
+        name: "Figure 1",
+        title: "IPsec VPN tunnel mode",
+        printed: &[],
+        how: How::Drawing("it shows two networks and a tunnel"),
+    },
+    Item {
+        paper: PAPER,
+        name: "Figure 2",
+        title: "NIC accelerated and software IPsec processing path",
+        printed: &[],
+        how: How::Drawing("it shows where the cryptography is done"),
+    },
+    Item {
+        paper: PAPER,
+        name: "Figure 3",
+        title: "MoonGen architecture: IPsec components",
+        printed: &[],
+        how: How::Drawing("it shows parts of MoonGen"),
+    },
+    Item {
+        paper: PAPER,
+        name: "Figure 4",
+        title: "Test setup",
+        printed: &[],
+        how: How::Drawing("it shows two servers and a cable"),
+    },
+    Item {
+        paper: PAPER,
+        name: "Figure 5(a)",
+        title: "VPN throughput at different packet sizes",
+        printed: THROUGHPUT,
+        how: nic(throughput),
+    },
+    Item {
+        paper: PAPER,
+        name: "Figure 5(b)",
+        title: "Consumed CPU cycles per byte",
+        printed: CYCLES,
+        how: nic(cycles),
+    },
+    Item {
+        paper: PAPER,
+        name: "Table I",
+        title: "Energy comparison",
+        printed: ENERGY,
+        how: How::Impossible("a meter of power at an offered rate, which no measurement of this report has"),
+    },
+];
+
+fn throughput(rows: &[Value]) -> Result<Reading, Wrong> {
+    read(rows, "gbit_s", "Gbit/s", "VPN throughput (figure 5a)", "throughput (Gbit/s of frames)")
+}
+
+fn cycles(rows: &[Value]) -> Result<Reading, Wrong> {
+    read(rows, "cycles_per_byte", "cycles/byte", "CPU cycles per byte (figure 5b)", "cycles per byte")
+}
+
+fn read(rows: &[Value], member: &str, unit: &'static str, title: &str, up: &str) -> Result<Reading, Wrong> {
+    let (mut reading, mut lines) = (Reading::default(), Lines::default());
+    for row in rows {
+        let value = Spread::of([number(row, member)?]);
+        let (bytes, way) = (count(row, "frame_bytes")?, text(row, "direction")?);
+        let (path, colour) = match text(row, "path")? {
+            "nic" => ("the NIC", 0),
+            "software" => ("software", 1),
+            other => return Err(format!("\"path\" of a row is {other:?}")),
+        };
+        reading.find(format!("cryptography in {path}, {bytes} bytes, {way}"), unit, value);
+        let dash = usize::from(way == "inbound");
+        lines.add(&format!("{path}, {way}"), (colour, dash), Length::Bytes(bytes), value);
+    }
+    let axes = ["frame size (bytes, with check sequence)", up];
+    reading.panels.push(lines.panel(title, axes, Extent::Zero));
+    Ok(reading)
+}

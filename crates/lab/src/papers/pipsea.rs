@@ -1,0 +1,344 @@
+//! Paper 002: a gateway whose GPU does the cryptography, and how packets are scheduled for it.
+
+use std::collections::HashMap;
+
+use serde_json::Value;
+
+use super::item::{How, Item, Method, Paper, Printed, printed};
+use super::reading::{Finding, Length, Lines, Reading, Wrong, number, scaled, spread, text};
+use crate::bench::chart::Extent;
+use crate::statistics::Spread;
+
+const PAPER: Paper = Paper::Pipsea;
+const GPU: &str = "a GPU: what this report measures is done by the processor";
+const GPU_AND_LINK: &str = "a GPU and a link of 40 Gbit/s";
+const DISCRETE: &str = "one or two discrete GPUs";
+const ACROSS: &str = "packet size (bytes of the inner IP packet)";
+const UP: &str = "throughput (Gbit/s)";
+
+const IN_MEMORY: &[Printed] = &[
+    printed("AES-CBC encryption + HMAC-SHA1, 1280 bytes", "13.87", "Gbit/s"),
+    printed("HMAC-SHA1, 1280 bytes", "39.37", "Gbit/s"),
+];
+const SCHEDULING: &[Printed] = &[
+    printed("all, of no scheduling: random lengths", "1.87", "times"),
+    printed("all, of no scheduling: IMIX", "1.96", "times"),
+    printed("all, of grouping without sorting of bins: random lengths", "1.19", "times"),
+    printed("all, of grouping without sorting of bins: IMIX", "1.24", "times"),
+];
+const ALGORITHMS: &[Printed] = &[
+    printed("AES-CBC + HMAC-SHA1 (ENC), 64 bytes", "3.08", "Gbit/s"),
+    printed("AES-CBC + HMAC-SHA1 (ENC), 1024 bytes", "10.36", "Gbit/s"),
+    printed("AES-CBC + HMAC-SHA1 (ENC), 1280 bytes", "11.09", "Gbit/s"),
+    printed("AES-CBC + HMAC-SHA1 (ENC), random lengths", "10.66", "Gbit/s"),
+    printed("Mix (ENC), 1280 bytes", "17.42", "Gbit/s"),
+];
+const LATENCY: &[Printed] = &[
+    printed("average latency, 1024 bytes", "2.79", "ms"),
+    printed("average latency, random lengths", "3.71", "ms"),
+];
+const COST: &[Printed] = &[
+    printed("PIPSEA w/ APU RX-421BD, $100.00, 35 W: throughput", "11.1", "Gbit/s"),
+    printed("PIPSEA w/ APU RX-421BD, $100.00, 35 W", "110.90", "Mbps/$"),
+    printed("PIPSEA w/ dGPU FirePro S9100, $2,944.00, 320 W: throughput", "36.5", "Gbit/s"),
+    printed("PIPSEA w/ dGPU FirePro S9100, $2,944.00, 320 W", "12.40", "Mbps/$"),
+    printed("PIPSEA w/ dGPU Radeon R9 Nano, $1,544.00, 270 W: throughput", "42", "Gbit/s"),
+    printed("PIPSEA w/ dGPU Radeon R9 Nano, $1,544.00, 270 W", "27.20", "Mbps/$"),
+    printed("Intel Atom C2758 w/ QAT, $258.00, 20 W: throughput", "7.9", "Gbit/s"),
+    printed("Intel Atom C2758 w/ QAT, $258.00, 20 W", "30.62", "Mbps/$"),
+    printed("Intel QAT chipset DH8950, $268.00, 20 W: throughput", "43", "Gbit/s"),
+    printed("Intel QAT chipset DH8950, $268.00, 20 W", "160.45", "Mbps/$"),
+    printed("Multicore i7-5820K w/ AES-NI, $439.00, 140 W: throughput", "12.3", "Gbit/s"),
+    printed("Multicore i7-5820K w/ AES-NI, $439.00, 140 W", "28.02", "Mbps/$"),
+    printed("Multicore i7-5820K, $439.00, 140 W: throughput", "8.1", "Gbit/s"),
+    printed("Multicore i7-5820K, $439.00, 140 W", "18.45", "Mbps/$"),
+    printed("NBA w/ dGPU GTX 680, $4,404.00, 620 W: throughput", "32", "Gbit/s"),
+    printed("NBA w/ dGPU GTX 680, $4,404.00, 620 W", "7.27", "Mbps/$"),
+    printed("Helion ESP w/ FPGA Artix-7, $34.37: throughput", "1.16", "Gbit/s"),
+    printed("Helion ESP w/ FPGA Artix-7, $34.37", "33.75", "Mbps/$"),
+];
+
+const CRYPTOGRAPHY: Method = Method {
+    quick: "bench --suites aes128-sha1,aes128-none,null-sha1 --sizes 64,256,512,1024,1280 --milliseconds 20 --repetitions 2",
+    full: "bench --suites aes128-sha1,aes128-none,null-sha1 --sizes 64,256,512,1024,1280 --milliseconds 80 --repetitions 5",
+    quick_seconds: 6,
+    full_seconds: 42,
+    conditions: "One core in place of the APU's GPU: the engine alone with the jobs of packets of these sizes, the fastest engine of this machine for each.",
+    read: cryptography,
+};
+const ENCRYPTION: Method = Method {
+    quick: "bench --suites aes128-sha1,aes128-none --directions outbound --sizes 64,256,512,1024,1280 --milliseconds 20 --repetitions 2",
+    full: "bench --suites aes128-sha1,aes128-none --directions outbound --sizes 64,256,512,1024,1280 --milliseconds 80 --repetitions 5",
+    quick_seconds: 2,
+    full_seconds: 14,
+    conditions: "The half of the figure that has AES instructions: one core (the paper has four), the engine alone with the jobs of packets of these sizes. The other half needs a GPU.",
+    read: cryptography,
+};
+const FORMATION: Method = Method {
+    quick: "bench --suites mixed --sas 60 --directions outbound --sizes 64,1280,random,imix --formation none,suite,length --milliseconds 20 --repetitions 3",
+    full: "bench --suites mixed --sas 60 --directions outbound --sizes 64,1280,random,imix --formation none,suite,length --milliseconds 80 --repetitions 7",
+    quick_seconds: 4,
+    full_seconds: 23,
+    conditions: "One core in place of the GPU; nine suites in place of six combinations. A gateway forms jobs by suite, or by suite and length, the longest first, which is the paper's \"all\"; \
+         it has no grouping without that order.",
+    read: formation,
+};
+const SUITES: Method = Method {
+    quick: "bench --suites aes128-sha1,aes128-none,null-sha1,mixed --sas 60 --sizes 64,256,512,1024,1280,random,imix --milliseconds 15 --repetitions 2",
+    full: "bench --suites aes128-sha1,aes128-none,null-sha1,mixed --sas 60 --sizes 64,256,512,1024,1280,random,imix --milliseconds 80 --repetitions 5",
+    quick_seconds: 10,
+    full_seconds: 78,
+    conditions: "One core does all work of a gateway, in memory, where the paper has three and a GPU; 60 SAs. Sizes are of inner IP packets, the paper's of frames; the mix is of nine suites, the paper's of six combinations.",
+    read: suites,
+};
+const DELAY: Method = Method {
+    quick: "lab rfc2544 --tests throughput,latency --suite aes128-sha1 --sizes 64,1024,1280,random,imix --trial-seconds 0.1 --repetitions 1",
+    full: "lab rfc2544 --tests throughput,latency --suite aes128-sha1 --sizes 64,1024,1280,random,imix --trial-seconds 0.5 --repetitions 3",
+    quick_seconds: 20,
+    full_seconds: 300,
+    conditions: "Two gateways in series on one core, no GPU, no chunks: latencies of both, queues included, at the highest rate without loss. The paper prints averages, Testudo medians and 99 % quantiles.",
+    read: latencies,
+};
+
+/// A figure that shows something, without numbers.
+const fn drawing(name: &'static str, title: &'static str, what: &'static str) -> Item {
+    Item { paper: PAPER, name, title, printed: &[], how: How::Drawing(what) }
+}
+
+const fn impossible(
+    name: &'static str,
+    title: &'static str,
+    printed: &'static [Printed],
+    why: &'static str,
+) -> Item {
+    Item { paper: PAPER, name, title, printed, how: How::Impossible(why) }
+}
+
+const fn measured(
+    name: &'static str,
+    title: &'static str,
+    printed: &'static [Printed],
+    method: Method,
+) -> Item {
+    Item { paper: PAPER, name, title, printed, how: How::Measured(method) }
+}
+
+/// Its figures and tables.
+pub(super) static ITEMS: [Item; 21] = [
+    drawing("Figure 1", "OpenCL platform model", "it shows a model"),
+    drawing("Figure 2", "Control-flow divergence", "it explains a term"),
+    drawing("Figure 3", "The organization of PIPSEA", "it shows parts of PIPSEA"),
+    impossible("Figure 4", "Throughput comparison of packet I/O and crypto algorithms", &[], GPU_AND_LINK),
+    drawing("Figure 5", "Queues and bins in PIPSEA", "it shows parts of PIPSEA"),
+    drawing("Figure 6", "A packet scheduling example", "it is an example"),
+    impossible("Figure 7", "Average OpenCL kernel execution time for 2048 packets", &[], GPU),
+    drawing(
+        "Table 1",
+        "System configuration",
+        "it lists the paper's computers; this machine is described above",
+    ),
+    measured(
+        "Figure 8",
+        "The throughput of the crypto algorithms with pre-generated packets in main memory",
+        IN_MEMORY,
+        CRYPTOGRAPHY,
+    ),
+    measured("Figure 9", "Effects of packet scheduling", SCHEDULING, FORMATION),
+    impossible(
+        "Figure 10",
+        "The throughput of PIPSEA with different chunk sizes and numbers of bins",
+        &[
+            printed("random lengths, 8192 packets, 128 bins", "14.82", "Gbit/s"),
+            printed("random lengths, 4096 packets, 64 bins", "13.58", "Gbit/s"),
+            printed("8192 packets, 128 bins: average latency", "5.38", "ms"),
+            printed("4096 packets, 64 bins: average latency", "3.92", "ms"),
+        ],
+        GPU,
+    ),
+    impossible("Figure 11", "Throughput with different granularities of packet length ranges", &[], GPU),
+    measured("Figure 12", "Throughput for different crypto algorithms", ALGORITHMS, SUITES),
+    impossible(
+        "Figure 13",
+        "Comparison of the single-threaded and dual-threaded packet I/O models",
+        &[],
+        GPU_AND_LINK,
+    ),
+    impossible("Figure 14(a)", "Latency distribution for different chunk sizes", &[], GPU),
+    measured("Figure 14(b)", "Latency distribution for different packet sizes", LATENCY, DELAY),
+    measured("Figure 15(a)", "Throughput of AES-NI and GPU", &[], ENCRYPTION),
+    impossible(
+        "Figure 15(b)",
+        "Throughput of QAT and PIPSEA",
+        &[printed("AES-CBC + HMAC-SHA1, Atom C2758 with QAT, 1280 bytes", "7.95", "Gbit/s")],
+        "Intel's QuickAssist and a GPU",
+    ),
+    impossible(
+        "Figure 16",
+        "Throughputs of APU and dGPUs for the random mix of the six crypto algorithms",
+        &[printed("two Radeon R9 Nano, 1280 bytes", "64.73", "Gbit/s")],
+        DISCRETE,
+    ),
+    impossible(
+        "Figure 17",
+        "Speedups of the packet scheduling algorithm for the random mix of the six crypto algorithms on the APU and the dGPUs",
+        &[printed("Radeon R9 Nano, IMIX", "2.13", "times")],
+        DISCRETE,
+    ),
+    impossible(
+        "Table 2",
+        "Cost-effectiveness comparison of existing IPsec solutions and PIPSEA",
+        COST,
+        "prices and power of this machine's parts, which no measurement of this report has",
+    ),
+];
+
+/// What the paper calls this suite and direction, without a remark on sealing and opening.
+fn algorithm(suite: &str, is_outbound: bool) -> Option<(&'static str, usize)> {
+    Some(match (suite, is_outbound) {
+        ("aes128-sha1", true) => ("AES-CBC encryption + HMAC-SHA1", 0),
+        ("aes128-sha1", false) => ("AES-CBC decryption + HMAC-SHA1", 0),
+        ("aes128-none", true) => ("AES-CBC encryption", 1),
+        ("aes128-none", false) => ("AES-CBC decryption", 1),
+        ("null-sha1", true) => ("HMAC-SHA1", 2),
+        ("null-sha1", false) => ("HMAC-SHA1 (opening)", 2),
+        _ => return None,
+    })
+}
+
+/// The rows of the fastest engine of each suite, direction, length and formation, in the order of rows.
+fn fastest(rows: &[Value]) -> Result<Vec<&Value>, Wrong> {
+    let mut places: HashMap<String, usize> = HashMap::new();
+    let mut kept: Vec<&Value> = Vec::new();
+    for row in rows {
+        let members = ["suite", "direction", "inner_bytes", "formation"];
+        let key = members.map(|member| row.get(member).unwrap_or(&Value::Null).to_string()).join(" ");
+        let rate = number(row, "packets_per_second")?;
+        match places.get(&key).copied() {
+            None => {
+                places.insert(key, kept.len());
+                kept.push(row);
+            }
+            Some(place) if number(kept[place], "packets_per_second")? < rate => kept[place] = row,
+            Some(_) => {}
+        }
+    }
+    Ok(kept)
+}
+
+fn name_engine(reading: &mut Reading, row: &Value) -> Result<(), Wrong> {
+    reading.remark(format!("{}: engine {}.", text(row, "suite")?, text(row, "engine")?));
+    Ok(())
+}
+
+/// Figure 8, and the half of 15(a) that has no GPU.
+fn cryptography(rows: &[Value]) -> Result<Reading, Wrong> {
+    let (mut reading, mut lines) = (Reading::default(), Lines::default());
+    for row in fastest(rows)? {
+        let is_outbound = text(row, "direction")? == "outbound";
+        let suite = text(row, "suite")?;
+        let (name, colour) = algorithm(suite, is_outbound).ok_or_else(|| format!("suite {suite:?}"))?;
+        let length = Length::of(row, "inner_bytes")?;
+        // What the whole gateway reaches, times how many times as long it takes as the engine alone.
+        let alone = number(row, "gbit_s")? * number(row, "times_the_floor")?;
+        let alone = Spread::of([alone]);
+        reading.find(format!("{name}, {}", length.words()), "Gbit/s", alone);
+        lines.add(name, (colour, usize::from(!is_outbound)), length, alone);
+        name_engine(&mut reading, row)?;
+    }
+    reading.panels.push(lines.panel("Cryptography alone, in memory", [ACROSS, UP], Extent::Zero));
+    Ok(reading)
+}
+
+/// Figure 9.
+fn formation(rows: &[Value]) -> Result<Reading, Wrong> {
+    let (mut reading, mut lines) = (Reading::default(), Lines::default());
+    // A formation is compared with none of the same engine: of that which is fastest without.
+    let without = |row: &&Value| row.get("formation").and_then(Value::as_str) == Some("none");
+    let plain: Vec<Value> = rows.iter().filter(without).cloned().collect();
+    for row in rows {
+        let length = Length::of(row, "inner_bytes")?;
+        let of_length =
+            fastest(&plain)?.into_iter().find(|other| other.get("inner_bytes") == row.get("inner_bytes"));
+        let Some(base) = of_length else { return Err("no row without formation".to_owned()) };
+        if base.get("engine") != row.get("engine") {
+            continue;
+        }
+        let (name, colour) = match text(row, "formation")? {
+            "none" => ("no scheduling", 0),
+            "suite" => ("by algorithm", 1),
+            "length" => ("all", 2),
+            other => return Err(format!("\"formation\" of a row is {other:?}")),
+        };
+        let rate = spread(row, "gbit_s")?;
+        reading.find(format!("{name}, {}", length.words()), "Gbit/s", rate);
+        lines.add(name, (colour, 0), length, rate);
+        if colour > 0 {
+            let ratio = Spread::of([rate.median / number(base, "gbit_s")?.max(f64::MIN_POSITIVE)]);
+            reading.find(format!("{name}, of no scheduling: {}", length.words()), "times", ratio);
+        }
+        name_engine(&mut reading, row)?;
+    }
+    reading.panels.push(lines.panel("Formations of a mix of suites", [ACROSS, UP], Extent::Zero));
+    Ok(reading)
+}
+
+/// Figure 12.
+fn suites(rows: &[Value]) -> Result<Reading, Wrong> {
+    let (mut reading, mut lines) = (Reading::default(), Lines::default());
+    for row in fastest(rows)? {
+        let (name, colour) = match text(row, "suite")? {
+            "aes128-sha1" => ("AES-CBC + HMAC-SHA1", 0),
+            "aes128-none" => ("AES-CBC", 1),
+            "null-sha1" => ("HMAC-SHA1", 2),
+            "mixed" => ("Mix", 3),
+            other => return Err(format!("\"suite\" of a row is {other:?}")),
+        };
+        let is_outbound = text(row, "direction")? == "outbound";
+        let name = format!("{name} ({})", if is_outbound { "ENC" } else { "DEC" });
+        let (length, rate) = (Length::of(row, "inner_bytes")?, spread(row, "gbit_s")?);
+        reading.find(format!("{name}, {}", length.words()), "Gbit/s", rate);
+        lines.add(&name, (colour, usize::from(!is_outbound)), length, rate);
+        name_engine(&mut reading, row)?;
+    }
+    reading.panels.push(lines.panel("One core of a gateway", [ACROSS, UP], Extent::Zero));
+    Ok(reading)
+}
+
+/// Figure 14(b): the latencies at the highest load that was offered of each size.
+fn latencies(rows: &[Value]) -> Result<Reading, Wrong> {
+    let (mut reading, mut lines) = (Reading::default(), Lines::default());
+    let of_latency = |row: &&Value| row.get("test").and_then(Value::as_str) == Some("latency");
+    let mut highest: Vec<(Length, f64, &Value)> = Vec::new();
+    for row in rows.iter().filter(of_latency) {
+        let (length, offered) = (Length::of(row, "frame_bytes")?, number(row, "offered_packets_per_second")?);
+        match highest.iter_mut().find(|(other, ..)| *other == length) {
+            Some(known) if known.1 < offered => *known = (length, offered, row),
+            Some(_) => {}
+            None => highest.push((length, offered, row)),
+        }
+    }
+    for (length, offered, row) in highest {
+        reading.findings.push(Finding {
+            what: format!("offered load, {}", length.words()),
+            unit: "packets/s",
+            here: Some(Spread::of([offered])),
+            predicted: None,
+        });
+        let Some(latency) = row.get("latency_us").filter(|latency| !latency.is_null()) else {
+            reading.remark(format!("{}: no packet came back.", length.words()));
+            continue;
+        };
+        for (colour, (member, words)) in
+            [("p50", "median latency"), ("p99", "99 % of packets within")].into_iter().enumerate()
+        {
+            let milliseconds = scaled(Spread::of([number(latency, member)?]), 1e-3);
+            reading.find(format!("{words}, {}", length.words()), "ms", milliseconds);
+            lines.add(words, (colour, 0), length, milliseconds);
+        }
+        let notes = row.get("notes").and_then(Value::as_array).into_iter().flatten();
+        notes.filter_map(Value::as_str).for_each(|note| reading.remark(format!("{note}.")));
+    }
+    let axes = ["frame size (bytes, with check sequence)", "latency (ms)"];
+    reading.panels.push(lines.panel("Latency at the highest rate without loss", axes, Extent::Zero));
+    Ok(reading)
+}

@@ -1,0 +1,173 @@
+//! What the rows of a command say: findings, pictures, remarks. Rows may come from a file, so that nothing in
+//! them is trusted.
+
+use serde_json::Value;
+
+use crate::bench::chart::{self, Extent, Line, Panel, STRIPS};
+use crate::statistics::Spread;
+
+/// What is wrong with rows.
+pub(super) type Wrong = String;
+
+/// The most rows of a command that are read.
+const MOST_ROWS: usize = 10_000;
+/// Above any rate, time or size that rows have.
+const LARGEST: f64 = 1e15;
+
+/// One result.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Finding {
+    pub(super) what: String,
+    pub(super) unit: &'static str,
+    /// What was measured.
+    pub(super) here: Option<Spread>,
+    /// What a model says of it, which was not measured.
+    pub(super) predicted: Option<f64>,
+}
+
+/// What rows say.
+#[derive(Default)]
+pub(super) struct Reading {
+    pub(super) findings: Vec<Finding>,
+    pub(super) panels: Vec<Panel>,
+    pub(super) remarks: Vec<String>,
+}
+
+impl Reading {
+    pub(super) fn find(&mut self, what: impl Into<String>, unit: &'static str, here: Spread) {
+        self.findings.push(Finding { what: what.into(), unit, here: Some(here), predicted: None });
+    }
+
+    /// Adds a remark, once.
+    pub(super) fn remark(&mut self, text: String) {
+        if !self.remarks.contains(&text) {
+            self.remarks.push(text);
+        }
+    }
+}
+
+/// The array that a command prints.
+pub(super) fn rows(value: &Value) -> Result<&[Value], Wrong> {
+    match value {
+        Value::Array(rows) if rows.is_empty() => Err("it has no rows".to_owned()),
+        Value::Array(rows) if rows.len() > MOST_ROWS => Err(format!("it has more than {MOST_ROWS} rows")),
+        Value::Array(rows) => Ok(rows),
+        _ => Err("its rows are no array".to_owned()),
+    }
+}
+
+/// A number that is not negative.
+pub(super) fn number(row: &Value, name: &str) -> Result<f64, Wrong> {
+    let number = row.get(name).and_then(Value::as_f64).filter(|number| (0.0..=LARGEST).contains(number));
+    number.ok_or_else(|| format!("\"{name}\" of a row is no number from 0 to {LARGEST:e}"))
+}
+
+pub(super) fn text<'a>(row: &'a Value, name: &str) -> Result<&'a str, Wrong> {
+    row.get(name).and_then(Value::as_str).ok_or_else(|| format!("\"{name}\" of a row is no text"))
+}
+
+/// A whole number of bytes, packets or workers.
+pub(super) fn count(row: &Value, name: &str) -> Result<usize, Wrong> {
+    let whole = row.get(name).and_then(Value::as_u64).filter(|number| *number <= 1_000_000);
+    let whole = whole.and_then(|number| usize::try_from(number).ok());
+    whole.ok_or_else(|| format!("\"{name}\" of a row is no whole number up to 1000000"))
+}
+
+/// The median and, where the row has them, `NAME_lowest` and `NAME_highest`.
+pub(super) fn spread(row: &Value, name: &str) -> Result<Spread, Wrong> {
+    let median = number(row, name)?;
+    let end = |end: &str| match row.get(format!("{name}_{end}")) {
+        Some(_) => number(row, &format!("{name}_{end}")),
+        None => Ok(median),
+    };
+    Ok(Spread { median, lowest: end("lowest")?, highest: end("highest")? })
+}
+
+/// The spread times a factor.
+pub(super) fn scaled(spread: Spread, factor: f64) -> Spread {
+    let Spread { median, lowest, highest } = spread;
+    Spread { median: median * factor, lowest: lowest * factor, highest: highest * factor }
+}
+
+/// Lengths of packets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Length {
+    Bytes(usize),
+    Imix,
+    Random,
+}
+
+impl Length {
+    /// Of a row's member that is a number or the name of a mix.
+    pub(super) fn of(row: &Value, name: &str) -> Result<Self, Wrong> {
+        match row.get(name).and_then(Value::as_str) {
+            Some("imix") => Ok(Self::Imix),
+            Some("random") => Ok(Self::Random),
+            Some(other) => Err(format!("\"{name}\" of a row is {other:?}")),
+            None => count(row, name).map(Self::Bytes),
+        }
+    }
+
+    /// For people.
+    pub(super) fn words(self) -> String {
+        match self {
+            Self::Bytes(bytes) => format!("{bytes} bytes"),
+            Self::Imix => "IMIX".to_owned(),
+            Self::Random => "random lengths".to_owned(),
+        }
+    }
+}
+
+/// Lines of a picture, each with the points of its name.
+#[derive(Default)]
+pub(super) struct Lines(Vec<Line>);
+
+impl Lines {
+    /// Adds a point to the line `name`. Lines of one colour differ in their dashes.
+    pub(super) fn add(&mut self, name: &str, (colour, dash): (usize, usize), at: Length, value: Spread) {
+        if !self.0.iter().any(|line| line.name == name) {
+            let mixes = [None; STRIPS.len()];
+            self.0.push(Line { name: name.to_owned(), colour, dash, points: Vec::new(), mixes });
+        }
+        let Some(line) = self.0.iter_mut().find(|line| line.name == name) else { return };
+        match at {
+            Length::Bytes(bytes) => line.points.push((bytes, value)),
+            Length::Imix => line.mixes[0] = Some(value),
+            Length::Random => line.mixes[1] = Some(value),
+        }
+    }
+
+    /// The picture, with a title and what its axes show.
+    pub(super) fn panel(mut self, title: &str, [across, up]: [&str; 2], extent: Extent) -> Panel {
+        self.0.iter_mut().for_each(|line| line.points.sort_by_key(|(at, _)| *at));
+        chart::sort(&mut self.0);
+        Panel {
+            title: title.to_owned(),
+            subtitle: "Testudo on this machine; medians, with lowest and highest".to_owned(),
+            across: across.to_owned(),
+            up: up.to_owned(),
+            extent,
+            lines: self.0,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn rows_of_other_kinds_are_refused_not_believed() {
+        let row = json!({ "a": -1.0, "b": 1e300, "c": "x", "d": 1.5, "e": [], "f": 2.0, "f_lowest": "x" });
+        for name in ["a", "b", "c", "e", "none"] {
+            assert!(number(&row, name).is_err(), "{name}");
+        }
+        assert!(number(&row, "d").is_ok() && count(&row, "d").is_err() && text(&row, "d").is_err());
+        assert!(spread(&row, "f").is_err(), "a lowest that is no number");
+        assert!(Length::of(&row, "c").is_err() && Length::of(&row, "a").is_err());
+        assert!(rows(&json!([])).is_err() && rows(&json!({})).is_err() && rows(&json!([1])).is_ok());
+        assert!(rows(&Value::Array(vec![json!(1); MOST_ROWS + 1])).is_err());
+    }
+}

@@ -1,0 +1,183 @@
+//! Results on disk: one file for each measurement, whole or not there, with what it is of.
+
+use std::fs::{self, File, TryLockError};
+use std::io::{ErrorKind, Read, Write};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::item::{Item, Mode};
+use super::machine::Machine;
+use super::reading::{self, Wrong};
+use crate::bench::BenchError;
+
+/// Changes with the meaning of a record.
+const FORMAT: u32 = 1;
+/// The longest file that is read, in bytes.
+const MOST_BYTES: u64 = 16 << 20;
+/// Files that are being written.
+const PART: &str = ".part-";
+
+/// What a result depends on: those of others are not taken.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Settings {
+    pub(super) id: String,
+    pub(super) mode: String,
+    /// The command that was run in the process.
+    pub(super) command: String,
+    pub(super) program: String,
+    pub(super) machine: Machine,
+}
+
+/// A result.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct Record {
+    format: u32,
+    pub(super) settings: Settings,
+    pub(super) measured_at: String,
+    pub(super) seconds: f64,
+    /// The share of the processors' time that other programs had meanwhile, 0 to 1; `None` if not known.
+    pub(super) others_share: Option<f64>,
+    /// What the command prints with `--json`.
+    pub(super) rows: Value,
+}
+
+impl Record {
+    pub(super) fn new(settings: Settings, seconds: f64, others_share: Option<f64>, rows: Value) -> Self {
+        Self { format: FORMAT, settings, measured_at: super::machine::now(), seconds, others_share, rows }
+    }
+}
+
+/// What there is of a measurement.
+#[derive(Debug, PartialEq)]
+pub(super) enum Found {
+    /// A result of these settings.
+    Kept(Box<Record>),
+    /// Nothing.
+    Nothing,
+    /// Something else: the reason.
+    Refused(String),
+}
+
+/// The folder of results. As long as it lives, no other run has it.
+pub(super) struct Store {
+    folder: PathBuf,
+    _lock: File,
+}
+
+fn failed(path: &Path) -> impl FnOnce(std::io::Error) -> BenchError {
+    let path = path.to_owned();
+    move |source| BenchError::File { path, source }
+}
+
+impl Store {
+    /// Opens the folder, makes it if it is not there, and removes what runs left that were killed.
+    pub(super) fn open(folder: &Path) -> Result<Self, BenchError> {
+        fs::create_dir_all(folder).map_err(failed(folder))?;
+        let path = folder.join(".lock");
+        let lock = File::options().write(true).create(true).truncate(false).open(&path);
+        let lock = lock.map_err(failed(&path))?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::Error(error)) => return Err(failed(&path)(error)),
+            Err(TryLockError::WouldBlock) => {
+                let folder = folder.display();
+                return Err(BenchError::Usage(format!(
+                    "{folder}: another run has this folder; wait for it, or name another with --out"
+                )));
+            }
+        }
+        for entry in fs::read_dir(folder).map_err(failed(folder))?.flatten() {
+            if entry.file_name().to_string_lossy().starts_with(PART) {
+                // What cannot be removed does not matter: it is never read.
+                let _ = fs::remove_file(entry.path());
+            }
+        }
+        Ok(Self { folder: folder.to_owned(), _lock: lock })
+    }
+
+    /// Where the result of an item is.
+    fn path(&self, item: &Item, mode: Mode) -> PathBuf {
+        self.folder.join(format!("{}.{}.json", item.id(), mode.name()))
+    }
+
+    /// The result of an item, if it is of these settings and its rows can be read.
+    pub(super) fn find(&self, item: &Item, mode: Mode, settings: &Settings) -> Found {
+        let path = self.path(item, mode);
+        // To open a pipe would wait for somebody who writes.
+        let opened = match fs::metadata(&path) {
+            Ok(about) if !about.is_file() => Err(std::io::Error::other("it is no file")),
+            _ => File::open(&path),
+        };
+        match opened {
+            Err(error) if error.kind() == ErrorKind::NotFound => Found::Nothing,
+            Err(error) => Found::Refused(format!("{}: {error}", path.display())),
+            Ok(file) => match parsed(file).and_then(|record| checked(record, item, settings)) {
+                Ok(record) => Found::Kept(Box::new(record)),
+                Err(reason) => Found::Refused(format!("{}: {reason}", path.display())),
+            },
+        }
+    }
+
+    /// Puts away what was refused, as `NAME.refused`, so that nothing of somebody else's is lost.
+    pub(super) fn put_away(&self, item: &Item, mode: Mode) -> Result<(), BenchError> {
+        let path = self.path(item, mode);
+        let mut away = path.clone().into_os_string();
+        away.push(".refused");
+        fs::rename(&path, &away).map_err(failed(&path))
+    }
+
+    pub(super) fn keep(&self, item: &Item, mode: Mode, record: &Record) -> Result<(), BenchError> {
+        let text = serde_json::to_string(record).map_err(|error| failed(&self.folder)(error.into()))?;
+        write(&self.path(item, mode), &text)
+    }
+
+    /// Writes a report beside the results; its path.
+    pub(super) fn report(&self, name: &str, text: &str) -> Result<PathBuf, BenchError> {
+        let path = self.folder.join(name);
+        write(&path, text)?;
+        Ok(path)
+    }
+}
+
+/// Replaces a file at once: a kill leaves what was there, or the new text.
+pub(super) fn write(path: &Path, text: &str) -> Result<(), BenchError> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let part = tempfile::Builder::new().prefix(PART).tempfile_in(folder);
+    let written = part.and_then(|mut part| {
+        part.write_all(text.as_bytes())?;
+        part.as_file().sync_all()?;
+        part.persist(path).map_err(|error| error.error)
+    });
+    written.map(drop).map_err(failed(path))
+}
+
+fn parsed(file: File) -> Result<Record, Wrong> {
+    let mut text = String::new();
+    file.take(MOST_BYTES + 1).read_to_string(&mut text).map_err(|error| error.to_string())?;
+    if text.len() as u64 > MOST_BYTES {
+        return Err(format!("it is longer than {MOST_BYTES} bytes"));
+    }
+    serde_json::from_str(&text).map_err(|error| format!("it is no result: {error}"))
+}
+
+fn checked(record: Record, item: &Item, settings: &Settings) -> Result<Record, Wrong> {
+    let Record { settings: of, .. } = &record;
+    let differs = [
+        (record.format != FORMAT, "of another format"),
+        (of.id != settings.id, "of another figure"),
+        (of.machine != settings.machine, "of another machine"),
+        (of.program != settings.program, "of another build of the program"),
+        (of.mode != settings.mode || of.command != settings.command, "of other settings"),
+    ];
+    if let Some((_, what)) = differs.iter().find(|(differs, _)| *differs) {
+        return Err(format!("it is {what}"));
+    }
+    if !record.seconds.is_finite() || record.seconds < 0.0 {
+        return Err("its time is no number of seconds".to_owned());
+    }
+    let method = item.method().ok_or("nothing measures it")?;
+    reading::rows(&record.rows).and_then(method.read)?;
+    Ok(record)
+}

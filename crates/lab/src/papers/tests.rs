@@ -1,0 +1,426 @@
+use std::collections::HashMap;
+use std::fs;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::Mutex;
+
+use clap::Parser;
+use serde_json::json;
+use testudo_crypto::PortableEngine;
+
+use super::item::{How, Paper, Printed, printed};
+use super::reading::{Lines, Reading, Wrong};
+use super::*;
+use crate::bench::chart::Extent;
+use crate::statistics::Spread;
+
+#[derive(Parser)]
+struct Program {
+    #[command(flatten)]
+    options: PapersOptions,
+}
+
+fn options(out: &Path, words: &str) -> PapersOptions {
+    let fixed = ["papers".into(), "--out".into(), out.as_os_str().to_owned()];
+    Program::parse_from(fixed.into_iter().chain(words.split_whitespace().map(Into::into))).options
+}
+
+/// Text that would break a page or a table that takes it as it is.
+const HOSTILE: &str = "<script src=\"http://example.net/x\">|&\"'`</script>";
+
+fn read(rows: &[Value]) -> Result<Reading, Wrong> {
+    let (mut reading, mut lines) = (Reading::default(), Lines::default());
+    for row in rows {
+        let value = reading::spread(row, "value")?;
+        reading.find("one thing", "things", value);
+        lines.add(HOSTILE, (0, 0), reading::Length::Bytes(64), value);
+    }
+    reading.find(HOSTILE, "things", Spread::of([2.0]));
+    reading.findings.push(reading::Finding {
+        what: "one thing, more".to_owned(),
+        unit: "things",
+        here: None,
+        predicted: Some(7.0),
+    });
+    reading.remark(HOSTILE.to_owned());
+    reading.panels.push(lines.panel(HOSTILE, [HOSTILE, HOSTILE], Extent::Zero));
+    Ok(reading)
+}
+
+const PRINTED: &[Printed] =
+    &[printed("one thing", "41", "things"), printed(HOSTILE, "<1", "things"), printed("other", "5", "s")];
+
+const fn fake(name: &'static str, quick: &'static str) -> Item {
+    let method =
+        Method { quick, full: "fake full", quick_seconds: 1, full_seconds: 1, conditions: HOSTILE, read };
+    Item { paper: Paper::Vpe, name, title: HOSTILE, printed: PRINTED, how: How::Measured(method) }
+}
+
+static FAKES: [Item; 6] = [
+    fake("Figure 91", "fake 1"),
+    fake("Figure 92", "fake 2"),
+    fake("Figure 93", "fake 3"),
+    fake("Figure 94", "fake 4"),
+    Item { how: How::Drawing(HOSTILE), ..fake("Figure 95", "") },
+    Item { how: How::Impossible(HOSTILE), ..fake("Table 96", "") },
+];
+
+fn machine() -> Machine {
+    Machine {
+        processor: HOSTILE.to_owned(),
+        processors: 2,
+        features: vec!["aes".to_owned()],
+        memory_gib: 7,
+        kernel: "linux 1".to_owned(),
+        engines: vec!["portable".to_owned()],
+    }
+}
+
+type Measure<'a> = &'a (dyn Fn(&str) -> Result<Value, BenchError> + Sync);
+
+fn session<'a>(options: &'a PapersOptions, measure: Measure<'a>) -> Session<'a> {
+    Session { options, items: FAKES.iter().collect(), machine: machine(), program: "p 1".to_owned(), measure }
+}
+
+/// Rows, and how often each command was run.
+#[derive(Default)]
+struct Counted(Mutex<HashMap<String, u32>>);
+
+impl Counted {
+    fn rows(&self, command: &str) -> Value {
+        *self.0.lock().unwrap().entry(command.to_owned()).or_default() += 1;
+        json!([{ "value": 3.0, "value_lowest": 2.5, "value_highest": 3.5 }])
+    }
+
+    fn times(&self, command: &str) -> u32 {
+        self.0.lock().unwrap().get(command).copied().unwrap_or(0)
+    }
+
+    fn all(&self) -> [u32; 4] {
+        [1, 2, 3, 4].map(|n| self.times(&format!("fake {n}")))
+    }
+}
+
+fn json_of(folder: &Path) -> Value {
+    serde_json::from_str(&fs::read_to_string(folder.join("report.json")).unwrap()).unwrap()
+}
+
+fn states(folder: &Path) -> Vec<String> {
+    let report = json_of(folder);
+    let items = report["papers"][0]["items"].as_array().expect("items").clone();
+    items.iter().map(|item| format!("{} {}", item["state"].as_str().unwrap(), item["kept"])).collect()
+}
+
+#[test]
+fn a_run_that_was_killed_goes_on_where_it_stopped() {
+    let folder = tempfile::tempdir().unwrap();
+    let (counted, quick) = (Counted::default(), options(folder.path(), "--quick"));
+    // The first time it comes to the third, the run dies.
+    let dies = |command: &str| {
+        let rows = counted.rows(command);
+        assert!(command != "fake 3" || counted.times(command) > 1, "killed");
+        Ok(rows)
+    };
+    catch_unwind(AssertUnwindSafe(|| session(&quick, &dies).run())).unwrap_err();
+    assert_eq!(counted.all(), [1, 1, 1, 0]);
+    let before = ["measured false", "measured false", "not_yet_measured null", "not_yet_measured null"];
+    assert_eq!(states(folder.path())[..4], before, "the report has what is complete");
+    // What a kill leaves of a file that was being written.
+    let part = folder.path().join(".part-abc");
+    fs::write(&part, "{\"format\":1,").unwrap();
+
+    let text = session(&quick, &dies).run().unwrap();
+    assert_eq!(counted.all(), [1, 1, 2, 1], "only what was not complete was measured");
+    assert!(!part.exists() && text.contains("(2 kept from an earlier run)"), "{text}");
+    let after = ["measured true", "measured true", "measured false", "measured false"];
+    assert_eq!(states(folder.path())[..4], after);
+    let record = &json_of(folder.path())["papers"][0]["items"][0];
+    assert!(record["measured_at"].as_str().unwrap().ends_with("UTC"), "{record}");
+
+    session(&quick, &dies).run().unwrap();
+    assert_eq!(counted.all(), [1, 1, 2, 1], "all is there");
+    session(&options(folder.path(), "--quick --again"), &dies).run().unwrap();
+    assert_eq!(counted.all(), [2, 2, 3, 2]);
+    session(&options(folder.path(), ""), &dies).run().unwrap();
+    assert_eq!(counted.times("fake full"), 4, "a full run takes nothing of a quick one");
+}
+
+/// The file of a measurement after `change`.
+fn changed(path: &Path, change: impl Fn(&mut Value)) {
+    let mut record: Value = serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();
+    change(&mut record);
+    fs::write(path, record.to_string()).unwrap();
+}
+
+#[test]
+fn files_that_are_corrupt_or_of_others_are_put_away_and_measured_anew() {
+    let folder = tempfile::tempdir().unwrap();
+    let (counted, quick) = (Counted::default(), options(folder.path(), "--quick"));
+    let measure = |command: &str| Ok(counted.rows(command));
+    session(&quick, &measure).run().unwrap();
+    let path = folder.path().join("003-figure-91.quick.json");
+    let whole = fs::read(&path).unwrap();
+    let long = format!("{}{}", " ".repeat(17 << 20), String::from_utf8(whole.clone()).unwrap());
+    let bad: [&dyn Fn(); 15] = [
+        &|| fs::write(&path, "").unwrap(),
+        &|| fs::write(&path, "no JSON").unwrap(),
+        &|| fs::write(&path, [0xFF, 0xFE, 0x00]).unwrap(),
+        &|| fs::write(&path, &whole[..whole.len() / 2]).unwrap(),
+        &|| fs::write(&path, "[".repeat(100_000)).unwrap(),
+        &|| fs::write(&path, "[1, 2]").unwrap(),
+        &|| fs::write(&path, &long).unwrap(),
+        &|| changed(&path, |record| record["format"] = json!(2)),
+        &|| changed(&path, |record| record["settings"]["machine"]["processors"] = json!(64)),
+        &|| changed(&path, |record| record["settings"]["program"] = json!("p 2")),
+        &|| changed(&path, |record| record["settings"]["command"] = json!("fake 2")),
+        &|| changed(&path, |record| record["settings"]["id"] = json!("003-figure-92")),
+        &|| changed(&path, |record| record["seconds"] = json!(-1.0)),
+        &|| changed(&path, |record| record["rows"] = json!([{ "value": "many" }])),
+        &|| changed(&path, |record| record["rows"] = json!([{ "value": -4e300 }])),
+    ];
+    for (number, spoil) in bad.iter().enumerate() {
+        spoil();
+        let spoilt = fs::read(&path).unwrap();
+        session(&quick, &measure).run().unwrap();
+        let times = 2 + u32::try_from(number).unwrap();
+        assert_eq!(counted.all(), [times, 1, 1, 1], "case {number}");
+        let away = folder.path().join("003-figure-91.quick.json.refused");
+        assert_eq!(fs::read(away).unwrap(), spoilt, "case {number}");
+        assert!(matches!(states(folder.path())[0].as_str(), "measured false"), "case {number}");
+    }
+    fs::remove_file(folder.path().join("003-figure-91.quick.json.refused")).unwrap();
+    fs::remove_file(&path).unwrap();
+    fs::create_dir(&path).unwrap();
+    session(&quick, &measure).run().unwrap();
+    assert!(path.is_file(), "a folder was in its place");
+}
+
+#[test]
+fn a_folder_that_cannot_be_used_is_an_error_that_names_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("file");
+    fs::write(&file, "mine").unwrap();
+    let measure = |_: &str| -> Result<Value, BenchError> { panic!("nothing is measured") };
+    let error = session(&options(&file, "--quick"), &measure).run().unwrap_err().to_string();
+    assert!(error.contains("file"), "{error}");
+    assert_eq!(fs::read_to_string(&file).unwrap(), "mine");
+
+    let _other = Store::open(folder.path()).unwrap();
+    let error = session(&options(folder.path(), "--quick"), &measure).run().unwrap_err().to_string();
+    assert!(error.contains("another run has this folder"), "{error}");
+}
+
+#[test]
+fn a_measurement_that_fails_does_not_keep_others_from_being_made() {
+    let folder = tempfile::tempdir().unwrap();
+    let (counted, quick) = (Counted::default(), options(folder.path(), "--quick"));
+    let measure = |command: &str| match command {
+        "fake 1" => Err(BenchError::Engine("no engine here does it".to_owned())),
+        "fake 2" => Err(BenchError::Invalid { case: "a case".to_owned(), what: "lost packets".to_owned() }),
+        "fake 3" => Ok(json!([{ "value": "none" }])),
+        other => Ok(counted.rows(other)),
+    };
+    let error = session(&quick, &measure).run().unwrap_err().to_string();
+    assert!(
+        error.contains("003-figure-92: a case: lost packets") && error.contains("003-figure-93"),
+        "{error}"
+    );
+    let found = states(folder.path());
+    let expected = ["not_possible_here null", "failed null", "failed null", "measured false"];
+    assert_eq!(found[..4], expected);
+    for (figure, is_kept) in [(91, false), (92, false), (93, false), (94, true)] {
+        let path = folder.path().join(format!("003-figure-{figure}.quick.json"));
+        assert_eq!(path.exists(), is_kept, "{figure}");
+    }
+}
+
+/// The elements of a page in which every element is closed; panics otherwise.
+fn elements(page: &str) -> Vec<String> {
+    let (mut open, mut seen): (Vec<String>, Vec<String>) = Default::default();
+    for part in page.split('<').skip(1) {
+        let (tag, text) = part.split_once('>').expect("every < has its >");
+        assert!(!text.contains('>'), "a > that nothing has opened: {part}");
+        assert_eq!(tag.matches('"').count() % 2, 0, "a quote that is not closed: {tag}");
+        let name = tag.trim_start_matches('/').split([' ', '/']).next().unwrap_or_default();
+        if tag.starts_with('/') {
+            assert_eq!(open.pop().as_deref(), Some(name), "closed in the wrong order");
+        } else if tag != "!DOCTYPE html" {
+            seen.push(tag.to_owned());
+            if !tag.ends_with('/') {
+                open.push(name.to_owned());
+            }
+        }
+    }
+    assert!(open.is_empty(), "not closed: {open:?}");
+    seen
+}
+
+/// Panics if the page would load anything, or is not well formed.
+fn check_page(page: &str) -> Vec<String> {
+    let elements = elements(page);
+    for element in &elements {
+        let name = element.split([' ', '/']).next().unwrap_or_default();
+        assert!(
+            !["script", "link", "img", "iframe", "object", "embed", "base", "form"].contains(&name),
+            "{element}"
+        );
+        for attribute in ["src=", "srcset=", "data=", "action=", "xlink:", "onload=", "style="] {
+            assert!(!element.contains(attribute), "{element}");
+        }
+        if let Some((_, target)) = element.split_once("href=\"") {
+            assert!(target.starts_with('#'), "{element}");
+        }
+    }
+    assert!(!page.contains("@import") && !page.contains("url("));
+    assert!(page.contains("default-src 'none'"));
+    elements
+}
+
+#[test]
+fn the_page_needs_nothing_else_escapes_all_texts_and_has_the_papers_numbers_beside() {
+    let folder = tempfile::tempdir().unwrap();
+    let (counted, document) = (Counted::default(), folder.path().join("papers.md"));
+    let mut quick = options(folder.path(), "--quick");
+    quick.markdown = Some(document.clone());
+    session(&quick, &|command| Ok(counted.rows(command))).run().unwrap();
+    let page = fs::read_to_string(folder.path().join("report.html")).unwrap();
+    let elements = check_page(&page);
+    let count = |beginning: &str| elements.iter().filter(|element| element.starts_with(beginning)).count();
+    assert_eq!((count("section "), count("svg "), count("html ")), (6, 4, 1));
+    assert!(
+        page.contains("&lt;script src=&quot;http://example.net/x&quot;&gt;|&amp;&quot;'`&lt;/script&gt;")
+    );
+    let row = |cells: [&str; 5]| {
+        let classes = ["what", "here", "range", "predicted", "paper"];
+        let cells =
+            classes.into_iter().zip(cells).map(|(class, cell)| format!("<td class=\"{class}\">{cell}</td>"));
+        format!("<tr>{}</tr>", cells.collect::<String>())
+    };
+    for cells in [
+        ["one thing", "3.00 things", "2.50 to 3.50", "", "41 things"],
+        ["one thing, more", "", "", "7.00 things", "41 things"],
+        ["other", "", "", "", "5 s"],
+    ] {
+        assert!(page.contains(&row(cells)), "{cells:?} in {page}");
+    }
+    for words in
+        ["not possible here: it needs", "nothing to measure: ", "testudo fake 1", "A quick run", "7 GiB"]
+    {
+        assert!(page.contains(words), "{words}");
+    }
+    let text = fs::read_to_string(document).unwrap();
+    let is_row = |line: &&str| line.starts_with('|');
+    let columns = |line: &str| line.replace("\\|", "").matches('|').count();
+    assert!(text.lines().filter(is_row).all(|line| [3, 6].contains(&columns(line))), "{text}");
+    assert!(text.contains("| one thing | 3.00 things | 2.50 to 3.50 |  | 41 things |"), "{text}");
+    assert!(!text.contains("<script"), "{text}");
+}
+
+/// The command as short as it can be and still be the same.
+fn shortened(command: &str) -> String {
+    let words: Vec<&str> = command.split_whitespace().collect();
+    let short = |name: &str| match name {
+        "--milliseconds" | "--duration" => Some("1"),
+        "--repetitions" | "--repeat" => Some("1"),
+        "--chain-runs" => Some("2"),
+        "--trial-seconds" => Some("0.003"),
+        "--size-step" => Some("60"),
+        _ => None,
+    };
+    let mut shortened = String::new();
+    for (at, word) in words.iter().enumerate() {
+        let before = at.checked_sub(1).and_then(|before| words.get(before)).copied();
+        let word = before.and_then(short).unwrap_or(word);
+        shortened += if word == "vpe" { "vpe --packets 64 " } else { word };
+        shortened.push(' ');
+    }
+    shortened
+}
+
+/// Every command is run, with the portable engine alone, and what it prints is read.
+#[test]
+fn every_measurement_of_the_registry_is_made_and_fills_the_report() {
+    let folder = tempfile::tempdir().unwrap();
+    let quick = options(folder.path(), "--quick");
+    let engines = measure::Shared::new(vec![Candidate {
+        name: "own",
+        open: Box::new(|| Ok(Box::new(PortableEngine::new()))),
+    }]);
+    let session = Session {
+        options: &quick,
+        items: registry::all().collect(),
+        machine: machine(),
+        program: "p".to_owned(),
+        measure: &|command| measure::measure(&shortened(command), &engines),
+    };
+    let text = session.run().unwrap();
+    println!("{text}");
+    let report = json_of(folder.path());
+    let mut measured = 0;
+    for (item, known) in report["papers"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .flat_map(|paper| paper["items"].as_array().unwrap())
+        .zip(registry::all())
+    {
+        assert_eq!(item["id"], known.id());
+        let Some(method) = known.method() else {
+            assert!(item["reason"].as_str().is_some_and(|reason| reason.len() > 20), "{item}");
+            continue;
+        };
+        measured += 1;
+        assert_eq!(item["state"], "measured");
+        assert_eq!(item["command"], format!("testudo {}", method.quick));
+        let findings = item["findings"].as_array().unwrap();
+        assert!(!findings.is_empty() && !item["rows"].as_array().unwrap().is_empty(), "{}", known.id());
+        for finding in findings {
+            assert!(finding["median"].is_f64() || finding["predicted"].is_f64(), "{finding}");
+        }
+        println!("{}: {} findings", known.id(), findings.len());
+    }
+    assert_eq!(measured, 14, "{text}");
+    let page = fs::read_to_string(folder.path().join("report.html")).unwrap();
+    let elements = check_page(&page);
+    assert!(elements.iter().filter(|element| element.starts_with("svg ")).count() >= 12);
+    for beside in ["<td class=\"what\">VPE, 1420 bytes</td>", "<td class=\"paper\">19.50 Gbit/s</td>"] {
+        assert!(page.contains(beside), "{beside}");
+    }
+}
+
+/// Numbers of a paper that Testudo has something to put beside: the others stand alone in their rows.
+#[test]
+fn numbers_of_the_papers_stand_beside_what_was_found_of_the_same() {
+    let item = registry::all().find(|item| item.id() == "003-figure-5").unwrap();
+    let chain = |carrier: &str, bytes: u64, mean: f64| {
+        json!({ "direction": "round_trip", "encapsulation": carrier, "inner_bytes": bytes, "engine": "e",
+            "goodput_gbit_s_mean": mean, "goodput_gbit_s_ci95": 0.25 })
+    };
+    let rows = json!([
+        chain("esp", 64, 1.0),
+        chain("vpe", 64, 1.5),
+        chain("esp", 1420, 9.0),
+        chain("vpe", 1420, 9.5)
+    ]);
+    let settings = Settings {
+        id: item.id(),
+        mode: "full".to_owned(),
+        command: "c".to_owned(),
+        program: "p".to_owned(),
+        machine: machine(),
+    };
+    let record = Record::new(settings, 1.0, Some(0.5), rows);
+    let entry = Entry { item, state: measured(Box::new(record), item.method().unwrap(), false) };
+    let lines: Vec<[String; 3]> =
+        entry.lines().into_iter().map(|line| [line.what, line.here, line.paper]).collect();
+    let expected = [
+        ["ESP, 64 bytes", "1.00 Gbit/s", "2.29 Gbit/s"],
+        ["VPE, 64 bytes", "1.50 Gbit/s", "2.32 Gbit/s"],
+        ["ESP, 1420 bytes", "9.00 Gbit/s", "19.28 Gbit/s"],
+        ["VPE, 1420 bytes", "9.50 Gbit/s", "19.50 Gbit/s"],
+        ["ipsec-secgw (ESP), 64 bytes", "", "1.91 Gbit/s"],
+        ["ipsec-secgw (ESP), 1420 bytes", "", "18.09 Gbit/s"],
+    ];
+    assert_eq!(lines, expected.map(|line| line.map(str::to_owned)));
+    assert!(entry.notes().iter().any(|note| note.contains("other programs had 50 %")), "{:?}", entry.notes());
+}
