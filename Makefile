@@ -5,6 +5,7 @@
 #   SECONDS_OF_REKEYS              for bench-rekey:            make bench-rekey SECONDS_OF_REKEYS=20
 #   CASES, TURNS, CPU              for bench-peer:             make bench-peer CASES='gcm:64 gcm:imix' TURNS=5
 #   ARGS    for bench-ports:                                   make bench-ports ARGS='--ports memif,xdp-native --sizes 64 --json'
+#   ARGS    for lab:                                           make lab ARGS='--only 003'
 #   ARGS    for interop:                                       make interop ARGS='--budget 30m --only "ah transport"'
 #   SECONDS_PER_TARGET, TARGETS    for fuzz:                   make fuzz SECONDS_PER_TARGET=60 TARGETS=inbound
 #   STAGES, SKIP                   for audit:                   make audit STAGES='dependencies miri', make audit SKIP=fuzz
@@ -25,7 +26,7 @@ CARGO ?= cargo
 target_dir = $${CARGO_TARGET_DIR:-target}
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test interop bench bench-vpe bench-host bench-ike bench-rekey bench-sas bench-peer bench-ports soak ike-setup-guest fuzz audit setup fmt lint docs install picture
+.PHONY: help demo test interop bench bench-vpe bench-host bench-ike bench-rekey bench-sas bench-peer bench-ports lab soak ike-setup-guest fuzz audit setup fmt lint docs install picture
 
 help: ## show this
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-22s %s\n", $$1, $$2 }'
@@ -53,6 +54,11 @@ bench-vpe: ## VPE beside ESP: the experiments of the paper that describes VPE, i
 	@scripts/setup.sh demo
 	@$(CARGO) build --release --locked --package testudo
 	@"$(target_dir)/release/testudo" bench vpe $(ARGS)
+
+lab: ## the figures and tables of the papers measured again, quickly: minutes; goes on where it was stopped; writes testudo-papers/report.html
+	@scripts/setup.sh demo
+	@$(CARGO) build --release --locked --package testudo
+	@"$(target_dir)/release/testudo" lab papers --quick $(ARGS)
 
 bench-host: ## 1, 2 and 8 TCP streams through two gateways, compared with the bare link and, if installed, wireguard-go
 	@scripts/setup.sh demo
