@@ -14,6 +14,7 @@ h1 { font-size: 1.7em; } h2 { margin-top: 2.4em; border-bottom: 2px solid #0b6e9
 table { border-collapse: collapse; margin: .8em 0; font-size: .93em; }
 th, td { text-align: right; padding: .2em .9em; border-bottom: 1px solid #e3e3e3; }
 th:first-child, td:first-child { text-align: left; } th { color: #555; font-weight: 600; }
+.machine td { text-align: left; }
 td.paper { color: #8e4585; } td.predicted { color: #b8860b; }
 code { background: #f4f4f4; padding: .1em .35em; overflow-wrap: anywhere; }
 .note { color: #555; margin: .25em 0; } .none { color: #777; } .failed { color: #c8452d; font-weight: 600; }
@@ -52,7 +53,7 @@ pub(super) fn page(report: &Report<'_>) -> String {
 }
 
 fn machine(page: &mut String, report: &Report<'_>) {
-    page.push_str("<h2>The machine and the run</h2>\n<table>\n");
+    page.push_str("<h2>The machine and the run</h2>\n<table class=\"machine\">\n");
     let own =
         [("Run", report.setting()), ("Made", report.made_at.clone()), ("Program", report.program.clone())];
     for (what, value) in report.machine.lines().into_iter().chain(own) {

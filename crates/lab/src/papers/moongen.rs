@@ -13,8 +13,8 @@ const CONDITIONS: &str = "One core, AES-128-GCM, ESP in tunnel mode, one SA, in 
 
 /// Throughput as the text of section V-B has it.
 const THROUGHPUT: &[Printed] = &[
-    printed("cryptography in the NIC, 64 bytes, outbound", "10 (line rate)", "Gbit/s"),
-    printed("cryptography in the NIC, 1518 bytes, outbound", "10 (line rate)", "Gbit/s"),
+    printed("cryptography in the NIC, 64 bytes, outbound", "10", "Gbit/s (line rate)"),
+    printed("cryptography in the NIC, 1518 bytes, outbound", "10", "Gbit/s (line rate)"),
     printed("Linux 3.16 with AES-NI, shortest packets", "0.94", "Gbit/s"),
     printed("Linux 3.16 with AES-NI, at most", "4.32", "Gbit/s"),
     printed("Linux 3.16, shortest packets", "0.48", "Gbit/s"),
@@ -45,7 +45,7 @@ const fn nic(read: fn(&[Value]) -> Result<Reading, Wrong>) -> How {
     How::Measured(Method {
         quick: "bench nic --duration 40 --repeat 3",
         full: "bench nic --duration 200 --repeat 5",
-        quick_seconds: 7,
+        quick_seconds: 10,
         full_seconds: 36,
         conditions: CONDITIONS,
         read,

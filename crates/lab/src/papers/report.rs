@@ -126,7 +126,10 @@ impl Entry<'_> {
                 .is_some_and(|rest| rest.is_empty() || rest.starts_with(", "))
         };
         let Finding { what, unit, here, predicted } = finding;
-        let with_unit = |value: f64| format!("{} {unit}", digits(value));
+        let with_unit = |value: f64| match *unit {
+            "bytes" => format!("{} bytes", grouped_figure(value)),
+            unit => format!("{} {unit}", digits(value)),
+        };
         let range = here.filter(|Spread { lowest, highest, .. }| lowest < highest);
         Line {
             what: what.clone(),

@@ -39,8 +39,8 @@ const SINGLE: Method = Method {
 const SCALING: Method = Method {
     quick: "bench vpe --experiment scaling --duration 40 --repeat 2 --workers 1,2",
     full: "bench vpe --experiment scaling --duration 200 --repeat 5 --workers {workers}",
-    quick_seconds: 8,
-    full_seconds: 80,
+    quick_seconds: 14,
+    full_seconds: 120,
     conditions: "Workers seal side by side, in memory; opening is in the JSON. \"Of linear\" is beside as many gateways that share nothing, on the same cores in the same run. Parallel ESP is the \
          paper's (figure 4). Predictions are a model's, from what a cache line costs that two cores write.",
     read: scaling,
@@ -56,8 +56,8 @@ const SWEEP: Method = Method {
 const MOVED: Method = Method {
     quick: "bench vpe --experiment headroom --repeat 3",
     full: "bench vpe --experiment headroom --repeat 15",
-    quick_seconds: 7,
-    full_seconds: 35,
+    quick_seconds: 3,
+    full_seconds: 15,
     conditions: "4,096 packets of 1,420 bytes for each measurement in turns, where the paper has 10,000,000.",
     read: headroom,
 };
