@@ -38,11 +38,11 @@ const EDGE: Method = Method {
     read: throughput,
 };
 const OVERLOAD: Method = Method {
-    quick: "lab overload --suite 3des-sha1 --sizes 64,1518 --trial-seconds 0.1 --repetitions 1",
-    full: "lab overload --suite 3des-sha1 --sizes 64,1518 --trial-seconds 0.5 --repetitions 3",
+    quick: "lab overload --suite des-sha1 --sizes 64,1518 --trial-seconds 0.1 --repetitions 1",
+    full: "lab overload --suite des-sha1 --sizes 64,1518 --trial-seconds 0.5 --repetitions 3",
     quick_seconds: 17,
     full_seconds: 60,
-    conditions: "Two gateways in series on one core, in memory; 3DES with HMAC-SHA1, not offloaded. Capacity is what they forward when offered twice as much.",
+    conditions: "Two gateways in series on one core, in memory; DES with HMAC-SHA1, not offloaded. Capacity is what they forward when offered twice as much.",
     read: overload,
 };
 const TURNAROUND: Method = Method {
