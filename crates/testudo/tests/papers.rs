@@ -1,5 +1,7 @@
 //! `testudo lab papers` as users have it: killed and run again, and its page in a real browser.
 
+#![allow(clippy::expect_used, reason = "a test that cannot run the program or read its report has failed")]
+
 use serde_json::Value;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
