@@ -127,6 +127,17 @@ pub fn rows(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }
 
+/// What the packet scheduler has done for an engine, if it gathers packets for it.
+fn scheduler_line(engine: &Value) -> Option<String> {
+    let scheduler = &engine["scheduler"];
+    let (chunks, packets) = (scheduler["chunks"].as_u64()?, scheduler["packets"].as_u64()?);
+    let [no_room, too_late] = ["no_room", "too_late"].map(|reason| cell(&scheduler["spilled"][reason]));
+    Some(format!(
+        "{}: {packets} packets in {chunks} chunks; to the next engine {no_room} (no room), {too_late} (too late)",
+        cell(&engine["name"])
+    ))
+}
+
 fn show_status(status: &Value) {
     let uptime = status["uptime_seconds"].as_u64().unwrap_or(0);
     let tunnels = cell(&status["tunnels"]);
@@ -145,6 +156,7 @@ fn show_status(status: &Value) {
     }
     outln!();
     print(&engines);
+    rows(&status["engines"]).iter().filter_map(scheduler_line).for_each(|line| outln!("{line}"));
     let mut ports = Table::new(&["side", "port", "packets in", "bytes in", "packets out", "bytes out"]);
     for side in ["protected", "unprotected"] {
         let port = &status["ports"][side];
@@ -476,6 +488,16 @@ mod tests {
         assert!(packets.starts_with("packets: 70 sealed") && packets.contains("; 5 checked"), "{packets}");
         offload["out_of_service"] = "it lies".into();
         assert_eq!(offload_lines(&offload).unwrap()[0], "NIC nic0: out of service for cryptography: it lies");
+    }
+
+    #[test]
+    fn an_engine_with_bins_has_a_line() {
+        let mut engine = json!({ "name": "gpu", "scheduler": null });
+        assert_eq!(scheduler_line(&engine), None);
+        engine["scheduler"] =
+            json!({ "chunks": 3, "packets": 700, "spilled": { "no_room": 5, "too_late": 2 } });
+        let line = "gpu: 700 packets in 3 chunks; to the next engine 5 (no room), 2 (too late)";
+        assert_eq!(scheduler_line(&engine).as_deref(), Some(line));
     }
 
     const CONFIGURATION: &str = r#"
