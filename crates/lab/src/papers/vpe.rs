@@ -133,6 +133,7 @@ fn scaling(rows: &[Value]) -> Result<Reading, Wrong> {
             "shared_sa" => ("ESP with one shared SA", 0),
             "sa_per_worker" => ("ESP with an SA for each worker", 2),
             "parallel_esp" => ("parallel ESP", 3),
+            "cores" => ("ESP with the engine cores", 4),
             other => return Err(format!("\"threading\" of a row is {other:?}")),
         };
         let (bytes, workers) = (count(row, "inner_bytes")?, count(row, "workers")?);
