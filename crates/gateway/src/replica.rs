@@ -152,6 +152,10 @@ impl SaChange {
             }
             Self::UseOutbound(tunnel, spi) => Self::UseOutbound(*tunnel, *spi),
             Self::UseOutboundWith(tunnel, spi, inbound) => Self::UseOutboundWith(*tunnel, *spi, *inbound),
+            Self::WantOwn(tunnel, wants) => {
+                let worker = u32::try_from(worker).ok();
+                Self::WantOwn(*tunnel, wants.and(worker))
+            }
             Self::Redirect(tunnel, ends, learns) => Self::Redirect(*tunnel, *ends, *learns),
             Self::Limit(tunnel, direction, spi, lifetime, spent)
             | Self::FollowLimit(tunnel, direction, spi, lifetime, spent) => {

@@ -38,6 +38,9 @@ pub enum SaChange {
     UseOutbound(TunnelIndex, u32),
     /// The same from the first authentic packet on that comes under the second SPI.
     UseOutboundWith(TunnelIndex, u32, u32),
+    /// Have every worker [ask](testudo_ipsec::Ipsec::want_own) for an SA of its own under a tunnel, this one
+    /// by its index; with `None` none does.
+    WantOwn(TunnelIndex, Option<u32>),
     /// Put a tunnel between other ends, and say whether its peer may move from there.
     Redirect(TunnelIndex, Endpoints, bool),
     /// Give the SA with this SPI, in this direction, other limits, of which it has used so much elsewhere.
@@ -156,6 +159,10 @@ impl Worker {
                 let sas = self.ipsec.outbound_sa(tunnel, spi).zip(self.ipsec.inbound_sa(tunnel, inbound));
                 let waits = sas.is_some_and(|(sa, with)| self.ipsec.use_outbound_with(tunnel, sa, with));
                 waits.then_some(SaChanged::Set).ok_or(SaChangeError::NoSa { spi })
+            }
+            SaChange::WantOwn(tunnel, worker) => {
+                let is_there = self.ipsec.want_own(tunnel, worker);
+                is_there.then_some(SaChanged::Set).ok_or(SaChangeError::NoTunnel(tunnel))
             }
             SaChange::Redirect(tunnel, ends, learn_remote) => {
                 let is_there = self.ipsec.redirect(tunnel, ends, learn_remote, now);

@@ -38,7 +38,8 @@ const TOLD: usize = 4096;
 
 /// A flow wants an SA. It is told of at its first packet and then every two seconds while it sends, as far as
 /// the limits for all flows, for one address and for one network allow. While packets wait for the SA of a
-/// tunnel, that is told of again every second.
+/// tunnel, that is told of again every second. A [worker](Self::worker) that has no SA of its own asks for it
+/// with its next packet, and again every 30 seconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Acquire {
     /// The policy that populates the SA, or names the tunnel that has none.
@@ -49,6 +50,9 @@ pub struct Acquire {
     pub packet: PacketValues,
     /// Packets before this one that asked, and were not told of.
     pub left_out: u64,
+    /// The worker that wants an SA of its own (RFC 9611), by its index, while its packets go through that of
+    /// all; `None` where packets have no SA at all.
+    pub worker: Option<u32>,
 }
 
 /// A flow that was told of.
@@ -149,7 +153,7 @@ impl Ipsec {
         };
         let Wanted { template, policy, values } = wanted;
         if let Some(left_out) = self.acquires.admit(policy, &values, sender, now) {
-            let acquire = Acquire { policy, values, packet, left_out };
+            let acquire = Acquire { policy, values, packet, left_out, worker: None };
             self.events.push(Event { tunnel: template, kind: EventKind::Acquire(acquire) });
         }
         DropReason::SaWanted

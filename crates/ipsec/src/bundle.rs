@@ -174,6 +174,7 @@ impl Ipsec {
             inbound: Members::with_capacity(1),
             in_use: None,
             own_in_use: None,
+            wants_own: None,
             takeovers: Vec::new(),
             peer_heard: None,
         }));
@@ -184,6 +185,7 @@ impl Ipsec {
     /// [`ShuttingDown`](testudo_packet::DropReason::ShuttingDown). `None` if there is no such tunnel.
     #[must_use = "it is freed best where no packet waits"]
     pub fn remove(&mut self, index: TunnelIndex) -> Option<RemovedTunnel> {
+        self.be_quiet_no_more(index);
         let tunnel = self.tunnels.get_mut(index.0 as usize)?.take()?;
         self.outbound_of[index.0 as usize] = None;
         self.checker.end(index);
@@ -442,12 +444,13 @@ impl Ipsec {
     }
 
     /// Settles which SA the packets of a tunnel go through, which lets those go that have waited for one.
-    /// What AH is to cover needs one of AH as well: without it, it would be sealed in vain.
-    fn settle_way(&mut self, index: TunnelIndex) {
+    /// What AH is to cover needs one of AH as well: without it, it would be sealed in vain. While this worker
+    /// is to [ask for one of its own](crate::own_acquire), none is found at once.
+    pub(crate) fn settle_way(&mut self, index: TunnelIndex) {
         let Some(tunnel) = self.tunnel(index) else { return };
         let has_one = |ah| self.tunnel(ah).is_some_and(|ah| ah.way().is_some());
         let way = tunnel.way().filter(|_| tunnel.parameters.covered_by.is_none_or(has_one));
-        self.outbound_of[index.0 as usize] = way;
+        self.outbound_of[index.0 as usize] = way.filter(|_| !tunnel.is_armed());
         if way.is_some() {
             self.held.release(index);
         }

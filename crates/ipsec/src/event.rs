@@ -52,7 +52,7 @@ pub enum EventKind {
     },
     /// A flow wants an SA of its own, made after this tunnel, or the tunnel has none and
     /// [acquires](crate::TunnelParameters::acquires). Of ESP that has one, and that AH is to cover: the
-    /// tunnel of AH, which has none.
+    /// tunnel of AH, which has none. Or a worker has no SA of its own.
     Acquire(Acquire),
     /// The peer has used a new key: packets go out through the SA that waited for that.
     TookOver {

@@ -261,6 +261,9 @@ impl Ipsec {
             return NO_SA;
         }
         let flow = parsed.flow(place);
+        if let Some(way) = self.ask_for_own(index, flow.as_ref(), now) {
+            return Disposition::Sa(way);
+        }
         let sender = flow.and_then(|flow| PacketValues::shown(&flow).local);
         if let Some(flow) = flow {
             self.ask_for_tunnel(index, &flow, now);
@@ -303,7 +306,7 @@ impl Ipsec {
         let lookup = self.policies_of(index).lookup(flow);
         let (Some(policy), Some(sender)) = (lookup.1, packet.local) else { return };
         if let Some(left_out) = self.acquires.admit(policy, &values, sender, now) {
-            let acquire = Acquire { policy, values, packet, left_out };
+            let acquire = Acquire { policy, values, packet, left_out, worker: None };
             self.events.push(Event { tunnel: self.lacking(index), kind: EventKind::Acquire(acquire) });
             self.held.has_asked(index, now);
         }
@@ -317,7 +320,8 @@ impl Ipsec {
             let (Verdict::Policy(Action::Protect(tunnel)), Some(policy)) = lookup else { continue };
             if tunnel == index {
                 let (packet, values) = (PacketValues::shown(&flow), PacketValues::default());
-                let acquire = Acquire { policy, values, packet, left_out: self.acquires.take_left_out() };
+                let left_out = self.acquires.take_left_out();
+                let acquire = Acquire { policy, values, packet, left_out, worker: None };
                 self.events.push(Event { tunnel: self.lacking(index), kind: EventKind::Acquire(acquire) });
             }
         }
@@ -342,7 +346,7 @@ impl Ipsec {
     }
 
     /// The policies that a tunnel's packets meet.
-    fn policies_of(&self, index: TunnelIndex) -> OfInterface<'_> {
+    pub(crate) fn policies_of(&self, index: TunnelIndex) -> OfInterface<'_> {
         let tunnel = self.tunnel(index);
         self.spd.of(tunnel.map_or(Interface::MAIN, |tunnel| tunnel.parameters.interface))
     }
@@ -385,6 +389,7 @@ impl Ipsec {
             self.discard_waiting(waiting.tunnel, packet, DropReason::HoldExpired, now, pool);
         }
         self.ask_again(now);
+        self.ask_for_own_again(now);
     }
 
     /// Drops all that waits: datagrams that are not complete for one reason, packets without an SA for the

@@ -57,6 +57,7 @@ mod opened_vpe;
 mod outbound;
 mod outbound_chains;
 mod outcome;
+mod own_acquire;
 mod own_numbers;
 mod packet_rules;
 mod parsed;
@@ -97,6 +98,7 @@ pub use numbers::{
     Waker,
 };
 pub use outcome::{Bypassed, Cleared, Forward, Originated, Prepared, Protected, Sealed, Unprotected};
+pub use own_acquire::ASK_AGAIN as ASK_AGAIN_FOR_OWN;
 pub use own_numbers::OwnNumbers;
 pub use packet_rules::{Df, FlowLabel, MssClamp, PacketRules};
 pub use path_mtu::{LearnedFrom, LearnedMtu};

@@ -31,7 +31,7 @@ impl Ipsec {
     /// Lowers the MSS in a packet that came from the peer by this SA.
     #[cold]
     pub(crate) fn clamp_mss_inbound(&self, packet: &mut Buffer, inbound: SaRef) {
-        let in_use = self.inbound.get(inbound).and_then(|sa| self.outbound_in_use(sa.tunnel));
+        let in_use = self.inbound.get(inbound).and_then(|sa| self.tunnel(sa.tunnel)?.way());
         let outbound = in_use.and_then(|sa| self.outbound.get(sa));
         if let (Some(sa), Ok(header)) = (outbound, IpHeader::parse(packet.bytes())) {
             sa.clamp_mss(&header, packet);

@@ -438,7 +438,7 @@ impl Ipsec {
             return one.seen.as_ref().map(|seen| seen.recent());
         }
         let next = self.outbound.get(member.sa)?.sequence.next();
-        if self.outbound_in_use(index) == Some(member.sa) {
+        if tunnel.way() == Some(member.sa) {
             return Some(tunnel.path_mtu.marks.first()..next);
         }
         let of_all = tunnel.marks_of_all.as_ref().filter(|_| tunnel.in_use == Some(member.sa))?;
@@ -466,9 +466,8 @@ impl Ipsec {
 
     /// Ages the path MTU of a tunnel. To be called about once a second.
     pub(crate) fn age_path_mtu(&mut self, index: TunnelIndex, now: Moment) {
-        let in_use = self.outbound_in_use(index);
         let Some(tunnel) = self.tunnels.get_mut(index.0 as usize).and_then(Option::as_mut) else { return };
-        if let Some(sa) = in_use.and_then(|sa| self.outbound.get(sa)) {
+        if let Some(sa) = tunnel.way().and_then(|sa| self.outbound.get(sa)) {
             tunnel.path_mtu.mark(sa.sequence.next(), now);
         }
         if let Some(marks) = &mut tunnel.marks_of_all

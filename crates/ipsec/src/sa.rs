@@ -9,6 +9,7 @@ use crate::lifetime::{LifetimeState, LifetimeUse, Moment};
 use crate::mtu_probe::Prober;
 use crate::numbers::ReplayWindow;
 use crate::numbers::{SequenceError, SequenceNumbers};
+use crate::own_acquire::WantsOwn;
 use crate::own_numbers::SeenNumbers;
 use crate::path_mtu::{Marks, PathMtu};
 use crate::resync::Resync;
@@ -290,6 +291,8 @@ pub(crate) struct Tunnel {
     pub(crate) in_use: Option<SaRef>,
     /// The one that is in use of those that this worker alone sends through (RFC 9611).
     pub(crate) own_in_use: Option<SaRef>,
+    /// Where this worker [asks](crate::own_acquire) for one of these.
+    pub(crate) wants_own: Option<WantsOwn>,
     /// At most one for each worker, and one for all.
     pub(crate) takeovers: Vec<Takeover>,
     /// When an authentic packet last came from the peer's current address. Kept only where that address is

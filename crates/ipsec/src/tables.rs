@@ -28,6 +28,7 @@ use crate::spi_table::SpiTable;
 use crate::tunnel::{Encapsulation, Fragmentation, InboundParameters, OutboundParameters, TunnelParameters};
 use crate::udp_ports::UdpPorts;
 use crate::vpe::{self, Numbers, VpeRules};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use testudo_crypto::Job;
 use testudo_wire::ah::ah_bytes;
@@ -78,6 +79,8 @@ pub struct Ipsec {
     pub(crate) audit: Audit,
     pub(crate) events: Vec<Event>,
     pub(crate) acquires: Acquires,
+    /// Until when tunnels do not ask for [SAs of this worker's own](crate::own_acquire).
+    pub(crate) quiet: BTreeSet<(Moment, TunnelIndex)>,
     pub(crate) held: Held,
     pub(crate) replies: ReplyBudget,
     pub(crate) sharing: Sharing,

@@ -514,7 +514,7 @@ pub(super) mod tests {
         let [first, second] = [1, 2].map(|host| populated(&all.reserve(0).unwrap(), policy, host));
         let acquire = |host| {
             let (id, values) = (first.id.unwrap(), values(host));
-            Acquire { policy: id, values, packet: values, left_out: 0 }
+            Acquire { policy: id, values, packet: values, left_out: 0, worker: None }
         };
         // It is listed before anything is answered.
         let mut wanted = all.wanted();

@@ -143,7 +143,7 @@ mod tests {
     }
 
     fn acquire(values: PacketValues) -> Acquire {
-        Acquire { policy: policy(), values, packet: values, left_out: 3 }
+        Acquire { policy: policy(), values, packet: values, left_out: 3, worker: None }
     }
 
     #[test]

@@ -42,6 +42,7 @@ mod many_tunnels;
 mod mss;
 mod mtu_probe;
 mod nic;
+mod own_acquire;
 mod own_sas;
 mod path_mtu;
 mod policies;

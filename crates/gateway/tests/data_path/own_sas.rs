@@ -13,17 +13,17 @@ use testudo_ipsec::{
 };
 use testudo_packet::DropReason;
 
-fn spec(number: u8) -> TunnelSpec {
+pub(crate) fn spec(number: u8) -> TunnelSpec {
     TunnelSpec::new(number, Suite::AES128GCM16)
 }
 
 /// The SPI of an SA towards the peer, by its number: that of all is number 0.
-fn spi(number: u8) -> u32 {
+pub(crate) fn spi(number: u8) -> u32 {
     spec(number).spi_from(Side::A)
 }
 
 /// An SA of one worker, with numbers that nobody else has.
-fn own(number: u8, worker: u32) -> OutboundInstall {
+pub(crate) fn own(number: u8, worker: u32) -> OutboundInstall {
     let mut install = spec(number).outbound(Side::A, &mut LeaseTwin::new(1 << 40));
     install.parameters.numbers = NumberSource::Ephemeral;
     install.parameters.worker = Some(SaWorker::new(worker));
@@ -36,12 +36,12 @@ fn tunnel(more_outbound: Vec<OutboundInstall>) -> TunnelInstall {
     TunnelInstall { more_outbound, more_inbound, ..install }
 }
 
-fn gateways<const N: usize>() -> [Gateway; N] {
+pub(crate) fn gateways<const N: usize>() -> [Gateway; N] {
     [(); N].map(|()| Gateway::new(spec(0).policies(Side::A), PoolSize(512, 2048), portable()))
 }
 
 /// What the commander does with a change, at workers that take turns.
-fn change(gateways: &mut [Gateway], change: SaChange) -> SaOutcome {
+pub(crate) fn change(gateways: &mut [Gateway], change: SaChange) -> SaOutcome {
     let mut make = |all: Vec<Vec<SaChange>>| -> Vec<SaOutcome> {
         let each = gateways.iter_mut().zip(all);
         let make = |(gateway, changes): (&mut Gateway, Vec<SaChange>)| {
@@ -57,7 +57,7 @@ fn change(gateways: &mut [Gateway], change: SaChange) -> SaOutcome {
 }
 
 /// SPI and number of the datagram that a packet becomes at a worker.
-fn sent(gateway: &mut Gateway) -> Option<(u32, u32)> {
+pub(crate) fn sent(gateway: &mut Gateway) -> Option<(u32, u32)> {
     let sealed = gateway.seal(Inner::udp("10.0.0.1", "172.16.0.2", 100).bytes());
     let word = |datagram: &[u8], at: usize| {
         u32::from_be_bytes(datagram[at..at + 4].try_into().expect("an ESP header"))
@@ -69,7 +69,7 @@ fn sent_by_all(gateways: &mut [Gateway]) -> Vec<Option<(u32, u32)>> {
     gateways.iter_mut().map(sent).collect()
 }
 
-fn spis(gateways: &mut [Gateway]) -> Vec<u32> {
+pub(crate) fn spis(gateways: &mut [Gateway]) -> Vec<u32> {
     sent_by_all(gateways).into_iter().map(|sent| sent.map_or(0, |(spi, _)| spi)).collect()
 }
 

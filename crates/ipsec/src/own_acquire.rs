@@ -1,0 +1,122 @@
+//! Workers that ask for SAs of their own under a tunnel whose SAs somebody negotiates (RFC 9611 3).
+//!
+//! Packets of such a tunnel go through the SA of all workers, the fallback. The first of them that comes to a
+//! worker without an SA of its own tells those who exchange keys, once for that worker, and does not wait:
+//!
+//! ```text
+//!   armed ─► a packet: acquire ─► asked ─► its own SA is in use
+//!     ▲                             │
+//!     └──────── 30 seconds ◄────────┘
+//! ```
+//!
+//! While a worker is armed, its table of SAs in use has none for the tunnel, so that the packet takes the
+//! slow path, as one that finds no SA. So no packet pays for it while nobody is to be asked.
+
+use crate::Ipsec;
+use crate::acquire::Acquire;
+use crate::event::{Event, EventKind};
+use crate::lifetime::Moment;
+use crate::sa::Tunnel;
+use crate::slots::SaRef;
+use crate::spd::{Flow, PacketValues, TunnelIndex};
+use std::time::Duration;
+
+/// After this time a worker that still has none asks again: Linux's `net.core.xfrm_acq_expires`. The fallback
+/// carries its packets, and a peer that wants no more SAs is not to be asked all the time (RFC 9611 4).
+pub const ASK_AGAIN: Duration = Duration::from_secs(30);
+/// The same where the limits of acquires had no room.
+const RETRY: Duration = Duration::from_secs(2);
+/// Tunnels that are armed again at a time.
+const ARMED_AT_A_TIME: usize = 256;
+
+/// That a worker is to have an SA of its own under a tunnel.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct WantsOwn {
+    /// The worker, by its index.
+    worker: u32,
+    /// Until when it does not ask; `None` while it is armed.
+    quiet_until: Option<Moment>,
+}
+
+impl Tunnel {
+    /// Whether the next packet of this worker asks for an SA of its own.
+    pub(crate) fn is_armed(&self) -> bool {
+        let is_quiet = self.wants_own.is_none_or(|wants| wants.quiet_until.is_some());
+        !is_quiet && self.own_in_use.is_none()
+    }
+}
+
+impl Ipsec {
+    /// Has the worker with this index, which is this one, ask for an SA of its own under a tunnel that
+    /// [acquires](crate::TunnelParameters::acquires) while it has none; `None` ends that. `false` if there is
+    /// no such tunnel.
+    pub fn want_own(&mut self, index: TunnelIndex, worker: Option<u32>) -> bool {
+        self.be_quiet_no_more(index);
+        let Some(tunnel) = self.tunnels.get_mut(index.0 as usize).and_then(Option::as_mut) else {
+            return false;
+        };
+        // With typed-in keys nobody makes SAs when asked.
+        let worker = worker.filter(|_| tunnel.parameters.acquires);
+        tunnel.wants_own = worker.map(|worker| WantsOwn { worker, quiet_until: None });
+        self.settle_way(index);
+        true
+    }
+
+    /// Forgets until when a tunnel does not ask.
+    pub(crate) fn be_quiet_no_more(&mut self, index: TunnelIndex) {
+        let wants = self.tunnel(index).and_then(|tunnel| tunnel.wants_own);
+        if let Some(quiet_until) = wants.and_then(|wants| wants.quiet_until) {
+            self.quiet.remove(&(quiet_until, index));
+        }
+    }
+
+    /// Of a packet that found no SA only since this worker is armed, or was when its batch came: the SA of
+    /// all workers, through which it goes. Asks for one of this worker's own if it is the first.
+    pub(crate) fn ask_for_own(
+        &mut self,
+        index: TunnelIndex,
+        flow: Option<&Flow>,
+        now: Moment,
+    ) -> Option<SaRef> {
+        let tunnel = self.tunnel(index)?;
+        let (wants, way) = (tunnel.wants_own?, tunnel.way()?);
+        if !tunnel.is_armed() {
+            return Some(way);
+        }
+        // A later fragment hides what it would ask with: the next packet asks.
+        let Some(flow) = flow else { return Some(way) };
+        let packet = PacketValues::shown(flow);
+        let (Some(policy), Some(sender)) = (self.policies_of(index).lookup(flow).1, packet.local) else {
+            return Some(way);
+        };
+        let mut pause = RETRY;
+        // By the values of the packet: the acquire of a tunnel that has no SA at all is another one.
+        if let Some(left_out) = self.acquires.admit(policy, &packet, sender, now) {
+            let (values, worker) = (PacketValues::default(), Some(wants.worker));
+            let acquire = Acquire { policy, values, packet, left_out, worker };
+            self.events.push(Event { tunnel: index, kind: EventKind::Acquire(acquire) });
+            pause = ASK_AGAIN;
+        }
+        self.set_quiet_until(index, Some(Moment(now.0 + pause)));
+        Some(way)
+    }
+
+    fn set_quiet_until(&mut self, index: TunnelIndex, quiet_until: Option<Moment>) {
+        let tunnel = self.tunnels.get_mut(index.0 as usize).and_then(Option::as_mut);
+        let Some(wants) = tunnel.and_then(|tunnel| tunnel.wants_own.as_mut()) else { return };
+        wants.quiet_until = quiet_until;
+        self.quiet.extend(quiet_until.map(|until| (until, index)));
+        self.settle_way(index);
+    }
+
+    /// Arms the tunnels again that have asked long ago. To be called about once a second.
+    pub(crate) fn ask_for_own_again(&mut self, now: Moment) {
+        for _ in 0..ARMED_AT_A_TIME {
+            let Some((until, index)) = self.quiet.first().copied().filter(|(until, _)| *until <= now) else {
+                return;
+            };
+            self.quiet.remove(&(until, index));
+            self.set_quiet_until(index, None);
+        }
+    }
+}
