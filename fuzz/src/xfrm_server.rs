@@ -51,6 +51,10 @@ impl DataPath for Told {
         self.sas.keys().any(|key| (key.protocol, key.spi) == (protocol, spi))
     }
 
+    fn processors(&self) -> u32 {
+        4
+    }
+
     fn add_sa(&mut self, sa: &XfrmSa, key: KeyMaterial) -> Result<(), Refusal> {
         self.refusal()?;
         assert_eq!(sa.suite, Some(key.suite()));

@@ -36,6 +36,13 @@ impl Processors {
         self.allowed.len().max(1)
     }
 
+    /// How many there may be in this machine, as the kernel counts them; at least as many as this process may
+    /// use.
+    #[must_use]
+    pub fn of_machine(&self) -> usize {
+        self.list("devices/system/cpu/possible").len().max(self.count())
+    }
+
     /// The processors of so many workers: one of each core first, then their siblings. Fewer where there are
     /// fewer.
     #[must_use]

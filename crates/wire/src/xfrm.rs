@@ -229,6 +229,8 @@ constants! {
         LOCAL_OK = 1,
         /// ICMP errors are checked by what they quote.
         ICMP = 2,
+        /// Each processor acquires an SA of its own (RFC 9611), since Linux 6.13.
+        CPU_ACQUIRE = 4,
     }
 }
 

@@ -31,7 +31,7 @@ use super::worker_threads::{WorkerParts, WorkerThreads};
 use super::xfrm::XfrmSocket;
 use crate::config::{AuditTarget, Configuration, Ike, KnownAnswers, Loaded, SpreadInbound};
 use crate::firewall::RouteChange;
-use crate::processors;
+use crate::processors::{self, Processors};
 use crate::{Fingerprint, LeaseStore, StoreError};
 use sd_notify::NotifyState;
 use serde_json::{Value, json};
@@ -263,7 +263,9 @@ fn negotiate(
 ) -> io::Result<Option<Negotiation>> {
     let (Some((socket, routes)), Some(ike)) = (xfrm, &configuration.ike) else { return Ok(None) };
     let Ike { allow_legacy, udp_port, .. } = *ike;
-    let settings = Settings { allow_legacy, may_bypass: bypasses(configuration), udp_port };
+    let processors = Processors::of_this_process().of_machine();
+    let processors = u32::try_from(processors).unwrap_or(u32::MAX);
+    let settings = Settings { allow_legacy, may_bypass: bypasses(configuration), udp_port, processors };
     Negotiation::start(socket, ike, shared, settings, Arc::clone(routes)).map(Some)
 }
 

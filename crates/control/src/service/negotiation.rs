@@ -173,7 +173,8 @@ impl Teller {
                     return;
                 };
                 self.sequence = self.sequence.wrapping_add(1).max(1);
-                let told = self.server.xfrm().acquire(index, of_packet(&acquire.packet), self.sequence);
+                let packet = of_packet(&acquire.packet);
+                let told = self.server.xfrm().acquire(index, packet, acquire.worker, self.sequence);
                 self.server.tell(told.as_slice());
             }
             EventKind::SoftLifetime { spi, outbound } => self.reached(tunnel, spi, outbound, false),

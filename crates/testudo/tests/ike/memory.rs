@@ -60,6 +60,10 @@ impl DataPath for Memory {
         self.get().sas_of(true).iter().any(|sa| (sa.key.protocol, sa.key.spi) == (protocol, spi))
     }
 
+    fn processors(&self) -> u32 {
+        1
+    }
+
     fn add_sa(&mut self, sa: &XfrmSa, _: KeyMaterial) -> Result<(), Refusal> {
         let mut now = self.get();
         assert!(now.sas.insert(sa.key, sa.clone()).is_none(), "{:?} is there", sa.key);

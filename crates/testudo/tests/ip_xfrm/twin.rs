@@ -35,6 +35,10 @@ impl DataPath for Twin {
         self.0.lock().unwrap().sas.keys().any(|key| (key.protocol, key.spi) == (protocol, spi))
     }
 
+    fn processors(&self) -> u32 {
+        1
+    }
+
     fn add_sa(&mut self, sa: &XfrmSa, key: KeyMaterial) -> Result<(), Refusal> {
         let before = self.0.lock().unwrap().sas.insert(sa.key, (sa.clone(), key));
         assert!(before.is_none(), "{:?} is there", sa.key);

@@ -11,6 +11,7 @@ use super::super::xfrm::{Algorithms, DataPath, PolicyUse, SaUse, UsedBefore};
 use super::super::xfrm::{Direction as PolicyDirection, XfrmPolicy};
 use super::super::xfrm::{SaKey, XfrmSa};
 use super::kept_numbers::Used;
+use super::own_sas;
 use super::routes::NegotiatedRoutes;
 use super::selector;
 use super::template::{TemplateKey, encapsulation_of, lifetime_of, unsupported};
@@ -24,7 +25,7 @@ use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 use testudo_crypto::{Direction, KeyMaterial, NonceRule};
 use testudo_gateway::{Clock, SaChange};
-use testudo_ipsec::{Action, Encapsulation, IpsecProtocol, MAX_SAS_OF_WORKER, Moment, Spent};
+use testudo_ipsec::{Action, Encapsulation, IpsecProtocol, Moment, Spent};
 use testudo_packet::{DropReason, Interface};
 use testudo_wire::netlink::ack::Refusal;
 use testudo_wire::netlink::errno::Errno;
@@ -48,6 +49,9 @@ pub struct Settings {
     pub may_bypass: bool,
     /// The port at which ESP in UDP arrives.
     pub udp_port: u16,
+    /// Processors of this machine: a daemon numbers SAs of single processors (RFC 9611) by what it has seen
+    /// of the machine, and not by workers.
+    pub processors: u32,
 }
 
 /// SAs and policies of XFRM in the worker.
@@ -108,6 +112,7 @@ impl WorkerPath {
         }
         if vpe::of(&self.shared.installed(), sa.if_id()).is_some() {
             vpe::check_suite(suite)?;
+            vpe::check_processor(sa.processor().is_some())?;
         }
         let is_of_ah = suite.ah_name().is_some() && !suite.encrypts();
         if sa.key.protocol == protocol::AH && !is_of_ah {
@@ -153,6 +158,9 @@ impl WorkerPath {
             [template] => {
                 let packets = selector::of_xfrm(&policy.info.selector, policy.direction)?;
                 let key = TemplateKey::of_template(template, &packets, is_outbound, policy.if_id())?;
+                if vpe::of(&self.shared.installed(), policy.if_id()).is_some() {
+                    vpe::check_processor(policy.wants_own())?;
+                }
                 Ok((Some(key), Action::Discard))
             }
             [_, ..] => Err(unsupported("several templates in one policy (IPComp, AH over ESP) are not done")),
@@ -324,24 +332,23 @@ impl Work<'_> {
         first: FirstNumbers,
     ) -> Result<(), Refusal> {
         let direction = if sa.is_inbound { Direction::Open } else { Direction::Seal };
-        let sas = tunnel.running.sas.lock().iter().filter(|sa| sa.direction == direction).count();
-        if sas >= MAX_SAS_OF_WORKER {
-            let text =
-                format!("{MAX_SAS_OF_WORKER} SAs of {} are there, and more are not possible", tunnel.key);
-            return Err(Refusal::new(Errno::NOBUFS, text));
-        }
+        let worker = sa.processor();
+        own_sas::check_room(tunnel, direction, worker)?;
         let before = self.tunnels().encapsulation(tunnel);
         self.redirect(tunnel, self.carried(sa))?;
-        // charon adds an SA before the peer has its half, and names it in the policy once it has.
+        // charon adds an SA before the peer has its half, and names it in the policy once it has. What it
+        // names is that of all workers, or of one, and keeps no SA of another one waiting.
         let named = self.tunnels().table().policies.spis_of(tunnel.number);
-        let is_named = |spi: &u32| running_sa(&tunnel.running, Direction::Seal, *spi).is_some();
+        let is_named = |spi: &u32| {
+            running_sa(&tunnel.running, Direction::Seal, *spi).is_some_and(|named| named.worker == worker)
+        };
         let is_used_at_once = named.contains(&sa.key.spi) || !named.iter().any(is_named);
         let pair = Some((sa.key.spi, key));
         let (inbound, outbound) = if sa.is_inbound { (pair, None) } else { (None, pair) };
         let wanted = Checked {
             inbound,
             outbound,
-            worker: None,
+            worker,
             lifetime: lifetime_of(&sa.info.lifetime),
             key_state: KeyState::Ephemeral,
             esn: sa.has_extended_numbers() || tunnel.running.tunnel.protocol == IpsecProtocol::Vpe,
@@ -491,6 +498,11 @@ impl DataPath for WorkerPath {
         let protocols = if protocol == protocol::AH { ah } else { esp };
         let has = |work: Work<'_>| protocols.iter().any(|of| work.state.has_inbound(*of, spi));
         self.work().is_ok_and(has)
+    }
+
+    fn processors(&self) -> u32 {
+        let workers = self.shared.sas.get().map_or(1, |control| control.commander.workers());
+        u32::try_from(workers).unwrap_or(u32::MAX).max(self.settings.processors)
     }
 
     fn add_sa(&mut self, sa: &XfrmSa, key: KeyMaterial) -> Result<(), Refusal> {

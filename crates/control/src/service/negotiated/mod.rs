@@ -15,6 +15,7 @@
 
 mod data_path;
 mod kept_numbers;
+mod own_sas;
 mod policies;
 mod policy_work;
 mod routes;

@@ -22,6 +22,8 @@ pub struct NegotiatedPolicy {
     pub tunnel: Option<u64>,
     /// The SPI of the SA towards the peer that its packets are to go through; 0 where any may carry them.
     pub spi: u32,
+    /// Whether each worker is to have an SA of its own for its packets (RFC 9611).
+    pub wants_own: bool,
     /// The route into the gateway because of it.
     pub route: Option<TunnelRoute>,
     /// Its name in the worker's SPD.
@@ -125,6 +127,12 @@ impl Policies {
     /// Whether one names a tunnel.
     pub(super) fn have(&self, tunnel: u64) -> bool {
         self.of_tunnel(tunnel).next().is_some()
+    }
+
+    /// Whether one of a tunnel wants an SA for each worker.
+    pub(super) fn want_own(&self, tunnel: u64) -> bool {
+        let mut policies = self.of_tunnel(tunnel).filter_map(|index| self.by_index.get(&index));
+        policies.any(|(_, policy)| policy.wants_own)
     }
 
     /// The SPIs that policies of a tunnel name.

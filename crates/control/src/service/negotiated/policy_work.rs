@@ -97,9 +97,10 @@ impl Work<'_> {
     fn put_entry(&mut self, policy: &XfrmPolicy, entry: Policy, tunnel: Option<u64>) -> Result<(), Refusal> {
         let named = policy.templates.first().map_or(0, |template| template.id.spi);
         let (index, priority, direction) = (policy.info.index, policy.info.priority, policy.direction);
-        let (before, position) = {
-            let table = self.tunnels().table();
-            (table.policies.get(index), table.policies.position(priority))
+        let (before, position, wanted_own) = {
+            let policies = &self.tunnels().table().policies;
+            let wanted_own = tunnel.is_some_and(|tunnel| policies.want_own(tunnel));
+            (policies.get(index), policies.position(priority), wanted_own)
         };
         // Wider first: no packet meets the new policy under the old selectors.
         let is_arriving = direction != PolicyDirection::Outbound;
@@ -115,9 +116,12 @@ impl Work<'_> {
         };
         let id = self.change_policies(changes)?;
         let route = route_of(&entry, direction);
-        let policy = NegotiatedPolicy { index, priority, direction, entry, tunnel, spi: named, route, id };
+        let wants_own = policy.wants_own();
+        let policy =
+            NegotiatedPolicy { index, priority, direction, entry, tunnel, spi: named, wants_own, route, id };
         self.tunnels().table().policies.insert(policy);
         self.use_named(tunnel, named);
+        tunnel.into_iter().for_each(|tunnel| self.settle_own(tunnel, wanted_own));
         route.into_iter().for_each(|route| self.count_route(route, true));
         if let Some(old) = before {
             self.settle(&old);
@@ -149,6 +153,7 @@ impl Work<'_> {
     fn settle(&self, gone: &NegotiatedPolicy) {
         self.uncount_route_of(gone);
         let Some(tunnel) = gone.tunnel else { return };
+        self.settle_own(tunnel, gone.wants_own);
         if gone.direction != PolicyDirection::Outbound
             && let Err(refusal) = self.select(tunnel, None, &[])
         {

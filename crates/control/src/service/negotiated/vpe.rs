@@ -22,6 +22,13 @@ pub(super) fn check_suite(suite: Suite) -> Result<(), Refusal> {
     if has { Ok(()) } else { Err(no_suite(suite)) }
 }
 
+/// Refuses what is one worker's alone.
+pub(super) fn check_processor(is_of_one: bool) -> Result<(), Refusal> {
+    let why = "the interface of this if_id has VPE, whose workers have windows of their own in one SA: negotiate none for \
+               each processor";
+    if is_of_one { Err(unsupported(why)) } else { Ok(()) }
+}
+
 fn no_suite(suite: Suite) -> Refusal {
     let names = Suite::ALL_FOR_VPE.map(|suite| suite.to_string()).join(", ");
     let text =

@@ -1,6 +1,7 @@
 //! SAs and policies of XFRM in a running worker.
 
 mod of_vpe;
+mod of_workers;
 
 use super::super::installed::Numbers;
 use super::super::sa_control::tests::{Gateway, loaded_with, material};
@@ -15,6 +16,7 @@ use serde_json::{Value, json};
 use std::net::Ipv4Addr;
 use testudo_gateway::{InterfaceSnapshot, KeyPreparers};
 use testudo_packet::{DropCounters, PortCounters};
+use testudo_port_memory::MemoryHandle;
 use testudo_wire::netlink::ack::Answer;
 use testudo_wire::netlink::datagram::Datagram;
 use testudo_wire::netlink::errno::Errno;
@@ -52,8 +54,12 @@ impl Spoken {
     /// Of a gateway with these sections.
     fn with(routes: Arc<NotedRoutes>, sections: &str) -> Self {
         let gateway = Gateway::running(Arc::new(MemoryStore::new()), &loaded_with(sections, ""));
+        Self::over(gateway, routes, Settings::default())
+    }
+
+    fn over(gateway: Gateway, routes: Arc<NotedRoutes>, settings: Settings) -> Self {
         let noted = Arc::<NotedRoutes>::clone(&routes);
-        let path = WorkerPath::new(Arc::clone(&gateway.shared), Settings::default(), noted);
+        let path = WorkerPath::new(Arc::clone(&gateway.shared), settings, noted);
         Self { gateway, xfrm: Xfrm::new(path, Now::default()), routes }
     }
 
@@ -107,15 +113,20 @@ impl Spoken {
 
     /// Sends a packet to 10.9.0.2: SPI, sequence number and IV of what leaves, if something does.
     fn seals(&self) -> Option<(u32, u32, u64)> {
+        self.seals_at(&self.gateway.protected, &self.gateway.unprotected)
+    }
+
+    /// The same at the ports of one worker.
+    fn seals_at(&self, protected: &MemoryHandle, unprotected: &MemoryHandle) -> Option<(u32, u32, u64)> {
         let mut packet = vec![0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0, 10, 1, 0, 1, 10, 9, 0, 2];
         let sum = testudo_wire::checksum::of(&packet).to_bytes();
         packet[10..12].copy_from_slice(&sum);
         packet.extend([0, 7, 0, 7, 0, 8, 0, 0]);
-        assert!(self.gateway.protected.input.push(&packet));
+        assert!(protected.input.push(&packet));
         let taken = self.gateway.shared.facts.counters.protected().counters.rx_packets + 1;
         for _ in 0..ROUNDS {
             self.gateway.commander.save_windows(Vec::new()).unwrap();
-            if let Some(sealed) = self.gateway.unprotected.output.pop() {
+            if let Some(sealed) = unprotected.output.pop() {
                 let number = |at: usize| u32::from_be_bytes(*sealed[at..].first_chunk().unwrap());
                 return Some((
                     number(20),
@@ -127,7 +138,7 @@ impl Spoken {
                 // What the worker has taken it has finished by its answer to one command more.
                 self.gateway.commander.save_windows(Vec::new()).unwrap();
                 self.gateway.commander.save_windows(Vec::new()).unwrap();
-                if self.gateway.unprotected.output.is_empty() {
+                if unprotected.output.is_empty() {
                     return None;
                 }
             }

@@ -79,9 +79,11 @@ pub(in crate::service) struct Gateway {
     pub(in crate::service) commander: Commander,
     pub(in crate::service) protected: MemoryHandle,
     pub(in crate::service) unprotected: MemoryHandle,
-    /// What the worker tells.
+    /// The same of each worker after the first.
+    pub(in crate::service) of_others: Vec<[MemoryHandle; 2]>,
+    /// What the workers tell.
     pub(in crate::service) notices: Receiver<Notice>,
-    worker: Option<JoinHandle<()>>,
+    workers: Vec<JoinHandle<()>>,
 }
 
 impl Gateway {
@@ -90,19 +92,31 @@ impl Gateway {
     }
 
     pub(in crate::service) fn running(store: Arc<dyn LeaseStore>, loaded: &Loaded) -> Self {
-        let (protected_port, protected) = MemoryPort::with_handle("protected", 64);
-        let (unprotected_port, unprotected) = MemoryPort::with_handle("unprotected", 64);
-        let ports = PortPair { protected: Box::new(protected_port), unprotected: Box::new(unprotected_port) };
-        let mut worker =
-            Worker::new(ports, Pool::new(256, 2048), vec![Box::new(PortableEngine::new())], Box::default());
-        let (clock, leases, preparers) =
-            (SystemClock::default(), Arc::new(Leases::default()), worker.preparers());
+        Self::of_workers(store, loaded, 1)
+    }
+
+    /// With so many workers.
+    pub(in crate::service) fn of_workers(store: Arc<dyn LeaseStore>, loaded: &Loaded, count: usize) -> Self {
+        let (mut workers, mut handles) = (Vec::new(), Vec::new());
+        for _ in 0..count {
+            let (protected_port, protected) = MemoryPort::with_handle("protected", 64);
+            let (unprotected_port, unprotected) = MemoryPort::with_handle("unprotected", 64);
+            let (protected_port, unprotected_port) = (Box::new(protected_port), Box::new(unprotected_port));
+            let ports = PortPair { protected: protected_port, unprotected: unprotected_port };
+            let engines: Vec<Box<dyn testudo_crypto::Engine>> = vec![Box::new(PortableEngine::new())];
+            workers.push(Worker::new(ports, Pool::new(256, 2048), engines, Box::default()));
+            handles.push([protected, unprotected]);
+        }
+        let [protected, unprotected] = handles.remove(0);
+        let preparers = workers[0].preparers().for_workers(count);
+        let (clock, leases) = (SystemClock::default(), Arc::new(Leases::default()));
         let empty = InstalledTunnels::empty(loaded.configuration.clone());
         let numbers =
             Numbers::Leased { store: store.as_ref(), leases: &leases, unix_s: 1000, preparers: &preparers };
         let (update, mut installed, _) = empty.plan(loaded, &numbers).unwrap();
-        assert!(installed.note(worker.update(update, testudo_gateway::Clock::now(&clock))).is_empty());
-        let (commander, inbox) = Commander::channel().unwrap();
+        let now = testudo_gateway::Clock::now(&clock);
+        assert!(installed.note(Worker::update_all(&mut workers, update, now)).is_empty());
+        let (commander, inboxes) = Commander::channels(count).unwrap();
         let sas =
             SaControl::new(commander.clone(), Arc::clone(&leases), Arc::clone(&store), preparers, &installed);
         let facts = Facts {
@@ -111,7 +125,7 @@ impl Gateway {
             clock,
             engines: Vec::new(),
             ports: BothDetails::default(),
-            counters: AllCounters::of([worker.counters()]),
+            counters: AllCounters::of(workers.iter().map(Worker::counters)),
         };
         let shared = Arc::new(Shared {
             facts,
@@ -121,13 +135,18 @@ impl Gateway {
             changer: OnceLock::new(),
         });
         let (news, notices) = channel();
-        let worker = std::thread::spawn(move || {
-            let mut tell = |notice| {
-                let _ = news.send(notice);
-            };
-            serve(&mut worker, &inbox, &SystemClock::default(), &mut tell).unwrap();
-        });
-        Self { shared, leases, store, commander, protected, unprotected, notices, worker: Some(worker) }
+        let start = |(mut worker, inbox): (Worker, testudo_gateway::Inbox)| {
+            let news = news.clone();
+            std::thread::spawn(move || {
+                let mut tell = |notice| {
+                    let _ = news.send(notice);
+                };
+                serve(&mut worker, &inbox, &SystemClock::default(), &mut tell).unwrap();
+            })
+        };
+        let workers = workers.into_iter().zip(inboxes).map(start).collect();
+        let of_others = handles;
+        Self { shared, leases, store, commander, protected, unprotected, of_others, notices, workers }
     }
 
     fn in_memory() -> Self {
@@ -201,8 +220,8 @@ impl Gateway {
 impl Drop for Gateway {
     fn drop(&mut self) {
         let _ = self.commander.stop();
-        let ended = self.worker.take().map(JoinHandle::join);
-        assert!(ended.is_none_or(|ended| ended.is_ok()) || std::thread::panicking());
+        let ended: Vec<_> = self.workers.drain(..).map(JoinHandle::join).collect();
+        assert!(ended.iter().all(Result::is_ok) || std::thread::panicking());
     }
 }
 

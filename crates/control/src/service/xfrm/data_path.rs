@@ -49,6 +49,9 @@ pub trait DataPath {
     /// Whether an SA from a peer has this SPI, one of the configuration too.
     fn has_inbound(&self, protocol: u8, spi: u32) -> bool;
 
+    /// How many processors SAs may be for, at least one: numbers from 0 on.
+    fn processors(&self) -> u32;
+
     /// Adds an SA.
     ///
     /// # Errors

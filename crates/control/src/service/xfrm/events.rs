@@ -14,9 +14,11 @@ use testudo_wire::xfrm::notification::Expire;
 use testudo_wire::xfrm::sa::EventId;
 use testudo_wire::xfrm::{event_flag, group};
 
-/// Mark and interface of an SA, as messages have them that do not show all of it.
-fn mark_and_interface(sa: &XfrmSa) -> impl Iterator<Item = Attribute> {
-    let shown = |attribute: &&Attribute| matches!(attribute, Attribute::Mark(_) | Attribute::IfId(_));
+/// Mark, interface and processor of an SA, as messages have them that do not show all of it.
+fn mark_interface_and_processor(sa: &XfrmSa) -> impl Iterator<Item = Attribute> {
+    let shown = |attribute: &&Attribute| {
+        matches!(attribute, Attribute::Mark(_) | Attribute::IfId(_) | Attribute::Processor(_))
+    };
     sa.attributes.iter().filter(shown).cloned()
 }
 
@@ -96,7 +98,7 @@ impl<D: DataPath> Xfrm<D> {
         if flags & event_flag::TIMER_THRESHOLD != 0 {
             shown.push(Attribute::EventTimer(0));
         }
-        mark_and_interface(sa).for_each(|attribute| shown.push(attribute));
+        mark_interface_and_processor(sa).for_each(|attribute| shown.push(attribute));
         let body = EventId { sa: sa.info.sa_id(), source: sa.info.source, reqid: sa.info.reqid, flags };
         Message { body: Body::NewEvent(body), attributes: shown }
     }
@@ -170,7 +172,7 @@ impl<D: DataPath> Xfrm<D> {
         let used = self.use_of(sa);
         let info = sa.info_shown(&used);
         let body = Body::Expire(Expire { sa: info, hard: is_hard.into() });
-        Message { body, attributes: mark_and_interface(sa).collect() }
+        Message { body, attributes: mark_interface_and_processor(sa).collect() }
     }
 
     /// The SA at a place has reached a limit of its lifetime. One that has reached a hard one is deleted.

@@ -11,7 +11,8 @@
 //! refusal has, what replaces what. It has no thread and no socket, and its clock is handed in. Requests that
 //! change something take effect in a [`DataPath`] first, and are noted here once they have.
 //!
-//! The kernel's rules are those of `net/xfrm/xfrm_user.c`, `xfrm_state.c` and `xfrm_policy.c`, Linux 6.1.
+//! The kernel's rules are those of `net/xfrm/xfrm_user.c`, `xfrm_state.c` and `xfrm_policy.c`, Linux 6.1;
+//! those of SAs of one processor each are later ones.
 
 mod algorithms;
 mod data_path;
@@ -25,6 +26,7 @@ mod policy;
 mod policy_limits;
 mod policy_requests;
 mod process_name;
+mod processor;
 mod renewal;
 mod reservations;
 mod sa;

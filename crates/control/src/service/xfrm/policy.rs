@@ -10,7 +10,7 @@ use testudo_wire::xfrm::lifetime::LifetimeCurrent;
 use testudo_wire::xfrm::message::{Body, Message};
 use testudo_wire::xfrm::policy::{PolicyInfo, Template};
 use testudo_wire::xfrm::selector::{Mark, Selector};
-use testudo_wire::xfrm::{family, mode};
+use testudo_wire::xfrm::{family, mode, policy_flag};
 
 /// Which packets a policy is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -179,6 +179,12 @@ impl XfrmPolicy {
     #[must_use]
     pub fn if_id(&self) -> u32 {
         self.attributes.if_id().copied().unwrap_or(0)
+    }
+
+    /// Whether each processor is to acquire an SA of its own for packets that leave (RFC 9611).
+    #[must_use]
+    pub fn wants_own(&self) -> bool {
+        self.direction == Direction::Outbound && self.info.flags & policy_flag::CPU_ACQUIRE != 0
     }
 
     /// Value and mask of its mark.

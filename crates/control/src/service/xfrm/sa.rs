@@ -402,6 +402,7 @@ fn is_kept(attribute: &Attribute) -> bool {
             | Attribute::ExtraFlags(_)
             | Attribute::MappingTimer(_)
             | Attribute::Direction(_)
+            | Attribute::Processor(_)
     )
 }
 

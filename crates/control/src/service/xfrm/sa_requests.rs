@@ -1,6 +1,7 @@
 //! Requests about SAs.
 
 use super::data_path::{DataPath, SaUse};
+use super::processor;
 use super::renewal::RenewalState;
 use super::sa::{SaKey, UsedBefore, XfrmSa, address, invalid, last_of_each, updated};
 use super::sad::Place;
@@ -52,6 +53,7 @@ impl<D: DataPath> Xfrm<D> {
         info: &SaInfo,
         attributes: &Attributes,
     ) -> Result<(XfrmSa, KeyMaterial), Refusal> {
+        processor::check_sa(attributes, self.data_path.processors())?;
         let is_local = |address| self.data_path.is_local(address);
         let (sa, key) = XfrmSa::requested(info, attributes, is_local, request.now.unix_s)?;
         let Client { name: daemon, owner, .. } = *request.client;
@@ -131,9 +133,13 @@ impl<D: DataPath> Xfrm<D> {
         Ok(())
     }
 
-    /// The oldest SA between the same ends and of the same direction that a process has left which is gone.
+    /// The oldest SA between the same ends, of the same direction and processor, that a process has left
+    /// which is gone.
     fn left_behind(&self, sa: &XfrmSa) -> Option<XfrmSa> {
-        let ends = |sa: &XfrmSa| (sa.key.protocol, sa.info.mode, sa.info.reqid, sa.if_id(), sa.is_inbound);
+        let ends = |sa: &XfrmSa| {
+            let (SaKey { protocol, .. }, SaInfo { mode, reqid, .. }) = (sa.key, sa.info);
+            (protocol, mode, reqid, sa.if_id(), sa.is_inbound, sa.processor())
+        };
         let others = self.sad.between(sa.source, sa.key.destination, sa.info.reqid);
         let left = others.filter(|other| {
             !other.is_larval() && ends(other) == ends(sa) && !self.connected.contains(&other.owner)
@@ -225,6 +231,7 @@ impl<D: DataPath> Xfrm<D> {
         if wish.lowest > wish.highest {
             return Err(invalid(format!("no SPI is between {:#x} and {:#x}", wish.lowest, wish.highest)));
         }
+        processor::check_reservation(attributes, self.data_path.processors())?;
         let key = SaKey::of(&info.sa_id(), attributes)?;
         let source = address(info.source, info.family, "source")?;
         let (range, process) = ((wish.lowest, wish.highest), request.client.process);
@@ -242,7 +249,9 @@ impl<D: DataPath> Xfrm<D> {
             destination_prefix: bits,
             ..Selector::default()
         };
-        let kept = last_of_each(attributes, |a| matches!(a, Attribute::Mark(_) | Attribute::IfId(_)));
+        let kept = last_of_each(attributes, |a| {
+            matches!(a, Attribute::Mark(_) | Attribute::IfId(_) | Attribute::Processor(_))
+        });
         let sa = XfrmSa {
             key,
             place: self.sad.next_place(),

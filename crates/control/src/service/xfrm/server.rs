@@ -6,6 +6,7 @@ use super::flush::Flush;
 use super::policy_limits::PolicyLimits;
 use super::policy_requests::{BLOCKED, no_policy, set_defaults};
 use super::process_name::ProcessName;
+use super::processor;
 use super::renewal::{Renewal, RenewalState};
 use super::sa::invalid;
 use super::sad::Sad;
@@ -225,6 +226,7 @@ impl<D: DataPath> Xfrm<D> {
         Message { body, attributes }: Message,
         random: &mut dyn FnMut(u32) -> u32,
     ) -> Result<Outcome, Refusal> {
+        processor::check_kind(&body, &attributes)?;
         match body {
             Body::NewSa(info) => self.new_sa(request, &info, &attributes),
             Body::UpdateSa(info) => self.update_sa(request, &info, &attributes),

@@ -4,6 +4,7 @@ mod bounds;
 mod migrate;
 mod model;
 mod policies;
+mod processors;
 mod restarts;
 mod sas;
 mod socket;

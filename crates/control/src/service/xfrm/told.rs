@@ -12,11 +12,21 @@ use testudo_wire::xfrm::policy::PolicyType;
 use testudo_wire::xfrm::selector::{Id, Selector};
 
 impl<D: DataPath> Xfrm<D> {
-    /// A packet with these values meets the policy with an index, and there is no SA for it. `sequence` is a
-    /// number that no other acquire has. Returns what those who listen are told; nothing if the policy is
-    /// gone or names no SA.
-    pub fn acquire(&self, index: u32, packet: Selector, sequence: u32) -> Option<Notification> {
+    /// A packet with these values meets the policy with an index, and there is no SA for it; or, at a
+    /// `processor`, none of that processor's own (RFC 9611). `sequence` is a number that no other acquire
+    /// has. Returns what those who listen are told; nothing if the policy is gone, names no SA, or wants none
+    /// for each processor.
+    pub fn acquire(
+        &self,
+        index: u32,
+        packet: Selector,
+        processor: Option<u32>,
+        sequence: u32,
+    ) -> Option<Notification> {
         let policy = self.spd.get(index)?;
+        if processor.is_some() && !policy.wants_own() {
+            return None;
+        }
         let template = policy.templates.first()?;
         let Body::NewPolicy(info) = policy.shown(&self.data_path.use_of_policy(index)).body else {
             return None;
@@ -34,6 +44,7 @@ impl<D: DataPath> Xfrm<D> {
         let mut attributes = Attributes::from([Attribute::Templates(policy.templates.clone())]);
         attributes.push(Attribute::PolicyType(PolicyType::default()));
         policy.attributes.iter().for_each(|attribute| attributes.push(attribute.clone()));
+        processor.into_iter().for_each(|number| attributes.push(Attribute::Processor(number)));
         let message = Message { body: Body::Acquire(body), attributes };
         Some(notification(group::ACQUIRE, 0, 0, &message))
     }

@@ -66,6 +66,10 @@ impl DataPath for Model {
         spi == 0x666
     }
 
+    fn processors(&self) -> u32 {
+        4
+    }
+
     fn add_sa(&mut self, sa: &XfrmSa, _: KeyMaterial) -> Result<(), Refusal> {
         self.adding.iter().for_each(|Gate(wait)| wait(sa.key.spi));
         self.judge(sa.key.spi)?;
