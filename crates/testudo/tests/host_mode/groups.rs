@@ -13,10 +13,16 @@ use testudo_judge::harness::{Suite, TestResult};
 use testudo_lab::namespaces::{Namespace, enter, veth};
 
 pub fn tests<'a>(suite: Suite<'a, Link>) -> Suite<'a, Link> {
-    suite.test("members_of_a_group_hear_each_other_and_notice_a_second_device_with_a_sender_id", |_| group())
+    suite
+        .test("members_of_a_group_hear_each_other_and_notice_a_second_device_with_a_sender_id", |_| group())
+        .test("a_group_over_ipv6_is_joined_by_mld_and_left_again", |_| group_over_ipv6())
 }
 
 const GROUP: &str = "239.1.2.3";
+/// Of all sites, so that reports of it are not left out as those of a link's own groups may be.
+const GROUP_OVER_IPV6: &str = "ff05::1:23";
+/// The same as `/proc/net/igmp6` has it.
+const IN_IGMP6: &str = "ff050000000000000000000000010023";
 const KEY: &str = "000102030405060708090a0b0c0d0e0f";
 /// The group inside, and its port.
 const INNER: (Ipv4Addr, u16) = (Ipv4Addr::new(239, 9, 9, 9), 5000);
@@ -29,11 +35,17 @@ struct Member {
     application: UdpSocket,
 }
 
-fn configuration(number: u8, sender: u8) -> String {
+/// The outer address of a member.
+fn local(group: &str, number: u8) -> String {
+    if group == GROUP { format!("192.0.2.{number}") } else { format!("2001:db8::{number}") }
+}
+
+fn configuration(group: &str, number: u8, sender: u8) -> String {
+    let local = local(group, number);
     format!(
         "[gateway]\nstate = \"state.redb\"\ncontrol = \"control.sock\"\n[port.protected]\nkind = \"tun\"\n\
          name = \"testudo0\"\naddresses = [\"10.{number}.0.1/24\"]\n[port.unprotected]\nkind = \"socket\"\n\
-         [[tunnel]]\nname = \"plant\"\nlocal = \"192.0.2.{number}\"\nremote = \"{GROUP}\"\n\
+         [[tunnel]]\nname = \"plant\"\nlocal = \"{local}\"\nremote = \"{group}\"\n\
          encapsulation = \"vpe-in-udp\"\nsuite = \"aes128gcm16\"\nallow_manual_counter_nonce = true\n\
          sender_id = {sender}\nsa = {{ spi = 0x1001, key_file = \"plant.key\" }}\n\
          selectors = [ {{ local = \"10.0.0.0/8\", remote = \"239.9.0.0/16\" }} ]\n"
@@ -42,6 +54,10 @@ fn configuration(number: u8, sender: u8) -> String {
 
 impl Member {
     fn start(hub: &Namespace, number: u8, sender: u8) -> Outcome<Self> {
+        Self::of(GROUP, hub, number, sender)
+    }
+
+    fn of(group: &str, hub: &Namespace, number: u8, sender: u8) -> Outcome<Self> {
         let host = Namespace::new(enter()?, &format!("member-{number}"))?;
         for interface in ["all", "default"] {
             // No route leads back to the other members' networks.
@@ -50,9 +66,10 @@ impl Member {
         let port = format!("port{number}");
         veth((&host, "wan"), (hub, &port))?;
         hub.run(&["ip", "link", "set", &port, "master", "switch"])?;
-        host.address("wan", &format!("192.0.2.{number}/24"))?;
-        let folder = folder(&format!("group-{number}"))?;
-        fs::write(folder.join(CONFIGURATION), configuration(number, sender))?;
+        let length = if group == GROUP { 24 } else { 64 };
+        host.address("wan", &format!("{}/{length}", local(group, number)))?;
+        let folder = folder(&format!("group-of-{}-{number}", group.replace(':', "-")))?;
+        fs::write(folder.join(CONFIGURATION), configuration(group, number, sender))?;
         write_private(&folder.join("plant.key"), KEY)?;
         // Nonces are numbers: that the key is new to this store is said by who has made it.
         let mut init = Command::new(PROGRAM);
@@ -118,6 +135,54 @@ fn group() -> TestResult {
     ensure(senders["count"] == 2 && senders["twice"] == 0, || format!("{senders}"))?;
     ensure(a.gateway.dropped("vpe_sender")? == 0, || "a heard itself".to_owned())?;
     notices_a_second_device(&hub, [a, b, late])
+}
+
+/// Whether a member's host is in the group by `/proc/net/igmp6`, with a line `index interface group users …`.
+fn is_in_igmp6(host: &Namespace) -> Outcome<bool> {
+    let listed = host.within(|| fs::read_to_string("/proc/thread-self/net/igmp6"))??;
+    let is_it = |line: &str| {
+        let mut words = line.split_ascii_whitespace().skip(1);
+        words.next() == Some("wan") && words.next() == Some(IN_IGMP6)
+    };
+    Ok(listed.lines().any(is_it))
+}
+
+/// The switch reads MLD's reports: that it knows of the group at a port is its own word.
+fn group_over_ipv6() -> TestResult {
+    let hub = Namespace::new(enter()?, "switch")?;
+    hub.bridge("switch", &[])?;
+    hub.run(&["ip", "link", "set", "switch", "type", "bridge", "mcast_snooping", "1"])?;
+    let [a, b] = [1, 2].map(|number| Member::of(GROUP_OVER_IPV6, &hub, number, number));
+    let (a, b) = (a?, b?);
+    wait::until("for the switch to see MLD's reports", || {
+        let groups = hub.run(&["bridge", "mdb", "show"])?;
+        let has = |port| groups.lines().any(|line| line.contains(port) && line.contains(GROUP_OVER_IPV6));
+        Ok((has("port1") && has("port2")).then_some(()))
+    })?;
+    for member in [&a, &b] {
+        ensure(is_in_igmp6(&member.host)?, || format!("member {} is not in the group", member.number))?;
+    }
+    for turn in 0..20 {
+        a.send(&format!("from a {turn}"))?;
+        b.hears(&format!("from a {turn}"))?;
+        b.send(&format!("from b {turn}"))?;
+        a.hears(&format!("from b {turn}"))?;
+    }
+    let late = Member::of(GROUP_OVER_IPV6, &hub, 3, 3)?;
+    late.send("from the late one")?;
+    a.hears("from the late one")?;
+    b.hears("from the late one")?;
+    a.send("to both")?;
+    b.hears("to both")?;
+    late.hears("to both")?;
+    let senders = &b.gateway.sa("plant", "inbound")?["senders"];
+    ensure(senders["count"] == 2 && senders["twice"] == 0, || format!("{senders}"))?;
+    ensure(a.gateway.dropped("vpe_sender")? == 0, || "a heard itself".to_owned())?;
+    for Member { number, host, gateway, .. } in [a, b, late] {
+        gateway.stop()?;
+        ensure(!is_in_igmp6(&host)?, || format!("member {number} has not left the group"))?;
+    }
+    Ok(())
 }
 
 /// Another device has a's Sender ID: a stops, and the others say so.
