@@ -5,9 +5,10 @@
 
 use crate::config::Configuration;
 use rustix::thread::{CpuSet, sched_getaffinity};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
+use testudo_gateway::Role;
 
 /// What the kernel says of processors and of interfaces, in files.
 #[derive(Debug, Clone)]
@@ -122,7 +123,37 @@ impl Processors {
 pub fn warnings(configuration: &Configuration) -> Vec<String> {
     let here = Processors::of_this_process();
     let interfaces: Vec<_> = configuration.unprotected.interface.as_deref().into_iter().collect();
-    here.warnings(configuration.gateway.workers.count(here.count()), &interfaces)
+    let roles = configuration.gateway.workers.roles(here.count());
+    let mut warnings = here.warnings(roles.len(), &interfaces);
+    warnings.extend(without_own_sas(configuration, &roles));
+    warnings
+}
+
+/// Tunnels of which some of these workers have SAs of their own (RFC 9611) and others do not: with `workers =
+/// "all"` a machine may have more than the author of the file thought of.
+fn without_own_sas(configuration: &Configuration, roles: &[Role]) -> Vec<String> {
+    let mut lacking: BTreeMap<Vec<usize>, Vec<&str>> = BTreeMap::new();
+    for tunnel in &configuration.tunnels {
+        let own: BTreeSet<_> =
+            tunnel.own_outbound().filter_map(|(worker, _)| usize::try_from(worker).ok()).collect();
+        let encrypting = roles.iter().enumerate().filter(|(_, role)| role.encrypts());
+        let without: Vec<_> =
+            encrypting.map(|(worker, _)| worker).filter(|worker| !own.contains(worker)).collect();
+        if !own.is_empty() && !without.is_empty() {
+            lacking.entry(without).or_default().push(&tunnel.name);
+        }
+    }
+    let in_words = |(workers, tunnels): (Vec<usize>, Vec<&str>)| {
+        let numbers = workers.iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
+        let (first, others) = (tunnels.first().copied().unwrap_or_default(), tunnels.len().saturating_sub(1));
+        let others = if others == 0 { String::new() } else { format!(" (and {others} more)") };
+        let (whose, verb) = if workers.len() == 1 { ("worker", "has") } else { ("workers", "have") };
+        format!(
+            "tunnel {first}{others}: {whose} {numbers} {verb} no SA in `worker_sas` and will send through `outbound`, whose \
+             numbers workers share: add one for each, or set `workers` in [gateway]"
+        )
+    };
+    lacking.into_iter().map(in_words).collect()
 }
 
 fn numbers(set: &CpuSet) -> Vec<usize> {
@@ -142,6 +173,7 @@ fn parse_list(text: &str) -> Vec<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::tests::MINIMAL;
 
     /// Two nodes of two cores with two threads each: 0 and 4 are one core, 1 and 5, and so on; eth0 is at the
     /// second node.
@@ -187,6 +219,69 @@ mod tests {
         let far = said(&[0, 2], 2);
         let of_eth0 = "eth0 is at NUMA node 1, processors 0 of workers are not";
         assert!(far.len() == 1 && far[0].starts_with(of_eth0), "{far:?}");
+    }
+
+    #[test]
+    fn a_machine_has_the_processors_that_its_kernel_may_use() {
+        let folder = tempfile::tempdir().unwrap();
+        let two = machine(folder.path(), [2, 3]);
+        assert_eq!(two.of_machine(), 2, "where the kernel says nothing");
+        fs::write(folder.path().join("devices/system/cpu/possible"), "0-7\n").unwrap();
+        assert_eq!(two.of_machine(), 8);
+    }
+
+    /// A configuration of tunnels a, b, and so on, in which these workers have SAs of their own.
+    fn with_own(own: &[&[u32]]) -> Configuration {
+        let mut configuration = Configuration::parse(MINIMAL, "t.toml").unwrap();
+        let tunnel = configuration.tunnels.remove(0);
+        configuration.tunnels = own
+            .iter()
+            .zip('a'..)
+            .map(|(workers, name)| {
+                let mut tunnel = tunnel.clone();
+                tunnel.name = name.to_string();
+                let sas = |worker: &u32| crate::config::WorkerSas {
+                    worker: *worker,
+                    outbound: Some(tunnel.outbound.clone()),
+                    inbound: None,
+                };
+                tunnel.worker_sas = workers.iter().map(sas).collect();
+                tunnel
+            })
+            .collect();
+        configuration
+    }
+
+    #[test]
+    fn workers_without_an_sa_of_their_own_are_named_where_others_have_one() {
+        let said = |own: &[&[u32]], roles: &[Role]| without_own_sas(&with_own(own), roles);
+        assert_eq!(said(&[&[]], &[Role::Both; 4]), [""; 0], "one SA for all, as most have it");
+        assert_eq!(said(&[&[0, 1], &[]], &[Role::Both; 2]), [""; 0]);
+        assert_eq!(said(&[&[0, 1, 2, 3]], &[Role::Both; 2]), [""; 0], "for workers that may come");
+        let one = said(&[&[0], &[1, 0]], &[Role::Both; 2]);
+        assert!(one.len() == 1 && one[0].starts_with("tunnel a: worker 1 has no SA"), "{one:?}");
+        let many = said(&[&[0], &[0], &[0, 1]], &[Role::Both; 4]);
+        let lines =
+            ["tunnel a (and 1 more): workers 1, 2, 3 have no SA", "tunnel c: workers 2, 3 have no SA"];
+        assert!(many.len() == 2 && many.iter().zip(lines).all(|(a, b)| a.starts_with(b)), "{many:?}");
+        let roles = [Role::Encrypt, Role::Encrypt, Role::Decrypt];
+        let of_roles = said(&[&[0]], &roles);
+        assert!(of_roles.len() == 1 && of_roles[0].contains("worker 1 has"), "{of_roles:?}");
+        // An SA from the peer alone is one of a peer that has more workers.
+        let mut configuration = with_own(&[&[0]]);
+        let sas = &mut configuration.tunnels[0].worker_sas[0];
+        sas.inbound = sas.outbound.take();
+        assert_eq!(without_own_sas(&configuration, &[Role::Both; 2]), [""; 0]);
+    }
+
+    #[test]
+    fn a_configurations_warnings_have_those_of_its_own_sas() {
+        let mut configuration = with_own(&[&[0]]);
+        configuration.gateway.workers = crate::config::Workers::Count(2);
+        let said = warnings(&configuration);
+        assert!(said.iter().any(|line| line.starts_with("tunnel a: worker 1 has no SA")), "{said:?}");
+        configuration.gateway.workers = crate::config::Workers::Count(1);
+        assert_eq!(warnings(&configuration), [""; 0]);
     }
 
     #[test]

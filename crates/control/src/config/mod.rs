@@ -68,7 +68,7 @@ pub use load::{KnownAnswers, Loaded, TunnelKeys};
 pub use messages::message;
 pub use model::{
     Action, AuditTarget, Configuration, Gateway, Ike, Interface, InterfaceAddress, KnownAnswer, LogLevel,
-    Policy, ProtectedPort, Received, Remote, SaSettings, Selectors, Tunnel, UnprotectedPort,
+    Policy, ProtectedPort, Received, Remote, SaSettings, Selectors, Tunnel, UnprotectedPort, WorkerSas,
 };
 pub use negotiated_vpe::NegotiatedVpe;
 pub use network::Network;

@@ -29,6 +29,7 @@ pub fn tests<'a>(suite: Suite<'a, Link>) -> Suite<'a, Link> {
             refuses_a_needless_counter_nonce,
         )
         .test("a_suite_without_encryption_is_warned_of", warns_of_no_encryption)
+        .test("workers_without_sas_of_their_own_are_warned_of", warns_of_workers_without_own_sas)
         .test("metrics_on_a_public_address_are_refused", refuses_open_metrics)
         .test("a_missing_tun_device_is_reported", needs_a_tun_device)
         .test("missing_capabilities_are_named", needs_capabilities)
@@ -146,6 +147,23 @@ fn refuses_a_needless_counter_nonce(link: &mut Link) -> TestResult {
     let said = verb(&["check"], &folder)?;
     let told = said.stderr.contains("allow_manual_counter_nonce") && said.stderr.contains("explicit IVs");
     ensure(said.code == Some(CONFIGURATION_IS_WRONG) && told, || format!("{said:#?}"))
+}
+
+/// Where there are more workers than SAs of their own, `check` says which ones share.
+fn warns_of_workers_without_own_sas(link: &mut Link) -> TestResult {
+    let own = "worker_sas = [ { worker = 0, outbound = { spi = 0x3001, key_file = \"own.key\" } } ]";
+    for (workers, is_warned) in [(1, false), (2, true)] {
+        let mut config = a(true)?;
+        config.gateway = format!("workers = {workers}");
+        config.tunnels[0].more = own.to_owned();
+        let folder = link.write(&config)?;
+        let key = Sa::random(0x3001, &config.tunnels[0].suite)?.key;
+        crate::support::config::write_private(&folder.join("own.key"), &key)?;
+        let said = verb(&["check"], &folder)?;
+        let told = said.stdout.contains("warning: tunnel a-b: worker 1 has no SA in `worker_sas`");
+        ensure(said.code == Some(0) && told == is_warned, || format!("{workers} workers: {said:#?}"))?;
+    }
+    Ok(())
 }
 
 fn warns_of_no_encryption(link: &mut Link) -> TestResult {
