@@ -3,7 +3,7 @@
 use crate::balance::{Balance, Imbalance};
 use crate::counters::{PortSnapshot, WorkerCounters};
 use crate::interface_counters::InterfaceSnapshot;
-use crate::scheduler::Scheduled;
+use crate::scheduler::{Scheduled, Shares};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -101,6 +101,13 @@ impl AllCounters {
             *sum = sum.plus(scheduled);
         }
         all
+    }
+
+    /// Which engine does how many jobs of what, and why, of all workers; `None` unless they are placed by
+    /// what they cost.
+    #[must_use]
+    pub fn shares(&self) -> Option<Shares> {
+        self.each().filter_map(WorkerCounters::shares).reduce(Shares::plus)
     }
 
     /// What the NIC of the unprotected port does, if it does cryptography.

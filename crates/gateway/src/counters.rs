@@ -3,7 +3,7 @@
 use crate::interface_counters::{InterfaceCounters, InterfaceSnapshot};
 use crate::outlet::Wait;
 use crate::role::Role;
-use crate::scheduler::{Scheduled, SharedScheduled};
+use crate::scheduler::{Scheduled, SharedScheduled, SharedShares, Shares};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use testudo_crypto::OffloadReport;
@@ -100,6 +100,7 @@ pub struct WorkerCounters {
     /// Engines in the order of placement, and whether they were taken out of service.
     engines: Vec<(&'static str, AtomicBool)>,
     scheduled: Arc<[SharedScheduled]>,
+    shares: OnceLock<Arc<SharedShares>>,
     protected: SharedPortCounters,
     unprotected: SharedPortCounters,
     interfaces: InterfaceCounters,
@@ -128,6 +129,7 @@ impl WorkerCounters {
             is_parked: AtomicBool::new(false),
             engines: engines.into_iter().map(|name| (name, AtomicBool::new(false))).collect(),
             scheduled,
+            shares: OnceLock::new(),
             protected: SharedPortCounters::default(),
             unprotected: SharedPortCounters::default(),
             interfaces: InterfaceCounters::of(protected),
@@ -255,6 +257,18 @@ impl WorkerCounters {
     pub fn scheduled(&self) -> impl Iterator<Item = (&'static str, Scheduled)> {
         let each = self.engines.iter().zip(self.scheduled.iter());
         each.filter_map(|((name, _), scheduled)| Some((*name, scheduled.snapshot()?)))
+    }
+
+    pub(crate) fn set_shares(&self, shares: Option<Arc<SharedShares>>) {
+        if let Some(shares) = shares {
+            let _ = self.shares.set(shares); // Settings are made once.
+        }
+    }
+
+    /// Which engine does how many jobs of what, and why; `None` unless they are placed by what they cost.
+    #[must_use]
+    pub fn shares(&self) -> Option<Shares> {
+        self.shares.get().map(|shares| shares.snapshot())
     }
 
     /// Packets that the gateway made itself: fragments, replies, keepalives.

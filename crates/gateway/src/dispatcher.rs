@@ -5,13 +5,16 @@
 //! without them.
 
 mod gathering;
+mod live;
 
 use crate::formation::{Arranger, Formation, SuiteRanks};
 use crate::in_flight::InFlight;
 use crate::lanes::{First, Lane, Lanes, NO_ENGINE, NOWHERE};
 use crate::placement::{KeyPreparers, PlacedKey, Placement, PlacementError, SaKey};
 use crate::rings::job_id;
-use crate::scheduler::{Scheduler, SchedulerSettings, SharedScheduled};
+use crate::scheduler::{Reason, Scheduler, SchedulerSettings, SharedScheduled};
+pub use live::EngineCosts;
+use live::Live;
 use std::sync::Arc;
 use testudo_crypto::{Direction, Engine, Job, JobStatus, KeyId, Offload, OffloadState, SaFacts, Suite};
 use testudo_ipsec::{Moment, SaRef};
@@ -33,7 +36,7 @@ enum Addressed {
 
 /// An engine that was taken out of service, until the gateway is restarted, because it kept packets for more
 /// than a second; or for more than a sixteenth of one while most buffers of the pool were with engines or
-/// waited for those that are.
+/// waited for those that are. Or it kept, for a second, what it was measured with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Withdrawal {
     /// Name of the engine.
@@ -67,6 +70,8 @@ pub(crate) struct Dispatcher {
     scheduler: Option<Box<Scheduler>>,
     /// What it has done, by engine.
     scheduled: Arc<[SharedScheduled]>,
+    /// What jobs are placed by, if by cost.
+    live: Option<Box<Live>>,
 }
 
 impl Dispatcher {
@@ -94,6 +99,7 @@ impl Dispatcher {
             prefers_bursts: false,
             scheduler: None,
             scheduled,
+            live: None,
         };
         dispatcher.set_scheduler(&SchedulerSettings::default());
         dispatcher
@@ -169,9 +175,18 @@ impl Dispatcher {
     }
 
     /// The first engine in service that has an SA's key or takes it now. If there is none, the SA's jobs
-    /// complete as `Fault`.
+    /// complete as `Fault`. Nor is there one where each job is [decided of](Self::is_decided_by_job).
     fn first_of(&mut self, key: SaKey, suite_rank: u8) -> First {
+        if self.is_decided_by_job(key, suite_rank) {
+            return NOWHERE;
+        }
         let Some((engine, id)) = self.placement.engine_for(key, 0) else { return NOWHERE };
+        self.prepare_for(engine, suite_rank);
+        (u32::try_from(engine).unwrap_or(NO_ENGINE), id)
+    }
+
+    /// Jobs of a suite may go to an engine from now on.
+    fn prepare_for(&mut self, engine: usize, suite_rank: u8) {
         let suite = self.suites.suite(suite_rank);
         match (suite, self.scheduler.as_mut().and_then(|scheduler| scheduler.of(engine))) {
             (None, _) => {}
@@ -182,7 +197,6 @@ impl Dispatcher {
                 gathering.bins.set_cost(suite_rank, self.placement.profile(engine, suite).byte_ps);
             }
         }
-        (u32::try_from(engine).unwrap_or(NO_ENGINE), id)
     }
 
     /// Forgets an SA and its keys. Its jobs that have already ended go to `released`, where their SA is no
@@ -282,6 +296,9 @@ impl Dispatcher {
         let Some(lane) = self.lanes.of(job) else { return false };
         let Some(suite) = self.suites.suite(lane.suite_rank) else { return false };
         let last = self.placement.len().wrapping_sub(1);
+        if lane.first == NOWHERE && self.live.is_some() {
+            return self.placement.takes_chains(last, suite);
+        }
         [lane.first.0 as usize, last].into_iter().all(|engine| self.placement.takes_chains(engine, suite))
     }
 
@@ -299,6 +316,7 @@ impl Dispatcher {
             Addressed::ToSeveral if is_idle && self.placement.all_synchronous() => {
                 self.run_in_place(None, jobs, released, self.arranger.formation != Formation::None)
             }
+            Addressed::NotAll if self.live.is_some() => self.submit_live(jobs, released),
             _ => {
                 self.lanes.ticket(jobs);
                 if arranges {
@@ -439,6 +457,7 @@ impl Dispatcher {
 
     fn poll_engines(&mut self, now: Moment, released: &mut Vec<Job>) -> usize {
         let has_period_ended = self.in_flight.advance(now);
+        self.look_live(now);
         let mut given_up = 0;
         for engine in 0..self.placement.len() {
             let is_withdrawn = self.placement.is_withdrawn(engine);
@@ -446,7 +465,10 @@ impl Dispatcher {
                 continue;
             }
             let mut polled = std::mem::take(&mut self.polled);
-            self.placement.poll(engine, &mut polled, POLL_MAX);
+            match self.live.is_some() && !is_withdrawn {
+                true => self.poll_live(engine, &mut polled, POLL_MAX, now),
+                false => self.placement.poll(engine, &mut polled, POLL_MAX),
+            }
             if is_withdrawn {
                 // Nobody waits for these: their packets were counted as lost, and the pool has replaced their
                 // buffers.
@@ -484,6 +506,7 @@ impl Dispatcher {
     #[cold]
     fn withdraw(&mut self, engine: usize, released: &mut Vec<Job>) -> usize {
         self.placement.withdraw(engine);
+        self.withdraw_live(engine);
         for lane in self.lanes.iter_mut() {
             if lane.first.0 as usize == engine {
                 // There may be a hundred thousand: each one's key is laid out elsewhere with its next packet.
@@ -532,7 +555,11 @@ impl Dispatcher {
         if self.scheduler.is_some() && !is_withdrawn && self.gather(engine, jobs, released) {
             return;
         }
-        let taken = if is_withdrawn { 0 } else { self.offer(engine, jobs) };
+        let taken = match (is_withdrawn, self.live.is_some()) {
+            (true, _) => 0,
+            (false, true) => self.offer_live(engine, jobs),
+            (false, false) => self.offer(engine, jobs),
+        };
         self.settle(engine, taken, jobs, released);
     }
 
@@ -557,7 +584,10 @@ impl Dispatcher {
                 // At any index: the buffer is gone, and will come back or be given up.
                 JobStatus::Taken => self.taken(engine, &job),
                 _ if place < taken => self.ended(job, engine, released),
-                _ => self.hand_over(job, engine, released),
+                _ if self.placement.is_withdrawn(engine) => {
+                    self.hand_over(job, engine, Reason::Withdrawn, released);
+                }
+                _ => self.hand_over(job, engine, Reason::Full, released),
             }
         }
     }
@@ -571,7 +601,7 @@ impl Dispatcher {
     fn ended(&mut self, job: Job, engine: usize, released: &mut Vec<Job>) {
         match job.status {
             JobStatus::Done | JobStatus::AuthenticationFailed => self.lanes.release_in_order(job, released),
-            _ => self.hand_over(job, engine, released),
+            _ => self.hand_over(job, engine, Reason::Failed, released),
         }
     }
 
@@ -589,10 +619,18 @@ impl Dispatcher {
         }
     }
 
-    /// Gives a job to the next engine after `engine` that has its key or takes it now.
-    fn hand_over(&mut self, job: Job, engine: usize, released: &mut Vec<Job>) {
+    /// Gives a job to the next engine after `engine` that has its key or takes it now, or to the best of
+    /// these.
+    fn hand_over(&mut self, job: Job, engine: usize, why: Reason, released: &mut Vec<Job>) {
         // The key of a removed SA is gone from every engine.
         let key = self.lanes.of_ticket(&job).map(|lane| lane.key);
+        if self.live.is_some() {
+            self.leave_live(&job, engine, why);
+        }
+        if let Some(key) = key.filter(|_| self.live.is_some() && !job.buffer.is_chain()) {
+            let next = self.choose_behind(&job, key, engine, why);
+            return self.enqueue(job, next, released);
+        }
         let mut next = key.and_then(|key| self.placement.engine_for(key, engine + 1));
         if job.buffer.is_chain() {
             next = self.next_for_chain(&job, engine + 1);

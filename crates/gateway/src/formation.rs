@@ -61,6 +61,11 @@ impl SuiteRanks {
         u8::try_from(rank).unwrap_or(u8::MAX)
     }
 
+    /// All of them, by rank.
+    pub(crate) fn all(&self) -> &[Suite] {
+        &self.0
+    }
+
     /// The suite of a rank.
     pub(crate) fn suite(&self, rank: u8) -> Option<Suite> {
         self.0.get(usize::from(rank)).copied()

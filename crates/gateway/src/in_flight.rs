@@ -140,6 +140,11 @@ impl InFlight {
         counts.filter(|(period, _)| !recent.contains(period)).any(|(_, count)| *count > 0)
     }
 
+    /// Jobs that an engine in service holds.
+    pub(crate) fn held(&self, engine: usize) -> usize {
+        self.counts.get(engine).map_or(0, |counts| counts.iter().sum())
+    }
+
     /// Gives up what an engine holds, and returns how many jobs.
     pub(crate) fn give_up(&mut self, engine: usize) -> usize {
         let jobs = std::mem::take(&mut self.counts[engine]).iter().sum();

@@ -67,7 +67,7 @@ pub use command::{
 };
 pub use commander::{Commander, CommanderError, Inbox, MAX_SA_CHANGES};
 pub use counters::{PortSnapshot, WorkerCounters};
-pub use dispatcher::Withdrawal;
+pub use dispatcher::{EngineCosts, Withdrawal};
 pub use engines::{
     Candidate, Choice, EngineOrder, EngineReport, NoEngine, Opener, choose_engines, same_engines,
 };
@@ -80,6 +80,8 @@ pub use role::Role;
 pub use sa_change::{SaChange, SaChangeError, SaChanged, SaOutcome, UseFrom};
 pub use sa_counts::{PlacedSa, SaCounts};
 pub use sa_rounds::SaRounds;
-pub use scheduler::{Scheduled, SchedulerSettings, SettingsError};
+pub use scheduler::{
+    LENGTHS, PlacementMode, Reason, Scheduled, SchedulerSettings, SettingsError, Share, Shares,
+};
 pub use serve::{Notice, ServeError, serve};
 pub use worker::{PortPair, Worker};

@@ -49,6 +49,8 @@ const NAME: &str = "placement";
 /// The most engines in a placement: a NIC's, two devices' beside the path, other cores, and three in
 /// software.
 pub const MAX_ENGINES: usize = 7;
+/// A mask has a bit for each.
+const _: () = assert!(MAX_ENGINES <= u8::BITS as usize);
 
 /// A key to be placed, expanded already for the engine that will use it if that can have it done elsewhere.
 pub struct PlacedKey {
@@ -293,6 +295,35 @@ impl Placement {
         held.lay_out(&mut self.engines, &self.withdrawn, from, None).ok()
     }
 
+    /// Engines in service that do a suite and take single keys, as a mask by their indices.
+    pub(crate) fn able(&self, suite: Suite) -> u8 {
+        let is_able = |(at, engine): &(usize, &dyn Engine)| {
+            Some(*at) != self.offload && !self.is_withdrawn(*at) && engine.capability(suite).is_some()
+        };
+        self.engines().enumerate().filter(is_able).fold(0, |mask, (at, _)| mask | 1 << at)
+    }
+
+    /// Those of the engines in a mask that have not refused the key of an SA.
+    pub(crate) fn not_refused(&self, key: SaKey, mask: u8) -> u8 {
+        let Some(held) = self.keys.get(key.0) else { return 0 };
+        let refused = held.places.iter().enumerate().filter(|(_, place)| **place == Place::Refused);
+        refused.fold(mask, |mask, (at, _)| mask & !(1 << at))
+    }
+
+    /// The id of an SA's key in one engine, which has it or takes it now.
+    pub(crate) fn key_at(&mut self, key: SaKey, engine: usize) -> Option<KeyId> {
+        let held = self.keys.get_mut(key.0)?;
+        let place = held.places.get_mut(engine)?;
+        if *place == Place::Empty {
+            let installed = self.engines.get_mut(engine)?.install(&held.material, held.direction);
+            *place = installed.map_or(Place::Refused, Place::LaidOut);
+        }
+        match place {
+            Place::LaidOut(id) => Some(*id),
+            Place::Empty | Place::Refused => None,
+        }
+    }
+
     /// Forgets the key of an SA, and has engines forget it.
     pub(crate) fn remove(&mut self, key: SaKey) {
         let Some(held) = self.keys.remove(key.0) else { return };
@@ -345,6 +376,15 @@ impl Placement {
 
     pub(crate) fn submit(&mut self, engine: usize, jobs: &mut [Job]) -> usize {
         self.engines.get_mut(engine).map_or(0, |e| e.submit(jobs).min(jobs.len()))
+    }
+
+    /// Whether each engine ends jobs inside `submit`.
+    pub(crate) fn synchronous(&self) -> Vec<bool> {
+        self.engines.iter().map(|engine| engine.is_synchronous()).collect()
+    }
+
+    pub(crate) fn engine_mut(&mut self, engine: usize) -> Option<&mut dyn Engine> {
+        Some(self.engines.get_mut(engine)?.as_mut())
     }
 
     pub(crate) fn engines(&self) -> impl Iterator<Item = &dyn Engine> {

@@ -3,16 +3,17 @@
 //! Measured once, at start-up, if the configuration names no engines: processors run the same code at
 //! different relative speeds, and a library may have been replaced since this was written.
 
-use std::time::{Duration, Instant};
-use testudo_crypto::{Direction, Engine, Job, JobStatus, KeyId, KeyMaterial, Suite};
-use testudo_packet::{Buffer, ticks};
+use crate::scheduler::{complete, job};
+use std::time::Duration;
+use testudo_crypto::{Direction, Engine, Job, JobStatus, KeyMaterial, Suite};
+use testudo_packet::ticks;
 use zeroize::Zeroizing;
 
 /// The suite that is timed: what most tunnels use.
 const SUITE: Suite = Suite::AES128GCM16;
 /// Lengths of text in the batch that is timed. Small packets outnumber large ones: with equal bytes in both,
 /// what a small packet costs would not show.
-const TEXT_BYTES: [usize; 32] = {
+const TEXT_BYTES: [u32; 32] = {
     let mut lengths = [48; 32];
     lengths[12] = 496;
     lengths[13] = 496;
@@ -55,7 +56,7 @@ fn time(engine: &mut dyn Engine) -> Option<u64> {
     engine.capability(SUITE)?;
     let material = KeyMaterial::new(SUITE, Zeroizing::new(vec![0x5A; SUITE.keying_material_bytes()])).ok()?;
     let key = engine.install(&material, Direction::Seal).ok()?;
-    let jobs = TEXT_BYTES.iter().zip(0..).map(|(length, number)| job(*length, number, key)).collect();
+    let jobs = TEXT_BYTES.iter().zip(0..).map(|(length, number)| job(SUITE, *length, number, key)).collect();
     let best = best_batch(engine, jobs);
     engine.remove(key);
     best
@@ -66,52 +67,17 @@ fn best_batch(engine: &mut dyn Engine, mut jobs: Vec<Job>) -> Option<u64> {
     for _ in 0..BATCHES {
         jobs.iter_mut().for_each(|job| job.status = JobStatus::Pending);
         let start = ticks();
-        jobs = finish(engine, jobs)?;
+        (jobs, _) = complete(engine, jobs, PATIENCE).ok()?;
         let took = ticks().wrapping_sub(start);
         best = Some(best.map_or(took, |best: u64| best.min(took)));
     }
     best
 }
 
-/// Completes all jobs; `None` if one of them fails or takes too long.
-fn finish(engine: &mut dyn Engine, mut jobs: Vec<Job>) -> Option<Vec<Job>> {
-    let (start, count, mut taken) = (Instant::now(), jobs.len(), 0);
-    let mut done = Vec::new();
-    while taken < count || engine.in_flight() > 0 {
-        taken += engine.submit(jobs.get_mut(taken..)?);
-        engine.flush();
-        engine.poll(&mut done, count);
-        if start.elapsed() > PATIENCE {
-            // Nothing of ours stays in the engine.
-            while engine.in_flight() > 0 && start.elapsed() < 200 * PATIENCE {
-                engine.poll(&mut done, count);
-            }
-            return None;
-        }
-    }
-    jobs.retain(|job| job.status != JobStatus::Taken);
-    jobs.append(&mut done);
-    (jobs.len() == count && jobs.iter().all(|job| job.status == JobStatus::Done)).then_some(jobs)
-}
-
-/// A packet to be sealed, with room for headers before the text and for the ICV after it.
-fn job(text_bytes: usize, number: u32, key: KeyId) -> Job {
-    let mut bytes = vec![0; 36 + text_bytes + SUITE.icv_bytes()];
-    bytes[32..36].copy_from_slice(&number.to_be_bytes());
-    Job {
-        sequence: number.into(),
-        key,
-        auth_start: 20,
-        text_start: 36,
-        text_bytes: u32::try_from(text_bytes).unwrap_or(0),
-        ..Job::new(Buffer::copied(&bytes, 128, 64), Direction::Seal, 0)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use testudo_crypto::{Capability, EngineError, PortableEngine};
+    use testudo_crypto::{Capability, EngineError, KeyId, PortableEngine};
 
     /// The portable engine, slowed down: it does everything several times, or never finishes.
     struct Slow {

@@ -27,7 +27,9 @@ use testudo_crypto::{
 };
 use testudo_engine_cores::{CoresConfig, CoresEngine};
 use testudo_engine_late::{LateConfig, LateEngine};
-use testudo_gateway::{Change, PortPair, SaChange, SaChanged, Update, Worker};
+use testudo_gateway::{
+    Change, PlacementMode, PortPair, SaChange, SaChanged, SchedulerSettings, Update, Worker,
+};
 use testudo_ipsec::{Action, Mode, Moment, Policy, PortRange, Selector, Spd, TunnelIndex, TunnelParameters};
 use testudo_packet::{Batch, DropReason, Pool, Port, PortCounters, PortError};
 
@@ -155,10 +157,21 @@ fn worker_with(
     protected: Writer,
     unprotected: Writer,
 ) -> Worker {
+    scheduled_worker(&SchedulerSettings::default(), engines, spec, side, [protected, unprotected])
+}
+
+fn scheduled_worker(
+    settings: &SchedulerSettings,
+    engines: Vec<Box<dyn Engine>>,
+    spec: &TunnelSpec,
+    side: Side,
+    [protected, unprotected]: [Writer; 2],
+) -> Worker {
     let port = |write| Box::new(Source { write, counters: PortCounters::default() });
     let ports = PortPair { protected: port(protected), unprotected: port(unprotected) };
     let policies = Box::new(Spd::new(spec.policies(side)).expect("few prefixes"));
     let mut worker = Worker::new(ports, Pool::new(512, 2048), engines, policies);
+    worker.set_scheduler(settings);
     let install = vec![spec.install(side, &mut LeaseTwin::new(1 << 40), None)];
     worker.update(Update { install, ..Update::default() }, Moment::default());
     worker
@@ -226,6 +239,25 @@ fn an_engine_that_ends_jobs_late_and_in_any_order_allocates_nothing_per_packet()
     let mut a = worker_with(engines, &spec(), Side::A, source, silent());
     assert_eq!(allocations(&mut a, 32_768), 0);
     assert!(a.unprotected_port().counters().tx_packets >= 32_768);
+}
+
+/// Placed by cost, jobs are measured, go to either engine, and are failed at times.
+#[test]
+fn live_placement_allocates_nothing_per_packet() {
+    let packet = Inner::udp("10.0.0.1", "172.16.0.2", 1000).bytes();
+    for depth_jobs in [1, 4096] {
+        let packet = packet.clone();
+        let source = Box::new(move |out: &mut [u8]| copy(&packet, out));
+        let config = LateConfig { depth_jobs, ..LateConfig::unreliable(support::random::seed()) };
+        let late = LateEngine::new(Box::new(PortableEngine::new()), config);
+        let mut engines = portable();
+        engines.insert(0, Box::new(late));
+        engines.push(Box::new(PortableEngine::new()));
+        let settings = SchedulerSettings { placement: PlacementMode::Live, ..SchedulerSettings::default() };
+        let mut a = scheduled_worker(&settings, engines, &spec(), Side::A, [source, silent()]);
+        assert_eq!(allocations(&mut a, 32_768), 0, "wants {depth_jobs}");
+        assert!(a.unprotected_port().counters().tx_packets >= 32_768);
+    }
 }
 
 /// The portable engine in a thread of the engine `cores`, which tells what that thread has had of the

@@ -20,6 +20,7 @@ mod interface;
 mod meters;
 mod negotiated_routes;
 mod out;
+mod placement;
 mod policy;
 mod ports;
 mod query;

@@ -3,6 +3,7 @@
 use crate::cli::{ExplainArgs, QueryArgs, SideArg};
 use crate::exit::{Failure, Kind, failure};
 use crate::out::outln;
+use crate::placement;
 use crate::table::{cell, print};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -470,6 +471,7 @@ fn show_explanation(answer: &Value) {
         );
     }
     outln!("=> {}", cell(&answer["verdict"]));
+    placement::lines(&answer["placement"]).iter().for_each(|line| outln!("   {line}"));
 }
 
 #[cfg(test)]

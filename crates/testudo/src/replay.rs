@@ -26,7 +26,9 @@ use testudo_control::config::{Configuration, KnownAnswers, Loaded};
 use testudo_control::keys::KeySource;
 use testudo_control::service::installed::{InstalledTunnels, Numbers};
 use testudo_control::service::report;
-use testudo_gateway::{EngineOrder, EngineReport, PortPair, Worker, choose_engines};
+use testudo_gateway::{
+    EngineOrder, EngineReport, PlacementMode, PortPair, SchedulerSettings, Worker, choose_engines,
+};
 use testudo_ipsec::Moment;
 use testudo_lab::table::{Table, grouped};
 use testudo_packet::Port;
@@ -112,7 +114,9 @@ fn start(
     }
     let pool = devices::buffers::offline(&loaded.configuration).with_journal(Box::new(notes.clone()));
     let mut worker = Worker::new(pair, pool, engines, Box::default());
-    worker.set_scheduler(&loaded.configuration.scheduler);
+    // Never by what engines cost, likewise.
+    let placement = PlacementMode::First;
+    worker.set_scheduler(&SchedulerSettings { placement, ..loaded.configuration.scheduler });
     let empty = InstalledTunnels::empty(loaded.configuration.clone());
     let (update, mut installed, _) =
         empty.plan(loaded, &Numbers::KnownAnswers).map_err(failure(Kind::State))?;

@@ -6,6 +6,7 @@
 
 mod support;
 
+use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -26,6 +27,7 @@ fn main() -> ExitCode {
         .test("threads_are_on_their_processors_while_a_gateway_runs", on_their_processors)
         .test("a_processor_that_is_not_there_is_told_in_one_line", no_processor)
         .test("errors_of_the_engine_cores_are_named", errors)
+        .test("a_gateway_that_places_jobs_live_says_who_did_them_and_why", placed_live)
         .run(Link::build)
 }
 
@@ -137,6 +139,70 @@ fn errors(_: &mut Link) -> TestResult {
         let said: Said = wait::output(command.current_dir(&folder).args(["check", CONFIGURATION]))?.into();
         let is_named = words.iter().all(|word| said.stderr.contains(word));
         ensure(said.code != Some(0) && is_named, || format!("{lines}: {said:#?}"))?;
+    }
+    Ok(())
+}
+
+/// Every packet that was sealed is a job of one engine, and the gateway tells which and why.
+fn placed_live(link: &mut Link) -> TestResult {
+    let live = |config: Config| {
+        let gateway = format!("engines = [\"cores\", \"ipsec-mb\", \"portable\"]\n{}", config.gateway);
+        let policies = format!("{}\n[scheduler]\nplacement = \"live\"\nlatency_us = 2000\n", config.policies);
+        Config { gateway, policies, ..config }
+    };
+    let [a, b] = pair(false)?.map(live);
+    let (gateway, _) = link.start_a(&a)?;
+    let (peer, _) = link.start_b(&b)?;
+    let out = Stream::start((&link.a, "10.1.0.1"), (&link.b, "10.2.0.1"))?;
+    let back = Stream::start((&link.b, "10.2.0.1"), (&link.a, "10.1.0.1"))?;
+    out.flows(500)?;
+    back.flows(500)?;
+    let lost = [out.end()?.1, back.end()?.1].concat();
+    ensure(lost.is_empty(), || format!("lost: {lost:?}\n{}", gateway.log()))?;
+    for (gateway, ends) in [(&gateway, ["10.1.0.1", "10.2.0.1"]), (&peer, ["10.2.0.1", "10.1.0.1"])] {
+        let all_told = wait::until("for all jobs to be told", || {
+            let status = gateway.ask_json(&["status"])?;
+            let jobs = sum_of(&status["placement"]["shares"], |row| {
+                Some(row["jobs"].as_u64()? - row["passed_on"].as_u64()?)
+            });
+            let sas = ["outbound", "inbound"].map(|direction| gateway.sa("a-b", direction));
+            let mut packets = 0;
+            for sa in sas {
+                packets += sa?["packets"].as_u64().ok_or("no packets")?;
+            }
+            Ok((jobs == Some(packets) && packets >= 1000).then_some(status))
+        });
+        let status =
+            all_told.map_err(|e| format!("{e}\n{:#}", gateway.ask_json(&["status"]).unwrap_or_default()))?;
+        tells_of_placement(gateway, ends, &status["placement"])?;
+    }
+    gateway.stop()?;
+    peer.stop()
+}
+
+fn sum_of(rows: &Value, of: impl Fn(&Value) -> Option<u64>) -> Option<u64> {
+    rows.as_array()?.iter().map(of).sum()
+}
+
+/// Reasons add up, one engine has each class of length, and `explain` and `top` name those in use.
+fn tells_of_placement(gateway: &Gateway, [from, to]: [&str; 2], placement: &Value) -> Outcome<()> {
+    let rows = placement["shares"].as_array().ok_or("no shares")?;
+    ensure(placement["latency_ns"] == 2_000_000, || format!("{placement:#}"))?;
+    for row in rows {
+        let reasons: Option<u64> =
+            row["reasons"].as_object().map(|of| of.values().filter_map(Value::as_u64).sum());
+        ensure(reasons == row["jobs"].as_u64(), || format!("{row:#}"))?;
+    }
+    let chosen: Vec<_> = rows.iter().filter(|row| row["chosen"] == true).collect();
+    let engine = chosen.first().and_then(|row| row["engine"].as_str()).ok_or("none is chosen")?;
+    for (verb, word) in [
+        (&["explain", from, to][..], "engines that cost the worker the least and are back within 2,000.0 us"),
+        (&["explain", from, to], engine),
+        (&["sa", "list"], engine),
+        (&["top", "--count=1", "--interval=0.1"], "cores"),
+    ] {
+        let said = gateway.ask(verb)?;
+        ensure(said.code == Some(0) && said.stdout.contains(word), || format!("{word}: {said:#?}"))?;
     }
     Ok(())
 }

@@ -3,7 +3,7 @@
 use super::value;
 use super::walk::{Located, Problem, Section, Walker};
 use std::time::Duration;
-use testudo_gateway::{SchedulerSettings, SettingsError};
+use testudo_gateway::{PlacementMode, SchedulerSettings, SettingsError};
 
 /// The section, or what holds without it.
 pub(super) fn read_scheduler(root: &mut Section<'_>, walker: &mut Walker<'_>) -> SchedulerSettings {
@@ -13,6 +13,8 @@ pub(super) fn read_scheduler(root: &mut Section<'_>, walker: &mut Walker<'_>) ->
     let bins = section.located(walker, "bins", value::number_u32(0, u32::MAX));
     let range = section.located(walker, "range_bytes", value::number_u32(0, u32::MAX));
     let latency = section.located(walker, "latency_us", value::number(0, u64::MAX));
+    let choice = value::choice(&[("first", PlacementMode::First), ("live", PlacementMode::Live)]);
+    settings.placement = section.or_default(walker, "placement", PlacementMode::First, choice);
     section.finish(walker);
     let count = |number: &Located<u32>| usize::try_from(number.value).unwrap_or(usize::MAX);
     settings.chunk = chunk.as_ref().map_or(settings.chunk, count);

@@ -19,6 +19,7 @@ use super::policies::{self, Changer};
 use super::report::{self, Facts, Peers};
 use super::sa_control::{self, SaControl};
 use super::sa_request::SaRequest;
+use super::shares;
 use super::timed::Timed;
 use super::wiped_json::{Wiped, ZeroedPieces};
 use super::worker_count;
@@ -260,7 +261,9 @@ fn reply(line: &[u8], user: Option<u32>, shared: &Shared) -> Result<Value, Strin
         Some("firewall") => report::firewall(&installed),
         Some("explain") => {
             let question = question(&request, &installed.configuration)?;
-            Ok(explanation::explain(&installed, &shared.peers(), &question))
+            let engines = report::EnginesInService::of(&shared.facts);
+            let placement = |suite| shares::of_suite(suite, &engines);
+            Ok(explanation::explain(&installed, &shared.peers(), &question, &placement))
         }
         Some(worker_count::SET) => match shared.changer.get() {
             Some(changer) => policies::ask_main(changer, &request, "see with `workers` whether it was done"),

@@ -230,12 +230,25 @@ pub fn run(parts: Parts) -> Result<(), DaemonError> {
 fn make_workers(parts: Vec<WorkerParts>, configuration: &Configuration) -> io::Result<Vec<Worker>> {
     // Keepalives and dummies are sent where packets are.
     let leader = parts.iter().position(|parts| parts.role.encrypts()).unwrap_or(0);
+    let mut suites = Vec::new();
+    for tunnel in &configuration.tunnels {
+        if !suites.contains(&tunnel.suite) {
+            suites.push(tunnel.suite);
+        }
+    }
+    // Engines are the same for all workers, and measured by one.
+    let mut costs = None;
     let make = |(number, parts): (usize, WorkerParts)| {
-        let WorkerParts { role, ports, pool, engines } = parts;
+        let WorkerParts { role, ports, pool, mut engines } = parts;
+        configuration.scheduler.placement.arrange(&mut engines);
         let mut worker = Worker::new(ports, pool, engines, Box::default());
         worker.set_role(role);
         worker.seed_identifications(random_seed()?);
         worker.set_scheduler(&configuration.scheduler);
+        match &costs {
+            None => costs = Some(worker.measure_engines(&suites)),
+            Some(costs) => worker.know_engines(costs),
+        }
         worker.set_offload_mode(offload::mode(configuration));
         worker.set_audit(configuration.gateway.audit != AuditTarget::Off);
         if number != leader {

@@ -12,6 +12,7 @@ use super::worker_sas;
 use serde_json::{Value, json};
 use std::net::IpAddr;
 use std::sync::Arc;
+use testudo_crypto::Suite;
 use testudo_ipsec::{
     Action, Direction, Flow, Mismatch, PacketValues, Policy, PortRange, Protocol, Selector, Spd, Verdict,
 };
@@ -129,9 +130,15 @@ fn place_in(spd: &Spd, interface: Interface, flow: &Flow) -> (Verdict, Option<us
     (verdict, id.and_then(|id| spd.policies().position(|(other, _)| other == id)))
 }
 
-/// Which policy and which SA a packet matches, and why.
+/// Which policy and which SA a packet matches, and why. `placement` says which engine does a suite; an SA in
+/// the NIC needs none.
 #[must_use]
-pub fn explain(installed: &InstalledTunnels, peers: &Peers, question: &Question) -> Value {
+pub fn explain(
+    installed: &InstalledTunnels,
+    peers: &Peers,
+    question: &Question,
+    placement: &dyn Fn(Suite) -> Value,
+) -> Value {
     let (flow, policies) = (question.flow(), InOrder::of(installed));
     let (verdict_of_spd, place) = policies.lookup(question.interface, &flow);
     let fields_hidden = verdict_of_spd == Verdict::FieldsHidden;
@@ -171,6 +178,7 @@ pub fn explain(installed: &InstalledTunnels, peers: &Peers, question: &Question)
         "passed_over_untold": passed_over - why_not.len(),
         "tunnel": tunnel.map(|t| &t.tunnel.name),
         "sa": tunnel.and_then(|t| Some(sa(t, &sa_for(question.side, t)?, peers))),
+        "placement": tunnel.and_then(|t| sa_for(question.side, t)).filter(|sa| !offload::is_in_nic(sa)).map(|sa| placement(sa.suite)),
         "sas_of_workers": tunnel.map(|t| worker_sas::outbound_of(t, question.side)),
         "fields_hidden": fields_hidden,
         "verdict": match (found, &own) {

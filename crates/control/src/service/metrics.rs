@@ -5,6 +5,7 @@
 
 mod of_sas;
 mod scheduled;
+mod shares;
 
 use super::api::Shared;
 use super::bodies::{Bodies, Body};
@@ -235,6 +236,7 @@ impl Collector for Gateway {
         encode_interfaces(&mut encoder, &shared.facts.counters.interfaces())?;
         encode_offload(&mut encoder, shared.facts.counters.offload())?;
         scheduled::encode(&mut encoder, &shared.facts.counters.scheduled())?;
+        shares::encode(&mut encoder, shared.facts.counters.shares().as_ref())?;
         encode_stages(&mut encoder, shared)?;
         encode_workers(&mut encoder, shared)?;
         of_sas::encode_associations(&mut encoder, &installed.tunnels)

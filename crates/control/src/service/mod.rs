@@ -55,6 +55,7 @@ mod sa_index;
 mod sa_request;
 pub mod sas;
 mod saver;
+mod shares;
 mod supplier;
 pub mod system_calls;
 mod timed;

@@ -11,6 +11,7 @@ use super::path_mtu::{path_mtu, path_mtus};
 use super::populated::{MAX_POPULATED, MAX_POPULATED_PIECES};
 use super::port_details::{BothDetails, PortDetail, PortDetails};
 use super::sas::RunningSa;
+use super::shares;
 use super::wanted::{self, named};
 use super::worker_sas;
 use super::worker_threads::thread_name;
@@ -24,7 +25,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use testudo_crypto::Suite;
 use testudo_gateway::{
-    AllCounters, Clock, EngineReport, PortSnapshot, SaCounts, Scheduled, SystemClock, WorkerCounters,
+    AllCounters, Clock, EngineReport, PortSnapshot, SaCounts, Scheduled, Shares, SystemClock, WorkerCounters,
 };
 use testudo_ipsec::{
     Action, Encapsulation, IpsecProtocol, Mode, Moment, Protocol, SaState, Selector, TunnelIndex, WindowsSeen,
@@ -50,25 +51,55 @@ pub struct Facts {
 
 /// The engines in service, in the order in which they get jobs.
 #[derive(Debug)]
-pub struct EnginesInService<'a>(Vec<&'a EngineReport>);
+pub struct EnginesInService<'a> {
+    engines: Vec<&'a EngineReport>,
+    /// What jobs are placed by, if by what they cost.
+    shares: Option<Shares>,
+}
 
 impl<'a> EnginesInService<'a> {
     /// Those in use of `reports` but for the `withdrawn` ones.
     #[must_use]
     pub fn new(reports: &'a [EngineReport], withdrawn: &[&str]) -> Self {
         let in_service = |report: &&EngineReport| report.in_use && !withdrawn.contains(&&*report.name);
-        Self(reports.iter().filter(in_service).collect())
+        Self { engines: reports.iter().filter(in_service).collect(), shares: None }
+    }
+
+    /// The same, where jobs are placed by what they cost.
+    pub(super) fn placing(self, shares: Option<Shares>) -> Self {
+        Self { shares, ..self }
     }
 
     /// Of a gateway that runs.
     #[must_use]
     pub fn of(facts: &'a Facts) -> Self {
-        Self::new(&facts.engines, &facts.counters.withdrawn_engines().collect::<Vec<_>>())
+        let shares = facts.counters.shares();
+        // Where one worker has lost an engine, others may place jobs there.
+        let is_placed = |name: &&str| {
+            let mut rows = shares.iter().flat_map(|shares| &shares.rows);
+            rows.any(|row| row.engine == *name && row.in_service)
+        };
+        let withdrawn: Vec<_> = facts.counters.withdrawn_engines().filter(|name| !is_placed(name)).collect();
+        Self::new(&facts.engines, &withdrawn).placing(shares)
     }
 
-    /// The name of the engine that does the packets of a suite's SAs.
-    fn name_for(&self, suite: Suite) -> Option<&'a str> {
-        self.0.iter().find(|engine| engine.suites.contains(&suite)).map(|engine| &*engine.name)
+    fn all_for(&self, suite: Suite) -> impl Iterator<Item = &'a EngineReport> {
+        self.engines.iter().copied().filter(move |engine| engine.suites.contains(&suite))
+    }
+
+    /// The name of the first engine that does the packets of a suite's SAs.
+    pub(super) fn name_for(&self, suite: Suite) -> Option<&'a str> {
+        self.all_for(suite).next().map(|engine| &*engine.name)
+    }
+
+    /// How many engines do a suite.
+    pub(super) fn count_for(&self, suite: Suite) -> usize {
+        self.all_for(suite).count()
+    }
+
+    /// What the jobs of a suite are placed by, if that is what they cost: several engines do it.
+    pub(super) fn shares_of(&self, suite: Suite) -> Option<&Shares> {
+        self.shares.as_ref().filter(|_| self.count_for(suite) > 1)
     }
 }
 
@@ -212,6 +243,7 @@ pub fn status(facts: &Facts, installed: &InstalledTunnels) -> Value {
             "unprotected": port(&facts.counters.unprotected(), "socket", facts.ports.unprotected.as_ref()),
         },
         "offload": offload::status(facts.counters.offload()),
+        "placement": shares::status(facts.counters.shares().as_ref()),
         "interfaces": interfaces(installed, &facts.counters.interfaces()),
         "stages": stages(facts),
         "worker": time_of_all(facts).map(in_ns),
@@ -319,8 +351,8 @@ fn rows_of(
         let daemon = installed.negotiated.daemon_of(index, of.spi, of.is_outbound());
         row["daemon"] = daemon.map(|name| name.to_string()).into();
         row["interface"] = installed.configuration.interface_name(running.tunnel.interface).into();
-        let of_software = of.added.as_ref().and_then(|_| engines.name_for(of.suite));
-        row["engine"] = if offload::is_in_nic(of) { Some("nic") } else { of_software }.into();
+        let of_software = of.added.as_ref().and_then(|_| shares::of_sa(of.suite, engines));
+        row["engine"] = if offload::is_in_nic(of) { Some("nic".to_owned()) } else { of_software }.into();
         row["offload"] = offload::of_sa(of);
         row["for"] = populated.as_ref().map_or(Value::Null, |populated| named(&populated.values));
         row["sender_id"] = json!(running.tunnel.sender().filter(|_| of.is_outbound()));

@@ -1,7 +1,7 @@
 //! Jobs for deep engines, by way of the packet scheduler ([`scheduler`](crate::scheduler)).
 
 use super::Dispatcher;
-use crate::scheduler::{Due, Gathering, Scheduler, SchedulerSettings, SharedScheduled};
+use crate::scheduler::{Due, Gathering, Reason, Scheduler, SchedulerSettings, SharedScheduled};
 use std::sync::Arc;
 use testudo_crypto::{Job, JobStatus};
 use testudo_ipsec::Moment;
@@ -10,6 +10,7 @@ impl Dispatcher {
     /// How jobs are gathered from now on. To be called before any job is submitted.
     pub(crate) fn set_scheduler(&mut self, settings: &SchedulerSettings) {
         self.scheduler = Scheduler::new(self.placement.engines(), settings, self.arranger.formation);
+        self.set_live(settings);
         for (engine, scheduled) in self.scheduled.iter().enumerate() {
             scheduled.set_deep(self.scheduler.as_ref().is_some_and(|scheduler| scheduler.is_deep(engine)));
         }
@@ -40,7 +41,7 @@ impl Dispatcher {
             if let Err(job) = pushed {
                 // Bins and leftovers are full, or it has as many buffers as it may have.
                 self.count(engine, |scheduled| scheduled.no_room(1));
-                self.hand_over(job, engine, released);
+                self.hand_over(job, engine, Reason::Full, released);
             }
         }
         true
@@ -72,12 +73,14 @@ impl Dispatcher {
     pub(super) fn serve_bins(&mut self, engine: usize, ended: usize, now: Moment, released: &mut Vec<Job>) {
         let has_next = engine + 1 < self.placement.len();
         let Some(gathering) = self.gathering(engine) else { return };
-        gathering.pipeline.ended(ended, now);
-        match gathering.due(now, has_next) {
+        let each = gathering.pipeline.ended(ended, now);
+        let due = gathering.due(now, has_next);
+        self.learn_between(engine, each);
+        match due {
             Due::Nothing => {}
             Due::Chunk => self.submit_chunk(engine, now, released),
             Due::Spill(until) => {
-                let spilled = self.spill(engine, until, released);
+                let spilled = self.spill(engine, until, Reason::Late, released);
                 self.count(engine, |scheduled| scheduled.too_late(spilled));
             }
         }
@@ -89,7 +92,10 @@ impl Dispatcher {
         let mut jobs = std::mem::take(&mut gathering.out);
         gathering.bins.take(&mut jobs);
         self.in_flight.leave_bins(jobs.len());
-        let taken = self.offer(engine, &mut jobs);
+        let taken = match self.live.is_some() {
+            true => self.offer_live(engine, &mut jobs),
+            false => self.offer(engine, &mut jobs),
+        };
         self.placement.flush(engine);
         let is_under_way = |job: &&Job| job.status == JobStatus::Taken;
         let under_way = jobs.iter().filter(is_under_way).count();
@@ -110,13 +116,13 @@ impl Dispatcher {
     }
 
     /// Gives jobs that came at `until` or before to the next engine; returns how many.
-    fn spill(&mut self, engine: usize, until: Moment, released: &mut Vec<Job>) -> usize {
+    fn spill(&mut self, engine: usize, until: Moment, why: Reason, released: &mut Vec<Job>) -> usize {
         let Some(gathering) = self.gathering(engine) else { return 0 };
         let mut jobs = std::mem::take(&mut gathering.out);
         gathering.bins.take_until(until, &mut jobs);
         self.in_flight.leave_bins(jobs.len());
         let spilled = jobs.len();
-        jobs.drain(..).for_each(|job| self.hand_over(job, engine, released));
+        jobs.drain(..).for_each(|job| self.hand_over(job, engine, why, released));
         if let Some(gathering) = self.gathering(engine) {
             gathering.out = jobs;
         }
@@ -125,7 +131,7 @@ impl Dispatcher {
 
     /// Gives all that waits for an engine that was taken out of service to the next one.
     pub(super) fn empty_bins(&mut self, engine: usize, released: &mut Vec<Job>) {
-        self.spill(engine, Moment(std::time::Duration::MAX), released);
+        self.spill(engine, Moment(std::time::Duration::MAX), Reason::Withdrawn, released);
         if let Some(gathering) = self.gathering(engine) {
             gathering.pipeline.clear();
         }

@@ -25,14 +25,26 @@
 //! **Memory** is allocated when the settings are made: bins and leftovers each hold a chunk.
 
 mod bins;
+mod costs;
 mod counts;
+mod live;
+mod measure;
 mod pipeline;
 mod settings;
+mod shares;
 
+pub(crate) use costs::{Costs, Held, Label, SUITES};
 pub use counts::Scheduled;
 pub(crate) use counts::SharedScheduled;
+pub(crate) use live::class_of;
+pub use live::{LENGTHS, PlacementMode, Reason};
+pub(crate) use measure::{Incomplete, MEASURING, Measured, complete, job, measure};
 pub use settings::{SchedulerSettings, SettingsError};
+pub(crate) use shares::SharedShares;
+pub use shares::{Share, Shares};
 
+use crate::clock::Clock;
+use crate::dispatcher::EngineCosts;
 use crate::formation::Formation;
 use crate::worker::Worker;
 use bins::Bins;
@@ -50,6 +62,28 @@ impl Worker {
     /// How jobs are gathered for engines that want thousands at a time; to be told before packets come.
     pub fn set_scheduler(&mut self, settings: &SchedulerSettings) {
         self.dispatcher.set_scheduler(settings);
+        self.counters.set_shares(self.dispatcher.shares());
+    }
+
+    /// Measures what engines cost for these suites, where they are [placed](PlacementMode::Live) by that: a
+    /// few milliseconds for each engine and suite, a second for all of them. An engine that does not give
+    /// back what it is measured with within a second is taken out of service. To be called before packets
+    /// come; engines are idle.
+    pub fn measure_engines(&mut self, suites: &[Suite]) -> EngineCosts {
+        let costs = self.dispatcher.measure_engines(suites, MEASURING);
+        self.counters.publish_withdrawn(|engine| self.dispatcher.is_withdrawn(engine));
+        costs
+    }
+
+    /// The same for a worker whose engines are those of another one, which has measured them.
+    pub fn know_engines(&mut self, costs: &EngineCosts) {
+        self.dispatcher.know_engines(costs);
+        self.counters.publish_withdrawn(|engine| self.dispatcher.is_withdrawn(engine));
+    }
+
+    /// What live placement measures submissions with: the system's clock unless told.
+    pub fn set_placement_clock(&mut self, clock: Box<dyn Clock>) {
+        self.dispatcher.set_placement_clock(clock);
     }
 }
 
@@ -79,8 +113,8 @@ impl Gathering {
         let bins = Bins::new(settings, formation);
         // Bins and leftovers may leave together.
         let out = Vec::with_capacity(2 * bins.chunk());
-        let text_bytes = MEAN_TEXT_BYTES * u64::try_from(bins.chunk()).unwrap_or(u64::MAX);
-        Self { bins, pipeline: Pipeline::new(profile, text_bytes), latency: settings.latency, out }
+        let pipeline = Pipeline::new(profile, bins.chunk(), MEAN_TEXT_BYTES);
+        Self { bins, pipeline, latency: settings.latency, out }
     }
 
     /// What is due now. `has_next` says whether another engine can do what waits for too long.
@@ -94,6 +128,11 @@ impl Gathering {
             true => Due::Spill(Moment(now.0.saturating_sub(slack))),
             false => Due::Nothing,
         }
+    }
+
+    /// How many more jobs find a place for certain: in the bins of their label, or among leftovers.
+    pub(crate) fn room(&self) -> usize {
+        (2 * self.bins.chunk()).saturating_sub(self.bins.under_way())
     }
 
     /// Whether the engine would begin with a chunk now.

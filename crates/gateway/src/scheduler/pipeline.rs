@@ -5,12 +5,15 @@ use std::time::Duration;
 use testudo_crypto::Profile;
 use testudo_ipsec::Moment;
 
+/// Chunks of less than so many parts of a whole one do not say what a job costs.
+const MANY_OF: usize = 8;
 /// How much of the expectation a chunk that has ended changes: an eighth.
 const WEIGHT: u32 = 8;
 
 /// Jobs that were submitted together and have not all come back.
 #[derive(Debug, Clone, Copy)]
 struct Chunk {
+    jobs: usize,
     left: usize,
     since: Moment,
 }
@@ -21,17 +24,23 @@ pub(crate) struct Pipeline {
     chunks: VecDeque<Chunk>,
     /// The most chunks.
     most: usize,
+    /// Jobs of a chunk whose time is not that of its launch.
+    many: usize,
     /// The engine did not take the whole of the last chunk: it has no room until one has come back.
     is_full: bool,
     expected: Duration,
+    /// When the last chunk has ended.
+    ended: Option<Moment>,
 }
 
 impl Pipeline {
-    /// Of an engine with this profile, for chunks with so many bytes of text.
-    pub(crate) fn new(profile: &Profile, text_bytes: u64) -> Self {
+    /// Of an engine with this profile, for chunks of so many jobs with so many bytes of text each.
+    pub(crate) fn new(profile: &Profile, jobs: usize, text_bytes: u64) -> Self {
         let most = profile.under_way.clamp(1, Profile::MAX_UNDER_WAY);
+        let text_bytes = text_bytes.saturating_mul(u64::try_from(jobs).unwrap_or(u64::MAX));
         let expected = Duration::from_nanos(profile.time_ns(text_bytes));
-        Self { chunks: VecDeque::with_capacity(most), most, is_full: false, expected }
+        let chunks = VecDeque::with_capacity(most);
+        Self { chunks, most, many: jobs.div_ceil(MANY_OF), is_full: false, expected, ended: None }
     }
 
     /// Whether the engine works on fewer chunks than it could.
@@ -50,6 +59,11 @@ impl Pipeline {
         self.chunks.front().is_some_and(|chunk| now.since(chunk.since) > most)
     }
 
+    /// How long the oldest chunk is away by now; 0 if there is none.
+    pub(crate) fn oldest(&self, now: Moment) -> Duration {
+        self.chunks.front().map_or(Duration::ZERO, |chunk| now.since(chunk.since))
+    }
+
     /// Jobs that it has.
     pub(crate) fn under_way(&self) -> usize {
         self.chunks.iter().map(|chunk| chunk.left).sum()
@@ -63,24 +77,36 @@ impl Pipeline {
     /// The engine has taken so many jobs.
     pub(crate) fn submitted(&mut self, jobs: usize, now: Moment) {
         if jobs > 0 {
-            self.chunks.push_back(Chunk { left: jobs, since: now });
+            self.chunks.push_back(Chunk { jobs, left: jobs, since: now });
         }
     }
 
-    /// So many jobs have come back, as far as is known those of the oldest chunks.
-    pub(crate) fn ended(&mut self, mut jobs: usize, now: Moment) {
+    /// So many jobs have come back, as far as is known those of the oldest chunks. Returns what the engine
+    /// took for each job of a chunk, if one has ended that was there when the one before did, so that it did
+    /// not idle, and had so many jobs that they say what each costs beside others.
+    pub(crate) fn ended(&mut self, mut jobs: usize, now: Moment) -> Option<Duration> {
+        let (mut each, mut count) = (None, 0);
         while let Some(chunk) = self.chunks.front_mut() {
             let ended = jobs.min(chunk.left);
             chunk.left -= ended;
             jobs -= ended;
             if chunk.left > 0 {
-                return;
+                break;
             }
             let took = now.since(chunk.since);
             self.expected = self.expected.saturating_sub(self.expected / WEIGHT) + took / WEIGHT;
+            // One that takes a chunk at a time is not faster than from chunk to chunk.
+            let waited = self.ended.filter(|ended| chunk.since < *ended);
+            let began = waited.or((self.most == 1).then_some(chunk.since));
+            let began = began.filter(|_| chunk.jobs >= self.many);
+            each = began.map(|began| now.since(began) / u32::try_from(chunk.jobs).unwrap_or(u32::MAX).max(1));
+            count += 1;
+            self.ended = Some(now);
             self.chunks.pop_front();
             self.is_full = false;
         }
+        // Of several at once it is not known when each has ended.
+        each.filter(|_| count == 1)
     }
 
     /// The engine is out of service.
@@ -100,7 +126,7 @@ mod tests {
 
     fn pipeline() -> Pipeline {
         let profile = Profile { latency_ns: 100_000, byte_ps: 1000, under_way: 2, ..Profile::of_depth(4096) };
-        Pipeline::new(&profile, 60_000)
+        Pipeline::new(&profile, 60, 1000)
     }
 
     #[test]
@@ -147,6 +173,32 @@ mod tests {
         }
         let expected = pipeline.expected();
         assert!((790..=800).contains(&expected.as_micros()), "{expected:?}");
+    }
+
+    #[test]
+    fn a_chunk_is_timed_if_it_was_there_when_the_one_before_ended() {
+        let mut pipeline = pipeline();
+        pipeline.submitted(10, at(0));
+        pipeline.submitted(20, at(50));
+        assert_eq!(pipeline.ended(10, at(100)), None, "nothing is known of when it was begun");
+        assert_eq!(pipeline.ended(19, at(130)), None);
+        assert_eq!(pipeline.ended(1, at(140)), Some(Duration::from_micros(2)), "20 jobs in 40 us");
+        pipeline.submitted(10, at(150));
+        pipeline.submitted(10, at(150));
+        assert_eq!(pipeline.ended(20, at(250)), None, "the device idled, and both ended at once");
+        pipeline.submitted(7, at(260));
+        pipeline.submitted(7, at(260));
+        pipeline.ended(7, at(270));
+        assert_eq!(pipeline.ended(7, at(280)), None, "less than an eighth of 60");
+        assert_eq!(pipeline.oldest(at(290)), Duration::ZERO);
+        pipeline.submitted(7, at(290));
+        pipeline.submitted(7, at(295));
+        assert_eq!(pipeline.oldest(at(299)), Duration::from_micros(9));
+        pipeline.clear();
+        let profile = Profile { under_way: 1, ..Profile::of_depth(4096) };
+        let mut single = Pipeline::new(&profile, 60, 1000);
+        single.submitted(10, at(300));
+        assert_eq!(single.ended(10, at(400)), Some(Duration::from_micros(10)));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! What an operator decides of the packet scheduler.
 
+use super::live::PlacementMode;
 use std::time::Duration;
 
 /// Jobs that go to a deep engine together.
@@ -23,11 +24,19 @@ pub struct SchedulerSettings {
     pub range_bytes: u32,
     /// How long a packet may be away for its cryptography, waiting included.
     pub latency: Duration,
+    /// Which engine a job goes to, of those that could do it.
+    pub placement: PlacementMode,
 }
 
 impl Default for SchedulerSettings {
     fn default() -> Self {
-        Self { chunk: 4096, bins: 64, range_bytes: 256, latency: Duration::from_millis(1) }
+        Self {
+            chunk: 4096,
+            bins: 64,
+            range_bytes: 256,
+            latency: Duration::from_millis(1),
+            placement: PlacementMode::First,
+        }
     }
 }
 
@@ -62,7 +71,7 @@ impl SchedulerSettings {
     /// # Errors
     /// [`SettingsError`], the first one.
     pub fn check(&self) -> Result<(), SettingsError> {
-        let Self { chunk, bins, range_bytes, latency } = *self;
+        let Self { chunk, bins, range_bytes, latency, placement: _ } = *self;
         let latency_us = u64::try_from(latency.as_micros()).unwrap_or(u64::MAX);
         if !CHUNKS.contains(&chunk) {
             return Err(SettingsError::Chunk(chunk));

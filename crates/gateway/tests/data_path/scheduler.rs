@@ -4,12 +4,14 @@ use crate::support::gateway::PoolSize;
 use crate::support::packet::{number, numbered, tunnel_of};
 use crate::support::{Gateway, LeaseTwin, Side, TunnelSpec};
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use testudo_crypto::{
     Capability, Direction, Engine, EngineError, Job, KeyId, KeyMaterial, PortableEngine, Profile, Suite,
 };
-use testudo_gateway::{Formation, Scheduled, SchedulerSettings};
+use testudo_gateway::{Clock, Formation, PlacementMode, Scheduled, SchedulerSettings};
+use testudo_ipsec::Moment;
 
 /// Suite and length of each job of one submission.
 type Submission = Vec<(Suite, u32)>;
@@ -119,9 +121,13 @@ struct Ends {
 
 impl Ends {
     fn new(settings: SchedulerSettings, formation: Formation) -> Self {
+        Self::before(Box::new(PortableEngine::new()), settings, formation)
+    }
+
+    /// With this engine behind the deep one.
+    fn before(next: Box<dyn Engine>, settings: SchedulerSettings, formation: Formation) -> Self {
         let deep = Deep::default();
-        let engines: Vec<Box<dyn Engine>> = vec![Box::new(deep.clone()), Box::new(PortableEngine::new())];
-        let mut a = gateway(Side::A, engines, &settings);
+        let mut a = gateway(Side::A, vec![Box::new(deep.clone()), next], &settings);
         a.worker.set_formation(formation);
         Self { a, b: gateway(Side::B, vec![Box::new(PortableEngine::new())], &settings), deep }
     }
@@ -163,6 +169,44 @@ impl Ends {
 }
 
 const NO_TIME: Duration = Duration::ZERO;
+
+/// A clock on which 1 us passes between two readings, and whatever an engine adds.
+#[derive(Clone, Default)]
+struct Stepping(Arc<AtomicU64>);
+
+impl Clock for Stepping {
+    fn now(&self) -> Moment {
+        Moment(Duration::from_micros(self.0.fetch_add(1, Ordering::Relaxed)))
+    }
+}
+
+/// The portable engine, as one that takes 50 us of such a clock for each job.
+struct Slow(PortableEngine, Stepping);
+
+impl Engine for Slow {
+    fn name(&self) -> &'static str {
+        "slow"
+    }
+    fn description(&self) -> String {
+        self.name().to_owned()
+    }
+    fn capability(&self, suite: Suite) -> Option<Capability> {
+        self.0.capability(suite)
+    }
+    fn install(&mut self, key: &KeyMaterial, direction: Direction) -> Result<KeyId, EngineError> {
+        self.0.install(key, direction)
+    }
+    fn remove(&mut self, key: KeyId) {
+        self.0.remove(key);
+    }
+    fn is_synchronous(&self) -> bool {
+        true
+    }
+    fn submit(&mut self, jobs: &mut [Job]) -> usize {
+        self.1.0.fetch_add(50 * jobs.len() as u64, Ordering::Relaxed);
+        self.0.submit(jobs)
+    }
+}
 
 #[test]
 fn an_idle_engine_gets_what_came_at_once_and_a_busy_one_all_of_it_together() {
@@ -333,6 +377,64 @@ fn the_bound_holds_when_an_engine_stalls() {
     ends.deep.set_busy(false);
     (0..10).for_each(|_| ends.turn(STEP));
     assert!(ends.delivered()[0].iter().copied().eq(0..20));
+    ends.a.assert_settled();
+}
+
+/// Placed by cost, the deep engine has the classes of all three tunnels. With two chunks under way it stalls:
+/// no packet of those that are not behind them waits longer than the bound, and the engine gets no more.
+#[test]
+fn the_bound_holds_when_an_engine_that_jobs_are_placed_at_stalls() {
+    const STEP: Duration = Duration::from_micros(50);
+    const BOUND: usize = 1000 / 50;
+    let settings =
+        SchedulerSettings { chunk: 16, bins: 4, placement: PlacementMode::Live, ..Default::default() };
+    let clock = Stepping::default();
+    let slow = Slow(PortableEngine::new(), clock.clone());
+    let mut ends = Ends::before(Box::new(slow), settings, Formation::default());
+    ends.a.worker.set_placement_clock(Box::new(clock));
+    let mut id = 0;
+    let mut send = |ends: &mut Ends, tunnels: &[u8]| {
+        for tunnel in tunnels {
+            ends.send(*tunnel, id);
+            id += 1;
+        }
+        ends.turn(STEP);
+        id
+    };
+    for _ in 0..400 {
+        send(&mut ends, &[0, 1, 2]);
+    }
+    (0..40).for_each(|_| ends.turn(STEP));
+    ends.delivered();
+    ends.deep.take_submissions();
+    for _ in 0..10 {
+        send(&mut ends, &[0, 1, 2]);
+    }
+    let jobs: usize = ends.deep.take_submissions().iter().map(Vec::len).sum();
+    assert!(jobs >= 24, "{jobs} of 30 are its own");
+    (0..40).for_each(|_| ends.turn(STEP));
+    ends.deep.set_busy(true);
+    send(&mut ends, &[0]);
+    ends.turn(STEP);
+    ends.delivered();
+    let (mut sent, mut longest) = (HashMap::new(), 0);
+    for step in 0..400 {
+        if step % 4 == 0 {
+            let next = send(&mut ends, &[1, 2]);
+            sent.extend([(next - 2, step), (next - 1, step)]);
+        } else {
+            ends.turn(STEP);
+        }
+        for id in ends.delivered().concat() {
+            longest = longest.max(step - sent.remove(&id).expect("once"));
+        }
+    }
+    assert!(longest <= BOUND + 1, "{longest} turns of 50 us");
+    assert!(sent.values().all(|step| 400 - step <= BOUND + 1), "nothing waits on: {sent:?}");
+    let held = ends.deep.state().held.len();
+    assert!(held <= 1 + 2 * BOUND / 4, "it has {held} jobs");
+    ends.deep.set_busy(false);
+    (0..10).for_each(|_| ends.turn(STEP));
     ends.a.assert_settled();
 }
 

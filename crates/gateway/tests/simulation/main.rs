@@ -15,6 +15,9 @@ mod support;
 #[path = "../support/late_engine.rs"]
 mod late_engine;
 
+#[path = "../support/hurried_clock.rs"]
+mod hurried_clock;
+
 #[path = "../support/nic.rs"]
 mod with_nic;
 

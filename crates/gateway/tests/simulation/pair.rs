@@ -12,6 +12,7 @@
 //! counted, and a packet that was never received may come again.
 
 use crate::corruption::Truth;
+use crate::hurried_clock::HurriedClock;
 use crate::model::{WindowModel, ecn_at_egress};
 use crate::network::Network;
 use crate::support::gateway::PoolSize;
@@ -22,7 +23,7 @@ use fastrand::Rng;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::Duration;
 use testudo_crypto::Engine;
-use testudo_gateway::SchedulerSettings;
+use testudo_gateway::{Reason, SchedulerSettings};
 use testudo_ipsec::{IpsecProtocol, ReplayWindow};
 use testudo_packet::{DropReason, Port};
 
@@ -100,6 +101,8 @@ pub struct Outcome {
     pub refused: HashMap<DropReason, u64>,
     /// Gateways that had taken an engine out of service by half-time.
     pub withdrawn_midway: usize,
+    /// Jobs by engine and reason of the gateways that were there at the end, where they are placed by cost.
+    pub placed: HashMap<(&'static str, Reason), u64>,
 }
 
 pub struct Pair<'a> {
@@ -141,6 +144,7 @@ fn start_gateway(
     };
     let mut gateway = Gateway::equipped(links.0, links.1, policies, PoolSize(4096, 2048), equip);
     gateway.worker.set_scheduler(scheduler);
+    gateway.worker.set_placement_clock(Box::new(HurriedClock::new(index_of(side) as u64)));
     for (spec, window) in specs.iter().zip(windows) {
         gateway.install(spec.install(side, store, window.clone()));
     }
@@ -568,6 +572,11 @@ impl<'a> Pair<'a> {
             self.gateways[index_of(side)].worker.end_waits();
             self.gateways[index_of(side)].assert_settled();
             self.note_refusals(side);
+        }
+        for share in self.gateways.iter().filter_map(|g| g.worker.counters().shares()).flat_map(|s| s.rows) {
+            for (reason, jobs) in Reason::ALL.into_iter().zip(share.jobs) {
+                *self.outcome.placed.entry((share.engine, reason)).or_default() += jobs;
+            }
         }
         if self.scenario.keeps {
             self.assert_missing_are_counted();

@@ -2,7 +2,7 @@
 
 use super::{MINIMAL, expect, good};
 use std::time::Duration;
-use testudo_gateway::SchedulerSettings;
+use testudo_gateway::{PlacementMode, SchedulerSettings};
 
 fn with_scheduler(lines: &str) -> String {
     format!("{MINIMAL}\n[scheduler]\n{lines}\n")
@@ -12,10 +12,21 @@ fn with_scheduler(lines: &str) -> String {
 fn the_scheduler_has_defaults_and_takes_what_is_written() {
     assert_eq!(good(MINIMAL).scheduler, SchedulerSettings::default());
     assert_eq!(good(&with_scheduler("")).scheduler, SchedulerSettings::default());
-    let written =
-        good(&with_scheduler("chunk = 1024\nbins = 4\nrange_bytes = 1536\nlatency_us = 50")).scheduler;
+    let written = good(&with_scheduler(
+        "chunk = 1024\nbins = 4\nrange_bytes = 1536\nlatency_us = 50\nplacement = \"live\"",
+    ))
+    .scheduler;
     let latency = Duration::from_micros(50);
-    assert_eq!(written, SchedulerSettings { chunk: 1024, bins: 4, range_bytes: 1536, latency });
+    assert_eq!(
+        written,
+        SchedulerSettings {
+            chunk: 1024,
+            bins: 4,
+            range_bytes: 1536,
+            latency,
+            placement: PlacementMode::Live
+        }
+    );
 }
 
 #[test]
@@ -29,6 +40,7 @@ fn what_no_scheduler_can_work_with_is_refused_where_it_stands() {
         ("range_bytes = 100", ["scheduler.range_bytes", "64, 256, 512 or 1536 bytes"]),
         ("latency_us = 49", ["scheduler.latency_us", "50 to 50000 microseconds"]),
         ("latency_us = -1", ["scheduler.latency_us", "a number"]),
+        ("placement = \"fast\"", ["scheduler.placement", "\"first\""]),
         ("range = 64", ["scheduler.range", "range_bytes"]),
     ];
     for (lines, parts) in cases {

@@ -98,7 +98,7 @@ impl Negotiating {
             message: None,
             is_later_fragment: false,
         };
-        explain(&self.installed(), &self.gateway.shared.peers(), &question)
+        explain(&self.installed(), &self.gateway.shared.peers(), &question, &|_| Value::Null)
     }
 }
 

@@ -1,0 +1,688 @@
+//! What engines cost, as measured: before packets come, and while they do.
+//!
+//! An engine that ends jobs inside `submit` costs the worker the whole of each: a time for each suite and
+//! class of length. Of one that ends them later, three things are known: what handing over and taking back
+//! a job costs the worker; how long a job of each suite and class is away when the engine has no other; and
+//! the time between two completions while it is busy. One job at a time is followed to learn that.
+//!
+//! **Time that the worker did not have.** If more than the bound passes between two looks at an engine,
+//! beside what the worker is known to have spent with its engines, its processor was taken (by a
+//! hypervisor, by another thread): what comes back then was ready for an unknown part of that. Nothing is
+//! learned from it, and the time is counted apart. But what is away is: a device that stalls is late
+//! all the same. The same holds for a call of `submit` that takes eight times what was
+//! expected, unless three in a row do. What is less than that counts as twice of what was expected at most,
+//! and changes that by an eighth.
+
+use super::live::{CLASSES, Choice, Offer, Offers, Reason, UNKNOWN, best};
+use super::shares::SharedShares;
+use crate::clock::Clock;
+use crate::placement::MAX_ENGINES;
+use crate::rings::JobId;
+use std::sync::Arc;
+use std::time::Duration;
+use testudo_ipsec::Moment;
+
+/// Suites that are told apart. All others share the last rank.
+pub(crate) const SUITES: usize = 16;
+/// An engine that did not get a job of a class for so long is measured again.
+const STALE: Duration = Duration::from_secs(1);
+/// The same of one that would have it back too late.
+const STALE_AND_LATE: Duration = Duration::from_secs(16);
+/// Decisions between two looks for what is stale.
+const LOOK: u32 = 256;
+/// Decisions between two publications of a class.
+const PUBLISH: u32 = 64;
+/// An engine that failed at so many jobs of a class since it did one is only asked for one now and then.
+const FAILING: u8 = 32;
+/// Jobs that an engine is measured with at a time: fewer do not show what many cost each.
+const ASKED: u64 = 32;
+/// Jobs of a call that says what many cost each.
+const MANY: u64 = 8;
+/// A submission that takes so many times what was expected was interrupted.
+const INTERRUPTED: u64 = 8;
+/// From so many in a row on, they were not.
+const BELIEVED: u8 = 3;
+/// A measurement of a submission counts as so many times of what was expected at most.
+const MOST: u64 = 2;
+/// The weight of a new measurement of a job is one part in so many, however many jobs it is of.
+const PARTS: u64 = 8;
+/// The same of handing over and taking back, which are measured with every call.
+const PARTS_OF_CALLS: u64 = 16;
+/// What a turn may take beside the time with engines: headers of 638 packets, and their ports.
+const TURN: Duration = Duration::from_micros(500);
+/// Shares of an error are numbers of such parts.
+const SHARES: u128 = 1 << 32;
+/// The same of the time between two completions.
+const PARTS_OF_WINDOWS: u64 = 4;
+/// Completions for a measurement of the time between them.
+const WINDOW: u64 = 64;
+
+/// What is known of an engine for one suite and class.
+#[derive(Debug, Clone, Copy, Default)]
+struct Estimate {
+    /// What a job takes: the worker's time, or the time that it is away from an engine without others. 0 if
+    /// nothing is known.
+    job_ps: u64,
+    /// When it was asked to do one to be measured.
+    asked: Option<Moment>,
+    /// Jobs that it failed at since one was done.
+    failed: u8,
+}
+
+impl Estimate {
+    fn is_known(&self) -> bool {
+        self.job_ps > 0
+    }
+
+    fn fails(&self) -> bool {
+        self.failed >= FAILING
+    }
+
+    fn learn(&mut self, job_ps: u64) {
+        self.failed = 0;
+        self.job_ps = moved(self.job_ps, job_ps, PARTS).clamp(1, UNKNOWN);
+    }
+}
+
+/// A mean that a new value changes by one part in `parts`; nothing is known while it is 0.
+fn moved(mean: u64, value: u64, parts: u64) -> u64 {
+    if mean == 0 {
+        return value;
+    }
+    if value >= mean { mean + (value - mean).div_ceil(parts) } else { mean - (mean - value).div_ceil(parts) }
+}
+
+/// The same, of which a value changes no more than one of [`MOST`] times the mean would.
+fn moved_at_most(mean: u64, value: u64, parts: u64) -> u64 {
+    let most = if mean == 0 { value } else { mean.saturating_mul(MOST) };
+    moved(mean, value.min(most), parts)
+}
+
+pub(crate) fn picoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos().saturating_mul(1000)).unwrap_or(u64::MAX).min(UNKNOWN)
+}
+
+/// Jobs of one suite and class.
+#[derive(Debug, Clone, Copy, Default)]
+struct Group {
+    estimates: [Estimate; MAX_ENGINES],
+    choice: Choice,
+    decisions: u32,
+}
+
+impl Group {
+    /// Whether the next job is to be decided of in any case: another engine may soon have the class, or it is
+    /// time for a look.
+    fn is_due(&self) -> bool {
+        !self.choice.is_settled() || self.decisions.wrapping_add(1) % PUBLISH == 1
+    }
+}
+
+/// A look is a publication, too.
+const _: () = assert!(LOOK.is_multiple_of(PUBLISH));
+
+/// An engine that is measured in this submission.
+#[derive(Debug, Clone, Copy)]
+struct Asked {
+    engine: usize,
+    of: Label,
+    /// Jobs that it is still to have.
+    jobs: u64,
+    /// Whether one of them is to be followed.
+    follows: bool,
+}
+
+/// A job that is followed.
+#[derive(Debug, Clone, Copy)]
+struct Followed {
+    id: JobId,
+    of: Label,
+    since: Moment,
+    /// Jobs that the engine had before it.
+    ahead: u64,
+    /// Whether the worker has looked all the time.
+    teaches: bool,
+}
+
+/// Suite and class of a job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Label {
+    pub(crate) rank: usize,
+    pub(crate) class: usize,
+}
+
+/// What is known of jobs that an engine ended together, before anything was learned of it.
+#[derive(Debug, Default)]
+struct Submission {
+    /// Of those that are known.
+    expected_ps: u64,
+    /// How many are not.
+    unknown: u64,
+}
+
+/// What is expected of the jobs of each suite and class, and how many there are; 0 between submissions.
+type Parts = [[(u64, u32); CLASSES]; SUITES];
+
+/// What an engine has.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Held {
+    pub(crate) jobs: usize,
+    /// How many more it takes; as many as there are if that is not known.
+    pub(crate) room: usize,
+    /// How long it has had what it was given first; 0 if that is not known.
+    pub(crate) oldest: Duration,
+}
+
+/// What an engine has, and what is known of all its jobs.
+#[derive(Debug, Clone, Copy, Default)]
+struct Load {
+    ends_inside: bool,
+    jobs: u64,
+    /// How many more it takes.
+    room: u64,
+    /// How long it has had what it was given first, if that is known.
+    oldest_ps: u64,
+    /// It refused jobs while it had others, and has given back none since.
+    is_full: bool,
+    /// Jobs that it wants at a time.
+    batch: u64,
+    /// The worker's time to hand one over, and to take one back.
+    submit_ps: u64,
+    poll_ps: u64,
+    /// The time between two completions while it is busy.
+    between_ps: u64,
+    /// Since when it has had a batch waiting at each look, and how many it has given back since.
+    busy: Option<(Moment, u64)>,
+    followed: Option<Followed>,
+    /// Calls in a row that took far longer than expected.
+    interrupted: u8,
+}
+
+impl Load {
+    /// Jobs have come back, and so many are left. While there is a batch of them the engine has no time to
+    /// idle: the time between two completions is its own then, and not that of those who give it jobs.
+    fn count_completions(&mut self, now: Moment, count: u64, left: u64) {
+        let has_batch = left >= self.batch.max(WINDOW);
+        match self.busy {
+            _ if !has_batch => self.busy = None,
+            None => self.busy = (count > 0).then_some((now, 0)),
+            Some((since, ended)) => {
+                let ended = ended.saturating_add(count);
+                self.busy = Some((since, ended));
+                if ended >= WINDOW && now > since {
+                    let between_ps = picoseconds(now.since(since)) / ended;
+                    self.between_ps = moved_at_most(self.between_ps, between_ps, PARTS_OF_WINDOWS);
+                    self.busy = Some((now, 0));
+                }
+            }
+        }
+    }
+}
+
+/// What the engines of a worker cost, and what was decided by it.
+pub(crate) struct Costs {
+    bound: Duration,
+    clock: Box<dyn Clock>,
+    groups: Box<[[Group; CLASSES]; SUITES]>,
+    loads: [Load; MAX_ENGINES],
+    /// Engines that end jobs later, as a mask.
+    late: u8,
+    now: Moment,
+    looked: Moment,
+    /// What the worker has spent with engines since, and whether it was interrupted there.
+    spent_ps: u64,
+    was_interrupted: bool,
+    /// What this submission has given to engines that end jobs inside `submit`.
+    turn_ps: u64,
+    asked: Option<Asked>,
+    parts: Box<Parts>,
+    pub(crate) shares: Arc<SharedShares>,
+}
+
+impl Costs {
+    /// Of engines of which it is said whether they end jobs inside `submit`.
+    pub(crate) fn new(
+        bound: Duration,
+        ends_inside: &[bool],
+        shares: Arc<SharedShares>,
+        clock: Box<dyn Clock>,
+    ) -> Self {
+        let mut loads = [Load::default(); MAX_ENGINES];
+        loads.iter_mut().zip(ends_inside).for_each(|(load, inside)| load.ends_inside = *inside);
+        let late = loads.iter().enumerate().filter(|(_, load)| !load.ends_inside);
+        let late = late.fold(0, |mask, (at, _)| mask | 1 << at);
+        Self {
+            bound,
+            clock,
+            groups: Box::new([[Group::default(); CLASSES]; SUITES]),
+            loads,
+            late,
+            now: Moment::default(),
+            looked: Moment::default(),
+            spent_ps: 0,
+            was_interrupted: false,
+            turn_ps: 0,
+            asked: None,
+            parts: Box::default(),
+            shares,
+        }
+    }
+
+    pub(crate) fn set_clock(&mut self, clock: Box<dyn Clock>) {
+        self.clock = clock;
+    }
+
+    pub(crate) fn time(&self) -> Moment {
+        self.clock.now()
+    }
+
+    /// What was measured before packets came.
+    pub(crate) fn know(&mut self, engine: usize, of: Label, job: Duration) {
+        let estimate = &mut self.groups[of.rank][of.class].estimates[engine];
+        estimate.job_ps = picoseconds(job).max(1);
+        estimate.asked = Some(self.now);
+    }
+
+    /// The same of the worker's own time for jobs that an engine has elsewhere, and of the time between two
+    /// of them: of several suites the longest counts.
+    pub(crate) fn know_elsewhere(&mut self, engine: usize, submit: Duration, between: Duration) {
+        let load = &mut self.loads[engine];
+        load.submit_ps = load.submit_ps.max(picoseconds(submit));
+        load.between_ps = load.between_ps.max(picoseconds(between));
+    }
+
+    /// How many jobs an engine wants at a time; `None` if what it [takes for one](Self::learn_between) is
+    /// measured by those who give it batches.
+    pub(crate) fn set_batch(&mut self, engine: usize, jobs: Option<usize>) {
+        if let Some(load) = self.loads.get_mut(engine) {
+            load.batch = jobs.and_then(|jobs| u64::try_from(jobs).ok()).unwrap_or(u64::MAX);
+        }
+    }
+
+    /// An engine took so long for each job of a batch, which it began as soon as it had ended the one before.
+    pub(crate) fn learn_between(&mut self, engine: usize, each: Duration) {
+        if let Some(load) = self.loads.get_mut(engine) {
+            load.between_ps = moved_at_most(load.between_ps, picoseconds(each), PARTS_OF_WINDOWS);
+        }
+    }
+
+    /// A submission begins, where engines have this much.
+    pub(crate) fn begin(&mut self, now: Moment, load: impl Fn(usize) -> Held) {
+        (self.now, self.turn_ps, self.asked) = (now, 0, None);
+        if now > self.looked {
+            (self.looked, self.spent_ps, self.was_interrupted) = (now, 0, false);
+        }
+        for (engine, of) in self.loads.iter_mut().enumerate().filter(|(_, load)| !load.ends_inside) {
+            let Held { jobs, room, oldest } = load(engine);
+            of.jobs = u64::try_from(jobs).unwrap_or(u64::MAX);
+            of.oldest_ps = picoseconds(oldest);
+            if jobs == 0 {
+                // Whatever was followed is no longer there, and what it refused was not for want of room.
+                (of.followed, of.is_full) = (None, false);
+            }
+            of.room = if of.is_full { 0 } else { u64::try_from(room).unwrap_or(u64::MAX) };
+        }
+    }
+
+    fn offers(&self, of: Label, can: u8) -> Offers {
+        let mut offers = Offers::default();
+        let estimates = &self.groups[of.rank][of.class].estimates;
+        for (engine, (offer, (load, estimate))) in
+            offers.iter_mut().zip(self.loads.iter().zip(estimates)).enumerate()
+        {
+            let job_ps = if estimate.is_known() { estimate.job_ps } else { UNKNOWN };
+            let (cost_ps, expected_ps) = match load.ends_inside {
+                true => (job_ps, self.turn_ps.saturating_add(job_ps)),
+                false => self.elsewhere(load, job_ps),
+            };
+            let has_room = load.ends_inside || load.room > 0;
+            let (can, fails) = (can >> engine & 1 == 1, estimate.fails());
+            *offer = Offer { can, fails, has_room, cost_ps, expected_ps };
+        }
+        offers
+    }
+
+    /// Cost and expectation of a job that is away for so long when there is no other.
+    fn elsewhere(&self, load: &Load, away_ps: u64) -> (u64, u64) {
+        let held = load.followed.map_or(0, |followed| picoseconds(self.now.since(followed.since)));
+        let held = held.max(load.oldest_ps);
+        let expected_ps = load.jobs.saturating_mul(load.between_ps).saturating_add(away_ps).max(held);
+        let cost_ps = if away_ps == UNKNOWN { UNKNOWN } else { load.submit_ps.saturating_add(load.poll_ps) };
+        (cost_ps, expected_ps)
+    }
+
+    /// The engine for a job, of those in the mask `can`, and why; `None` if that is empty.
+    pub(crate) fn decide(&mut self, of: Label, can: u8) -> Option<(usize, Reason)> {
+        if let Some(engine) = self.still_asked(of, can) {
+            return Some((engine, Reason::Measured));
+        }
+        if let Some(engine) = self.settled_inside(of, can) {
+            return Some((engine, Reason::Best));
+        }
+        let bound_ps = picoseconds(self.bound);
+        let offers = self.offers(of, can);
+        if let Some(engine) = self.next_measured(of, &offers) {
+            return Some((engine, Reason::Measured));
+        }
+        let group = &mut self.groups[of.rank][of.class];
+        let before = group.choice.engine;
+        let decided = group.choice.decide(&offers, bound_ps);
+        if group.decisions % PUBLISH == 1 || group.choice.engine != before {
+            self.shares.publish(of, &offers, group.choice.engine);
+        }
+        decided
+    }
+
+    /// The engine that is measured in this submission, if a job is for it.
+    fn still_asked(&mut self, of: Label, can: u8) -> Option<usize> {
+        let is_for = |asked: &&mut Asked| asked.of == of && asked.jobs > 0 && can >> asked.engine & 1 == 1;
+        let asked = self.asked.as_mut().filter(is_for)?;
+        let load = &self.loads[asked.engine];
+        if !load.ends_inside && load.room == 0 {
+            return None;
+        }
+        asked.jobs -= 1;
+        Some(asked.engine)
+    }
+
+    /// The engine of a class, while all that could do the job end theirs inside `submit`: what this
+    /// submission has given delays each of them by the same, so that nothing is to be decided before the next
+    /// look.
+    fn settled_inside(&mut self, of: Label, can: u8) -> Option<usize> {
+        let group = &mut self.groups[of.rank][of.class];
+        let engine = group.choice.engine.filter(|engine| can >> engine & 1 == 1)?;
+        if can & self.late != 0 || can.count_ones() < 2 || group.is_due() {
+            return None;
+        }
+        group.decisions = group.decisions.wrapping_add(1);
+        Some(engine)
+    }
+
+    /// Whether a job like the last one, which went to the best engine, would go there, too: what that engine
+    /// was given since has not changed anything.
+    pub(crate) fn goes_on(&mut self, of: Label, engine: usize, can: u8) -> bool {
+        let group = &self.groups[of.rank][of.class];
+        if group.is_due() {
+            return false;
+        }
+        let (load, estimate) = (&self.loads[engine], &group.estimates[engine]);
+        let job_ps = if estimate.is_known() { estimate.job_ps } else { UNKNOWN };
+        let bound_ps = picoseconds(self.bound);
+        let is_same = match load.ends_inside {
+            true => can & self.late == 0 || self.turn_ps.saturating_add(job_ps) <= bound_ps,
+            false => load.room > 0 && self.elsewhere(load, job_ps).1 <= bound_ps,
+        };
+        if is_same {
+            let group = &mut self.groups[of.rank][of.class];
+            group.decisions = group.decisions.wrapping_add(1);
+        }
+        is_same
+    }
+
+    /// The best engine of those in the mask `can`, of this job alone; `None` if that is empty.
+    pub(crate) fn best_of(&self, of: Label, can: u8) -> Option<usize> {
+        best(&self.offers(of, can), picoseconds(self.bound))
+    }
+
+    /// An engine that is to do this job so that its cost is known.
+    fn next_measured(&mut self, of: Label, offers: &Offers) -> Option<usize> {
+        let (now, bound_ps, group) = (self.now, picoseconds(self.bound), &mut self.groups[of.rank][of.class]);
+        group.decisions = group.decisions.wrapping_add(1);
+        let looks = group.decisions % LOOK == 1;
+        if offers.iter().filter(|offer| offer.can).count() < 2 {
+            return None;
+        }
+        let is_first = self.asked.is_none();
+        let (loads, mine) = (&self.loads, group.choice.engine);
+        let is_due = |engine: usize, estimate: &Estimate| {
+            let (offer, load) = (&offers[engine], &loads[engine]);
+            let stale =
+                if offer.expected_ps > bound_ps && estimate.is_known() { STALE_AND_LATE } else { STALE };
+            let was_asked = estimate.asked.is_some_and(|asked| now.since(asked) < stale);
+            let is_free = offer.can && offer.has_room && (load.ends_inside || load.followed.is_none());
+            // One is asked in a submission; of one that ends jobs inside `submit`, the first job says enough.
+            let is_next = is_first || load.ends_inside && !estimate.is_known();
+            is_next && is_free && !was_asked && (!estimate.is_known() || looks && mine != Some(engine))
+        };
+        let due = (0..MAX_ENGINES).find(|engine| is_due(*engine, &group.estimates[*engine]))?;
+        let estimate = &mut group.estimates[due];
+        estimate.asked = Some(now);
+        // What is not known may take long: it is one job. So is what is not in order.
+        let ends_inside = self.loads[due].ends_inside;
+        let most = match (estimate.is_known() && !estimate.fails(), ends_inside) {
+            (false, _) => 1,
+            (true, false) => ASKED,
+            (true, true) => ASKED.min(bound_ps / 4 / estimate.job_ps).max(1),
+        };
+        if is_first {
+            self.asked = Some(Asked { engine: due, of, jobs: most - 1, follows: !ends_inside });
+        }
+        Some(due)
+    }
+
+    /// An engine gets a job, for this reason.
+    pub(crate) fn give(&mut self, engine: usize, of: Label, reason: Reason) {
+        let job_ps = self.groups[of.rank][of.class].estimates[engine].job_ps;
+        let load = &mut self.loads[engine];
+        if load.ends_inside {
+            self.turn_ps = self.turn_ps.saturating_add(job_ps);
+        } else {
+            load.jobs = load.jobs.saturating_add(1);
+            load.room = load.room.saturating_sub(1);
+        }
+        self.shares.count(of, engine, reason);
+    }
+
+    /// Follows a job that was given to an engine, if none is, and if there is such an engine.
+    pub(crate) fn follow(&mut self, engine: usize, of: Label, id: JobId) {
+        let (now, Some(load)) = (self.now, self.loads.get_mut(engine)) else { return };
+        // The jobs that an engine is asked for are followed before any other.
+        if let Some(asked) = self.asked.as_mut().filter(|asked| asked.follows && asked.engine == engine) {
+            if asked.of != of {
+                return;
+            }
+            asked.follows = false;
+        }
+        if !load.ends_inside && load.followed.is_none() {
+            load.followed =
+                Some(Followed { id, of, since: now, ahead: load.jobs.saturating_sub(1), teaches: true });
+        }
+    }
+
+    /// An engine failed at a job.
+    pub(crate) fn failed(&mut self, engine: usize, of: Label) {
+        let estimate = &mut self.groups[of.rank][of.class].estimates[engine];
+        estimate.failed = estimate.failed.saturating_add(1);
+    }
+
+    /// A job goes to another engine, or was failed by its own: nothing is learned of it.
+    pub(crate) fn left(&mut self, engine: usize, id: JobId) {
+        if let Some(load) = self.loads.get_mut(engine) {
+            load.followed.take_if(|followed| followed.id == id);
+        }
+    }
+
+    /// Jobs of these labels ended inside `submit`, which took so long.
+    ///
+    /// Each suite and class learns once of it: that of jobs together is all that was measured.
+    pub(crate) fn ended_inside(&mut self, engine: usize, labels: &[Label], took: Duration) {
+        let Some(average_ps) = picoseconds(took).checked_div(u64::try_from(labels.len()).unwrap_or(u64::MAX))
+        else {
+            return;
+        };
+        let took_ps = picoseconds(took);
+        self.spend(took_ps);
+        let Submission { expected_ps, unknown } = self.submission(engine, labels);
+        let load = &mut self.loads[engine];
+        let is_long = unknown == 0 && took_ps > expected_ps.saturating_mul(INTERRUPTED);
+        load.interrupted = if is_long { load.interrupted.saturating_add(1).min(BELIEVED) } else { 0 };
+        if is_long && load.interrupted < BELIEVED {
+            self.was_interrupted = true;
+            self.forget_parts(labels);
+            return self.shares.count_apart(took_ps - expected_ps);
+        }
+        // What is not known has what is left, which is little where what is known went faster than expected.
+        let rest_ps = took_ps.saturating_sub(expected_ps).checked_div(unknown);
+        match rest_ps.map(|rest_ps| rest_ps.max(average_ps / 2)) {
+            Some(rest_ps) => self.learn_rest(engine, labels, rest_ps),
+            None => self.learn_by_parts(engine, labels, took_ps, expected_ps),
+        }
+    }
+
+    fn learn_rest(&mut self, engine: usize, labels: &[Label], rest_ps: u64) {
+        for of in labels {
+            let estimate = &mut self.groups[of.rank][of.class].estimates[engine];
+            if !estimate.is_known() {
+                estimate.learn(rest_ps);
+            }
+        }
+        self.forget_parts(labels);
+    }
+
+    /// What a submission took more or less than expected is divided among its suites and classes, and each
+    /// is changed in proportion to what it was expected to take: who had most of the time has most of the
+    /// error. As shares differ from one submission to the next, each finds its own time
+    /// (Kaczmarz's method, in relative errors).
+    fn learn_by_parts(&mut self, engine: usize, labels: &[Label], took_ps: u64, expected_ps: u64) {
+        let counted_ps = took_ps.min(expected_ps.saturating_mul(MOST));
+        let mut squares = 0_u128;
+        for of in labels {
+            // Each once: with its first job the count is gone.
+            let (part_ps, count) = &mut self.parts[of.rank][of.class];
+            if *count > 0 {
+                squares = squares.saturating_add(u128::from(*part_ps).pow(2));
+                *count = 0;
+            }
+        }
+        for of in labels {
+            let (part_ps, _) = std::mem::take(&mut self.parts[of.rank][of.class]);
+            if part_ps == 0 {
+                continue;
+            }
+            let estimate = &mut self.groups[of.rank][of.class].estimates[engine];
+            let error_ps = u128::from(counted_ps.abs_diff(expected_ps));
+            let share = (error_ps * u128::from(part_ps)).saturating_mul(SHARES) / squares.max(1);
+            let change = u128::from(estimate.job_ps).saturating_mul(share) / SHARES;
+            let change = u64::try_from(change).unwrap_or(UNKNOWN);
+            let job_ps = match counted_ps >= expected_ps {
+                true => estimate.job_ps.saturating_add(change.min(estimate.job_ps)),
+                false => estimate.job_ps.saturating_sub(change),
+            };
+            estimate.learn(job_ps);
+        }
+    }
+
+    /// What is known of jobs that an engine has done together, and in `parts` that of each suite and class.
+    fn submission(&mut self, engine: usize, labels: &[Label]) -> Submission {
+        let mut submission = Submission::default();
+        for of in labels {
+            let estimate = &self.groups[of.rank][of.class].estimates[engine];
+            submission.expected_ps = submission.expected_ps.saturating_add(estimate.job_ps);
+            submission.unknown += u64::from(!estimate.is_known());
+            let (part_ps, count) = &mut self.parts[of.rank][of.class];
+            (*part_ps, *count) = (part_ps.saturating_add(estimate.job_ps), count.saturating_add(1));
+        }
+        submission
+    }
+
+    fn forget_parts(&mut self, labels: &[Label]) {
+        labels.iter().for_each(|of| self.parts[of.rank][of.class] = (0, 0));
+    }
+
+    /// A job of an engine that ends jobs later has ended inside `submit`, which took so long: of few jobs,
+    /// such an engine may do all at once.
+    pub(crate) fn ended_early(&mut self, engine: usize, id: JobId, took: Duration) {
+        let load = self.loads.get_mut(engine);
+        let ended = load.and_then(|load| load.followed.take_if(|followed| followed.id == id));
+        if let Some(Followed { of, .. }) = ended.filter(|followed| followed.teaches) {
+            self.groups[of.rank][of.class].estimates[engine].learn(picoseconds(took));
+        }
+    }
+
+    /// An engine was given some jobs, of which it took so many, which took the worker so long. It is full if
+    /// it refused some while it had others.
+    pub(crate) fn handed_over(&mut self, engine: usize, taken: usize, is_full: bool, took: Duration) {
+        let (jobs, took_ps) = (u64::try_from(taken).unwrap_or(u64::MAX), picoseconds(took));
+        self.spend(took_ps);
+        let load = &mut self.loads[engine];
+        load.is_full |= is_full;
+        let most_ps = load.submit_ps.saturating_mul(jobs).saturating_mul(INTERRUPTED);
+        self.was_interrupted |= load.submit_ps > 0 && took_ps > most_ps && took > self.bound;
+        // Few jobs say nothing of what many cost.
+        if jobs >= MANY || load.submit_ps == 0 && taken > 0 {
+            load.submit_ps = moved_at_most(load.submit_ps, took_ps / jobs, PARTS_OF_CALLS);
+        }
+    }
+
+    /// Time of the worker that its engines have had.
+    fn spend(&mut self, took_ps: u64) {
+        self.spent_ps = self.spent_ps.saturating_add(took_ps);
+    }
+
+    /// An engine has given back these jobs, which took the worker so long, and has so many others.
+    pub(crate) fn gave_back(
+        &mut self,
+        engine: usize,
+        now: Moment,
+        took: Duration,
+        mut ids: impl ExactSizeIterator<Item = JobId>,
+        left: usize,
+    ) {
+        let count = u64::try_from(ids.len()).unwrap_or(u64::MAX);
+        self.spend(picoseconds(took));
+        let load = &mut self.loads[engine];
+        if load.ends_inside {
+            return;
+        }
+        load.is_full &= count == 0 && left > 0;
+        let says_cost = count >= MANY || load.poll_ps == 0;
+        if let Some(job_ps) = picoseconds(took).checked_div(count).filter(|_| says_cost) {
+            load.poll_ps = moved_at_most(load.poll_ps, job_ps, PARTS_OF_CALLS);
+        }
+        load.count_completions(now, count, u64::try_from(left).unwrap_or(u64::MAX));
+        let Some(followed) = load.followed else { return };
+        if ids.any(|id| id == followed.id) {
+            load.followed = None;
+            if !followed.teaches {
+                return;
+            }
+            let queued = followed.ahead.saturating_mul(load.between_ps);
+            let away = picoseconds(now.since(followed.since)).saturating_sub(queued);
+            self.groups[followed.of.rank][followed.of.class].estimates[engine].learn(away);
+        }
+    }
+
+    /// The worker looks at its engines. Nothing is learned of what was away while it did not for longer than
+    /// the bound, its own work not counted.
+    pub(crate) fn look(&mut self, now: Moment) {
+        let gap_ps = picoseconds(now.since(self.looked)).saturating_sub(self.spent_ps);
+        let was_away = gap_ps > picoseconds(self.bound.max(TURN));
+        if was_away {
+            self.shares.count_apart(gap_ps);
+        }
+        if was_away || self.was_interrupted {
+            for load in &mut self.loads {
+                load.busy = None;
+                load.followed.iter_mut().for_each(|followed| followed.teaches = false);
+            }
+        }
+        (self.looked, self.now, self.spent_ps, self.was_interrupted) = (now, now, 0, false);
+    }
+
+    /// What a job is known to take, in picoseconds; 0 if nothing is known.
+    #[cfg(test)]
+    pub(crate) fn known(&self, engine: usize, of: Label) -> u64 {
+        self.groups[of.rank][of.class].estimates[engine].job_ps
+    }
+
+    /// An engine is out of service.
+    pub(crate) fn withdrawn(&mut self, engine: usize) {
+        if let Some(load) = self.loads.get_mut(engine) {
+            *load = Load { ends_inside: load.ends_inside, batch: load.batch, ..Load::default() };
+        }
+        self.groups.as_flattened_mut().iter_mut().for_each(|group| group.choice.withdraw(engine));
+    }
+}
+
+#[cfg(test)]
+mod tests;

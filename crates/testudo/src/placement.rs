@@ -1,0 +1,87 @@
+//! Which engine a job would go to, and why, in words.
+
+use crate::query::rows;
+use crate::table::cell;
+use serde_json::Value;
+use testudo_lab::table::grouped;
+
+/// Microseconds with a digit behind the point.
+fn us(ns: &Value) -> String {
+    let Some(ns) = ns.as_u64() else { return "unknown".to_owned() };
+    let tenths = ns.div_ceil(100);
+    format!("{}.{} us", grouped(tenths / 10), tenths % 10)
+}
+
+fn length(row: &Value) -> String {
+    row["up_to_bytes"].as_u64().map_or("longer".to_owned(), |bytes| format!("up to {} B", grouped(bytes)))
+}
+
+fn engine(row: &Value) -> String {
+    let (name, expected, cost) = (cell(&row["engine"]), us(&row["expected_ns"]), us(&row["cost_ns"]));
+    format!("{name} (back in {expected}, costs the worker {cost})")
+}
+
+/// Lines for `explain`'s `placement`.
+pub fn lines(placement: &Value) -> Vec<String> {
+    let Some(suite) = placement["suite"].as_str() else { return Vec::new() };
+    if placement["by_length"].is_null() {
+        let which = if placement["only"] == true { "the only one" } else { "the first" };
+        let told = |first: &str| format!("engine {first}: {which} in service that does {suite}");
+        return placement["first"].as_str().map(told).into_iter().collect();
+    }
+    let all = rows(&placement["by_length"]);
+    let bound = us(&placement["latency_ns"]);
+    let of_class = |chosen: &Value| {
+        let is_other = |row: &&Value| row["up_to_bytes"] == chosen["up_to_bytes"] && row["chosen"] != true;
+        let others: Vec<_> = all.iter().filter(is_other).map(engine).collect();
+        let else_ = if others.is_empty() { String::new() } else { format!("; else {}", others.join(", ")) };
+        let is_chosen = |row: &&Value| row["up_to_bytes"] == chosen["up_to_bytes"] && row["chosen"] == true;
+        let by = if all.iter().filter(is_chosen).count() > 1 { "of some workers, " } else { "" };
+        format!("{suite} {}: {by}{}{else_}", length(chosen), engine(chosen))
+    };
+    let mut lines: Vec<_> = all.iter().filter(|row| row["chosen"] == true).map(of_class).collect();
+    match lines.is_empty() {
+        true => lines.push(format!("engine: none was chosen yet for {suite}; the first jobs measure them")),
+        false => {
+            lines.insert(0, format!("engines that cost the worker the least and are back within {bound}:"))
+        }
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_job_goes_to_the_first_engine_or_to_the_one_that_costs_the_least() {
+        assert!(lines(&Value::Null).is_empty());
+        let mut placement = json!({ "suite": "aes128gcm16", "first": "vaes", "by_length": null });
+        assert_eq!(lines(&placement), ["engine vaes: the first in service that does aes128gcm16"]);
+        placement["only"] = json!(true);
+        assert_eq!(lines(&placement), ["engine vaes: the only one in service that does aes128gcm16"]);
+        placement["first"] = Value::Null;
+        assert!(lines(&placement).is_empty(), "no engine does it");
+        placement["latency_ns"] = json!(1_000_000);
+        placement["by_length"] = json!([]);
+        assert_eq!(lines(&placement).len(), 1);
+        let row = |up_to: Value, engine, ns: [u64; 2], chosen| {
+            let [cost, expected] = ns;
+            json!({
+                "up_to_bytes": up_to, "engine": engine, "cost_ns": cost, "expected_ns": expected, "chosen": chosen,
+            })
+        };
+        placement["by_length"] = json!([
+            row(json!(64), "gpu", [100, 210_020], true),
+            row(json!(64), "vaes", [250, 250], false),
+            row(Value::Null, "vaes", [900, 900], true),
+        ]);
+        let expected = [
+            "engines that cost the worker the least and are back within 1,000.0 us:",
+            "aes128gcm16 up to 64 B: gpu (back in 210.1 us, costs the worker 0.1 us); else vaes (back in 0.3 us, costs the worker 0.3 us)",
+            "aes128gcm16 longer: vaes (back in 0.9 us, costs the worker 0.9 us)",
+        ];
+        assert_eq!(lines(&placement), expected);
+    }
+}
