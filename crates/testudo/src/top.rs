@@ -7,6 +7,7 @@ mod bottleneck;
 mod change;
 mod reading;
 mod screen;
+mod shares;
 mod view;
 
 use crate::cli::TopArgs;

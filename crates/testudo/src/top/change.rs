@@ -1,6 +1,7 @@
 //! What happened between two readings: rates, shares, cycles. Computed here, shown elsewhere.
 
 use super::reading::{Port, Reading, Worker};
+use super::shares::{self, EngineShare};
 use testudo_gateway::Role;
 use testudo_packet::{Stage, StageTimes};
 
@@ -23,6 +24,8 @@ pub struct Change {
     pub workers: Vec<WorkerRates>,
     /// Whether the pool was empty at either end.
     pub is_out_of_buffers: bool,
+    /// What each engine did, where jobs are placed by what they cost.
+    pub shares: Vec<EngineShare>,
 }
 
 /// One direction: packets that came in at one side.
@@ -222,6 +225,7 @@ impl Change {
                 .zip(&later.workers)
                 .map(|(then, now)| interval.worker(then, now))
                 .collect(),
+            shares: shares::between(&earlier.placed, &later.placed),
             is_out_of_buffers: earlier.free_buffers == 0 || later.free_buffers == 0,
         })
     }

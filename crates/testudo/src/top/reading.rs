@@ -1,5 +1,6 @@
 //! One reading of a gateway: its status as numbers.
 
+use super::shares::{self, Placed};
 use serde_json::Value;
 use testudo_gateway::Role;
 use testudo_packet::{PortCounters, Stage, StageTimes};
@@ -37,6 +38,8 @@ pub struct Reading {
     /// Every reason with its count.
     pub drops: Vec<(String, u64)>,
     pub free_buffers: u64,
+    /// Jobs by engine and reason, where they are placed by what they cost.
+    pub placed: Placed,
 }
 
 /// One worker at one moment.
@@ -110,6 +113,7 @@ impl Reading {
                 .chain(device_drops(&status["ports"]))
                 .collect(),
             free_buffers: number(status, "free_buffers")?,
+            placed: shares::read(&status["placement"]),
         })
     }
 

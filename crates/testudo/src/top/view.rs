@@ -3,6 +3,7 @@
 use super::bottleneck::{Bottleneck, Heaviest, bottleneck};
 use super::change::{Change, Direction, PortRates, WorkerRates};
 use super::reading::Reading;
+use super::shares;
 use serde_json::{Map, Value, json};
 use testudo_gateway::Role;
 use testudo_lab::table::grouped_figure;
@@ -233,6 +234,7 @@ impl Picture {
             vec![cut(&head(reading), COLUMNS), worker(change)],
             workers(change, reading),
             rates(change),
+            shares::words(&change.shares).map_or_else(Vec::new, |words| wrapped(&words)),
             stages(change),
             ports(change),
             drops(change),
@@ -341,6 +343,7 @@ pub fn json(change: &Change, reading: &Reading) -> Value {
         "ports": { "protected": port_json(&change.protected), "unprotected": port_json(&change.unprotected) },
         "drops_per_second": drops.collect::<Map<_, _>>(),
         "free_buffers": reading.free_buffers,
+        "engines": shares::json(&change.shares),
         "bottleneck": bottleneck_json(change, reading),
     })
 }
