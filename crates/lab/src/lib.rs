@@ -41,6 +41,7 @@ pub mod command;
 pub mod demo;
 pub mod efficiency;
 mod error;
+mod estimate;
 pub mod gateway;
 pub mod generator;
 pub mod harness;

@@ -14,7 +14,6 @@
 //! `moongen`, `linux_ipsec`, `pipsea`, `vpe` and `network_processor` have what the papers print and how rows
 //! are read; `machine` what figures depend on; `html` and `markdown` write the report.
 
-mod estimate;
 mod html;
 mod item;
 mod linux_ipsec;
@@ -38,9 +37,10 @@ use serde_json::Value;
 use testudo_gateway::Candidate;
 
 use crate::bench::BenchError;
+use crate::estimate::{self, Estimate};
 use crate::progress::Progress;
 use crate::rfc2544::is_silent;
-use estimate::Estimate;
+
 use item::{Item, Method, Mode};
 use machine::{Machine, Usage};
 pub use registry::Only;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// Expected and measured times of a run's measurements.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(super) struct Estimate {
+pub(crate) struct Estimate {
     left: Duration,
     done: Duration,
     took: Duration,
@@ -12,19 +12,19 @@ pub(super) struct Estimate {
 
 impl Estimate {
     /// Of a run that is expected to take so long.
-    pub(super) fn of(expected: Duration) -> Self {
+    pub(crate) fn of(expected: Duration) -> Self {
         Self { left: expected, ..Self::default() }
     }
 
     /// A measurement that was expected to take `expected` took so long.
-    pub(super) fn done(&mut self, expected: Duration, took: Duration) {
+    pub(crate) fn done(&mut self, expected: Duration, took: Duration) {
         self.left = self.left.saturating_sub(expected);
         self.done += expected;
         self.took += took;
     }
 
     /// As `expected`, at the pace of this machine so far.
-    pub(super) fn at_this_pace(&self, expected: Duration) -> Duration {
+    pub(crate) fn at_this_pace(&self, expected: Duration) -> Duration {
         let factor = match self.done.as_secs_f64() {
             done if done > 0.0 => (self.took.as_secs_f64() / done).clamp(0.01, 100.0),
             _ => 1.0,
@@ -33,13 +33,13 @@ impl Estimate {
     }
 
     /// What is left, `elapsed` after the last measurement ended.
-    pub(super) fn left(&self, elapsed: Duration) -> Duration {
+    pub(crate) fn left(&self, elapsed: Duration) -> Duration {
         self.at_this_pace(self.left).saturating_sub(elapsed)
     }
 }
 
 /// A time for people: `40 s`, `3 min`, `2 h 5 min`.
-pub(super) fn words(time: Duration) -> String {
+pub(crate) fn words(time: Duration) -> String {
     let seconds = time.as_secs();
     match seconds {
         0..=99 => format!("{seconds} s"),
