@@ -15,7 +15,7 @@ pub(crate) use pattern::Pattern;
 pub(crate) use ping::{echo_answers, echo_request};
 pub use ping::{ping, ping_from};
 pub use stream::{End, Load, Stream};
-pub use tcp::{TcpStreamResult, tcp_stream, tcp_streams};
+pub use tcp::{TcpLoad, TcpStreamResult, tcp_load, tcp_stream, tcp_streams};
 pub(crate) use tcp::{gbit_s, portless};
 
 use std::time::Duration;

@@ -4,22 +4,32 @@
 /// duplicated or swapped in such sizes is out of step from then on.
 const PERIOD: usize = 262_139;
 
+/// The longest piece that [`Pattern::message`] has whole.
+pub(crate) const MAX_MESSAGE_BYTES: usize = 64 * 1024;
+
 /// How much of each read is compared: enough to notice a difference, too little to affect the measurement.
 const COMPARED: usize = 2048;
 
-/// An endless stream of random-looking bytes, the same every time.
+/// An endless stream of random-looking bytes, the same every time: a period, and its beginning again.
 pub(crate) struct Pattern(Vec<u8>);
 
 impl Pattern {
     pub(crate) fn new() -> Self {
         let mut bytes = vec![0; PERIOD];
         fastrand::Rng::with_seed(1).fill(&mut bytes);
+        bytes.extend_from_within(..MAX_MESSAGE_BYTES);
         Self(bytes)
     }
 
     /// The stream from `position` to the end of the period; never empty.
     pub(crate) fn from(&self, position: u64) -> &[u8] {
-        &self.0[offset(position)..]
+        &self.0[offset(position)..PERIOD]
+    }
+
+    /// So many bytes of the stream from `position` on; [`MAX_MESSAGE_BYTES`] at most.
+    pub(crate) fn message(&self, position: u64, bytes: usize) -> &[u8] {
+        let start = offset(position);
+        &self.0[start..start + bytes.min(MAX_MESSAGE_BYTES)]
     }
 
     /// Whether `data`, received at `position`, begins as the stream does there.
@@ -46,6 +56,16 @@ mod tests {
         assert_eq!(pattern.from(end - 1).len(), 1);
         assert_eq!(pattern.from(end), pattern.from(0));
         assert!(pattern.matches(end + 5, &pattern.from(5)[..100]));
+    }
+
+    #[test]
+    fn messages_are_whole_at_the_end_of_the_period_too() {
+        let pattern = Pattern::new();
+        let end = PERIOD as u64;
+        let message = pattern.message(end - 10, 32_768);
+        assert_eq!(message.len(), 32_768);
+        assert_eq!((&message[..10], &message[10..]), (pattern.from(end - 10), &pattern.from(0)[..32_758]));
+        assert_eq!(pattern.message(end - 1, 1 << 20).len(), MAX_MESSAGE_BYTES);
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::pattern::Pattern;
+use crate::bench::threads::allow;
 use crate::error::{LabError, io};
 use crate::namespaces::Namespace;
 
@@ -36,6 +37,28 @@ impl TcpStreamResult {
 /// `bytes` in `elapsed` as Gbit/s (1e9 bits); 0 if no time has passed.
 pub(crate) fn gbit_s(bytes: u64, elapsed: Duration) -> f64 {
     if elapsed.is_zero() { 0.0 } else { bytes as f64 * 8e-9 / elapsed.as_secs_f64() }
+}
+
+/// What TCP sends.
+#[derive(Debug, Clone, Copy)]
+pub struct TcpLoad<'a> {
+    /// Streams at once.
+    pub streams: usize,
+    /// How long they send.
+    pub duration: Duration,
+    /// Bytes that each write hands to the kernel, 65,536 at most; `None` for large writes, which cost few
+    /// system calls.
+    pub message_bytes: Option<usize>,
+    /// The processors of the senders and those of the receivers; `None` leaves it to the system.
+    pub processors: Option<[&'a [usize]; 2]>,
+}
+
+impl TcpLoad<'_> {
+    fn bind(&self, end: usize) {
+        if let Some(processors) = self.processors.as_ref().and_then(|ends| ends.get(end)) {
+            allow(processors);
+        }
+    }
 }
 
 /// [`tcp_streams`] with one stream.
@@ -69,13 +92,36 @@ pub fn tcp_streams(
     duration: Duration,
     observe: &mut dyn FnMut(Duration, u64),
 ) -> Result<TcpStreamResult, LabError> {
-    let connections: Vec<_> = (0..count).map(|_| connect(from, to, address)).collect::<Result<_, _>>()?;
+    let load = TcpLoad { streams: count, duration, message_bytes: None, processors: None };
+    tcp_load(&load, from, to, address, observe)
+}
+
+/// [`tcp_streams`] with messages of one size, or bound to processors.
+///
+/// # Errors
+/// As there.
+pub fn tcp_load(
+    load: &TcpLoad<'_>,
+    from: &Namespace,
+    to: &Namespace,
+    address: IpAddr,
+    observe: &mut dyn FnMut(Duration, u64),
+) -> Result<TcpStreamResult, LabError> {
+    let connections: Vec<_> =
+        (0..load.streams).map(|_| connect(from, to, address)).collect::<Result<_, _>>()?;
     let (pattern, received) = (Pattern::new(), AtomicU64::new(0));
     let started = Instant::now();
+    let deadline = started + load.duration;
     thread::scope(|scope| {
         let start = |(near, far)| {
-            let source = scope.spawn(|| send(near, &pattern, started + duration));
-            let sink = scope.spawn(|| receive(far, &pattern, &received));
+            let source = scope.spawn(|| {
+                load.bind(0);
+                send(near, &pattern, load.message_bytes, deadline)
+            });
+            let sink = scope.spawn(|| {
+                load.bind(1);
+                receive(far, &pattern, &received)
+            });
             (source, sink)
         };
         let streams: Vec<_> = connections.into_iter().map(start).collect();
@@ -127,10 +173,16 @@ fn connect(from: &Namespace, to: &Namespace, address: IpAddr) -> Result<(TcpStre
 }
 
 /// The bytes sent.
-fn send(mut stream: TcpStream, pattern: &Pattern, deadline: Instant) -> Result<u64, LabError> {
+fn send(
+    mut stream: TcpStream,
+    pattern: &Pattern,
+    message_bytes: Option<usize>,
+    deadline: Instant,
+) -> Result<u64, LabError> {
     let mut sent = 0;
     while Instant::now() < deadline {
-        sent += counted(stream.write(pattern.from(sent)), "send TCP data")?;
+        let message = message_bytes.map_or_else(|| pattern.from(sent), |bytes| pattern.message(sent, bytes));
+        sent += counted(stream.write(message), "send TCP data")?;
     }
     stream.shutdown(Shutdown::Write).map_err(io("end a TCP stream"))?;
     Ok(sent)
@@ -185,15 +237,26 @@ mod tests {
 
     #[test]
     fn all_that_is_sent_arrives_and_is_counted() {
+        all_arrives(None);
+    }
+
+    #[test]
+    fn all_messages_of_one_size_arrive_and_are_whole() {
+        assert_eq!(all_arrives(Some(1000)) % 1000, 0);
+    }
+
+    fn all_arrives(message_bytes: Option<usize>) -> u64 {
         let ((near, far), pattern, received) = (pair(), Pattern::new(), AtomicU64::new(0));
         let (sent, result) = thread::scope(|scope| {
-            let source = scope.spawn(|| send(near, &pattern, Instant::now() + Duration::from_millis(50)));
+            let source = scope
+                .spawn(|| send(near, &pattern, message_bytes, Instant::now() + Duration::from_millis(50)));
             let result = together(&[receive(far, &pattern, &received).unwrap()]);
             (source.join().unwrap().unwrap(), result)
         });
         assert!(sent > 0);
         assert_eq!((result.bytes, received.into_inner()), (sent, sent));
         assert!(result.gbit_s() > 0.0);
+        sent
     }
 
     #[test]
