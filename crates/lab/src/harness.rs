@@ -12,6 +12,8 @@
 //! method that found no figure, or one that does not repeat, says why in [`Measurement::unconverged`].
 //! Nothing here reads a clock, waits or prints.
 //!
+//! [`in_turns`] repeats anything until a confidence interval is narrow, as paper 001 does.
+//!
 //! | method | RFC 2544 | finds |
 //! | --- | --- | --- |
 //! | [`throughput`] | 26.1 | the highest rate at which every packet comes back |
@@ -22,6 +24,7 @@
 //! | [`efficiency`] | no | processor time and energy at a rate, with pauses as long as no packet is lost |
 
 mod back_to_back;
+mod confidence;
 mod device;
 mod efficiency;
 #[cfg(test)]
@@ -38,6 +41,7 @@ pub(crate) mod sleeper;
 mod tests;
 
 pub use back_to_back::back_to_back;
+pub use confidence::{Confidence, Interval, Round, in_turns};
 pub use device::{Activity, Cores, Device, DeviceError, Length, Load, Trial};
 pub use efficiency::{MAX_PAUSE_SHARE, PAUSE_STEPS_US, Step, capacity, efficiency};
 pub use latency::{LATENCY_STEPS, latency};

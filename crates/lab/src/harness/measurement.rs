@@ -88,6 +88,15 @@ pub enum Unconverged {
         /// What the plan allows.
         limit: f64,
     },
+    /// The mean's confidence interval is too wide.
+    NotConfident {
+        /// From end to end, as a share of the mean; `None` of one repetition.
+        width: Option<f64>,
+        /// What the rule allows.
+        limit: f64,
+        /// How many there were.
+        repetitions: u32,
+    },
 }
 
 impl fmt::Display for Unconverged {
@@ -108,6 +117,15 @@ impl fmt::Display for Unconverged {
                 f,
                 "repetitions differ by {:.1} %, which is more than {:.0} %",
                 spread * 100.0,
+                limit * 100.0
+            ),
+            Self::NotConfident { width: None, .. } => {
+                f.write_str("one repetition has no confidence interval")
+            }
+            Self::NotConfident { width: Some(width), limit, repetitions } => write!(
+                f,
+                "the 95 % confidence interval is {:.1} % wide after {repetitions} repetitions, not within {:.0} %",
+                width * 100.0,
                 limit * 100.0
             ),
         }
