@@ -10,6 +10,7 @@ use crate::meters::Meters;
 use crate::overload::{self, OverloadOptions};
 use crate::papers::{self, PapersOptions};
 use crate::rfc2544::{self, Rfc2544Options};
+use crate::tcp::{self, TcpOptions};
 
 /// `testudo lab …`
 #[derive(Debug, Clone, clap::Args)]
@@ -32,6 +33,9 @@ pub enum LabCommand {
     /// longer and longer until throughput falls. Processor time, cycles and energy for each byte, and what a
     /// gigabit costs
     Efficiency(EfficiencyOptions),
+    /// Measure TCP streams through two gateways in private networks, beside plain IP: throughput over message
+    /// sizes and the processors' time by state, as paper 001 does, with links, MTUs and tuning
+    Tcp(Box<TcpOptions>),
     /// Measure the figures and tables of the papers again, where this machine can, and write a report with
     /// the papers' numbers beside
     Papers(PapersOptions),
@@ -41,12 +45,16 @@ impl LabArgs {
     /// Runs the command and prints the result: 0 on success, otherwise the reason is on standard error.
     /// `candidates` are the engines that the program has besides the portable one, `meters` opens what can
     /// be metered.
+    ///
+    /// Call it on the main thread before starting others: `lab tcp` re-executes the program inside private
+    /// namespaces.
     #[must_use = "it says whether the measurement has failed"]
     pub fn run(&self, candidates: Vec<Candidate>, meters: impl FnOnce() -> Meters) -> ExitCode {
         let text: Result<String, BenchError> = match &self.command {
             LabCommand::Rfc2544(options) => rfc2544::report(options, candidates),
             LabCommand::Overload(options) => overload::report(options, candidates),
             LabCommand::Efficiency(options) => efficiency::report(options, candidates, meters()),
+            LabCommand::Tcp(options) => tcp::report(options),
             LabCommand::Papers(options) => papers::report(options, candidates),
         };
         match text.and_then(|text| print(&text)) {

@@ -63,6 +63,14 @@ pub enum LabError {
         /// The time limit.
         limit: Duration,
     },
+    /// A stream that was to cross the link did not.
+    #[error("{received} bytes of TCP were received, and {crossed} came by the link: they took another way")]
+    AnotherWay {
+        /// Bytes of user data that the receiver counted.
+        received: u64,
+        /// Bytes that came by the link.
+        crossed: u64,
+    },
     /// Data was altered in the network.
     #[error("corrupted data: {0}")]
     Corrupted(String),

@@ -23,6 +23,11 @@ impl Estimate {
         self.took += took;
     }
 
+    /// A measurement that was expected to take so long is not needed.
+    pub(crate) fn left_out(&mut self, expected: Duration) {
+        self.left = self.left.saturating_sub(expected);
+    }
+
     /// As `expected`, at the pace of this machine so far.
     pub(crate) fn at_this_pace(&self, expected: Duration) -> Duration {
         let factor = match self.done.as_secs_f64() {

@@ -17,6 +17,7 @@
 //!   rfc2544      `testudo lab rfc2544`: throughput, latency, loss and bursts of that device
 //!   overload     `testudo lab overload`: what it does with up to four times what it can
 //!   efficiency   `testudo lab efficiency`: what rates cost it in processor time and energy
+//!   tcp          `testudo lab tcp`: TCP streams over message sizes, plain and protected, in private networks
 //!   papers       `testudo lab papers`: the figures and tables of the papers, by what is above and below
 //!   bench        `testudo bench`: the data path in memory, and the floor of cryptography below it
 //!   bench_host   `testudo bench host`: host mode compared with the bare link and wireguard-go
@@ -60,6 +61,7 @@ mod suites;
 mod supply;
 pub mod table;
 pub mod tandem;
+pub mod tcp;
 pub mod traffic;
 mod workspace;
 

@@ -8,6 +8,7 @@
 use std::net::IpAddr;
 use std::path::Path;
 
+use crate::bench::threads;
 use crate::error::{LabError, io};
 use crate::gateway::{Gateway, Keys, Settings, write_for_daemon};
 use crate::namespaces::{Entered, Namespace, NamespaceError, veth, veth_with_queues};
@@ -17,6 +18,8 @@ use crate::protection::Protection;
 pub(crate) const LINK: &str = "wan";
 /// The interface of both gateways towards their sites.
 pub(crate) const SITE: &str = "lan";
+/// MTU of Ethernet without jumbo frames, in bytes of an IP packet.
+pub(crate) const ETHERNET_MTU: u16 = 1500;
 /// Queues of the interfaces of fast ports: more than one, as NICs have.
 const FAST_QUEUES: u32 = 2;
 
@@ -68,6 +71,10 @@ pub(crate) struct Tunnel<'a> {
     pub(crate) port: PortKind,
     pub(crate) engine: Option<&'a str>,
     pub(crate) workers: u8,
+    /// Of the link: what its interfaces have.
+    pub(crate) mtu: u16,
+    /// The processors of each gateway; `None` leaves it to the system.
+    pub(crate) processors: Option<[&'a [usize]; 2]>,
 }
 
 /// Addresses of one site.
@@ -224,6 +231,15 @@ impl Network {
         }
     }
 
+    /// The interfaces of all cables: of the hosts, the gateways towards them, and the gateways on the link.
+    pub(crate) fn interfaces(&self) -> [(&Namespace, &'static str); 6] {
+        fn of(site: &Site) -> [(&Namespace, &'static str); 3] {
+            [(&site.host, SITE), (&site.gateway, SITE), (&site.gateway, LINK)]
+        }
+        let ([host_a, site_a, link_a], [host_b, site_b, link_b]) = (of(&self.a), of(&self.b));
+        [host_a, site_a, link_a, link_b, site_b, host_b]
+    }
+
     /// Joins the sites over the link without a tunnel, as routers would.
     pub(crate) fn join_in_clear(&self) -> Result<(), LabError> {
         for (here, there) in [(&self.a, &self.b), (&self.b, &self.a)] {
@@ -241,7 +257,7 @@ impl Network {
         folder: &Path,
     ) -> Result<[Gateway; 2], LabError> {
         let keys = Keys::random(tunnel.protection)?;
-        self.start_both(program, folder, |here, there, is_a, folder| {
+        self.start_both(program, folder, tunnel.processors, |here, there, is_a, folder| {
             settings(here, there, is_a, tunnel).write(&keys, folder)
         })
     }
@@ -253,7 +269,7 @@ impl Network {
         program: &Path,
         folder: &Path,
     ) -> Result<[Gateway; 2], LabError> {
-        self.start_both(program, folder, |_, _, _, folder| {
+        self.start_both(program, folder, None, |_, _, _, folder| {
             write_for_daemon(tunnel.protection, tunnel.engine, folder)
         })
     }
@@ -264,6 +280,7 @@ impl Network {
         &self,
         program: &Path,
         folder: &Path,
+        processors: Option<[&[usize]; 2]>,
         write: impl Fn(&Site, &Site, bool, &Path) -> Result<(), LabError>,
     ) -> Result<[Gateway; 2], LabError> {
         let start = |is_a: bool| {
@@ -271,7 +288,8 @@ impl Network {
             let (name, below) = if is_a { ("gateway A", "gateway-a") } else { ("gateway B", "gateway-b") };
             let folder = folder.join(below);
             write(here, there, is_a, &folder)?;
-            let gateway = Gateway::start(&here.gateway, program, name, &folder)?;
+            let own = processors.map(|[a, b]| if is_a { a } else { b });
+            let gateway = on(own, || Gateway::start(&here.gateway, program, name, &folder))?;
             if !self.has_kernel_addresses {
                 join_taps(&here.gateway)?;
             }
@@ -279,6 +297,16 @@ impl Network {
         };
         Ok([start(true)?, start(false)?])
     }
+}
+
+/// Calls `start` on these processors: a process that it starts inherits them.
+fn on<T>(own: Option<&[usize]>, start: impl FnOnce() -> T) -> T {
+    let Some(own) = own else { return start() };
+    let all = threads::processors();
+    threads::allow(own);
+    let started = start();
+    threads::allow(&all);
+    started
 }
 
 fn settings(here: &Site, there: &Site, is_a: bool, tunnel: &Tunnel) -> Settings {
@@ -294,5 +322,6 @@ fn settings(here: &Site, there: &Site, is_a: bool, tunnel: &Tunnel) -> Settings 
         port: tunnel.port,
         engine: tunnel.engine.map(str::to_owned),
         workers: tunnel.workers,
+        mtu: tunnel.mtu,
     }
 }

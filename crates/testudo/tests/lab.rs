@@ -1,10 +1,12 @@
-//! `testudo lab efficiency` as its users start it: meters of the program, and prices.
+//! `testudo lab efficiency` and `testudo lab tcp` as their users start them: meters of the program, and prices;
+//! gateways, links and tuning.
 
 #![allow(clippy::unwrap_used, reason = "a test panics on failure")]
 
 use serde_json::Value;
 use std::path::Path;
 use std::process::{Command, Output};
+use std::time::{Duration, Instant};
 
 /// The program with a library of NVML's from `folder`.
 fn efficiency(folder: &Path, more: &[&str]) -> Output {
@@ -74,6 +76,110 @@ fn wrong_options_and_prices_are_told_with_the_code_for_the_command_line() {
         (["--prices", "/nowhere/prices.toml"], "--prices: /nowhere/prices.toml: "),
     ] {
         let output = efficiency(folder.path(), &wrong);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(2) && said.contains(told), "{said}");
+    }
+}
+
+/// `testudo lab tcp` with short runs; nothing of it stays.
+fn tcp(more: &[&str]) -> Vec<Value> {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_testudo"));
+    command.args(["lab", "tcp", "--json", "--seconds", "1", "--repetitions", "1", "--engine", "portable"]);
+    let rows = rows(&command.args(more).env("TMPDIR", folder.path()).output().unwrap());
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while std::fs::read_dir(folder.path()).unwrap().count() > 0 {
+        assert!(Instant::now() < deadline, "the run left files behind");
+        std::thread::yield_now();
+    }
+    rows
+}
+
+fn figure(row: &Value, name: &str) -> f64 {
+    row[name].as_f64().unwrap_or_else(|| panic!("no {name}: {row:#}"))
+}
+
+#[test]
+fn tcp_streams_over_a_link_with_a_rate_keep_it_and_say_what_processors_did() {
+    const LINK: f64 = 20.0;
+    let rows = tcp(&["--sizes", "4096", "--link", "none,20"]);
+    let protocols: Vec<_> = rows.iter().map(|row| row["protocol"].as_str().unwrap()).collect();
+    assert_eq!(protocols, ["plain", "esp", "plain", "esp"]);
+    for row in &rows {
+        let rate = figure(row, "mbit_per_second");
+        assert!(rate > 0.0 && figure(row, "received_bytes") > 0.0, "{row:#}");
+        assert!(figure(row, "link_bytes") > figure(row, "received_bytes"), "{row:#}");
+        for end in ["sender", "receiver"] {
+            let states = ["user", "system", "softirq", "irq", "idle", "steal"];
+            let sum: f64 = states.iter().map(|state| figure(row, &format!("{end}_{state}"))).sum();
+            assert!((sum - 1.0).abs() < 1e-6, "{row:#}");
+            // A run lasts a second; the kernel counts each processor's time, wherever it goes.
+            let processors = row[format!("{end}_processors")].as_str().unwrap().split(' ').count();
+            assert!(figure(row, &format!("{end}_processor_seconds")) > 0.5 * processors as f64, "{row:#}");
+        }
+        assert_eq!((&row["processors_shared"], &row["conforming"]), (&true.into(), &false.into()));
+    }
+    for row in rows.iter().filter(|row| !row["link_mbit_per_second"].is_null()) {
+        let rate = figure(row, "mbit_per_second");
+        assert!((0.3 * LINK..1.1 * LINK).contains(&rate), "{row:#}");
+    }
+    let free = figure(&rows[0], "mbit_per_second");
+    assert!(free > 2.0 * LINK, "the link has no rate of its own: {free}");
+    assert_eq!(rows[1]["engine"], "portable");
+}
+
+#[test]
+fn each_step_of_tuning_is_measured_or_says_why_not() {
+    let rows = tcp(&["--sizes", "16384", "--tuning", "each"]);
+    let of = |step: &str| -> Vec<&Value> { rows.iter().filter(|row| row["tuning"] == step).collect() };
+    assert_eq!(of("none").len(), 2, "plain IP and ESP");
+    for step in ["sockets", "tcp", "offloads", "rings", "mtu", "coalescing", "napi", "affinity"] {
+        match of(step)[..] {
+            [left_out] => {
+                let why = left_out["notes"][0].as_str().unwrap();
+                assert!(why.starts_with("it changes nothing here: "), "{left_out:#}");
+                assert!(left_out["mbit_per_second"].is_null(), "{left_out:#}");
+            }
+            [plain, esp] => {
+                for row in [plain, esp] {
+                    assert!(row["tuning_gain_mbit_per_second"].is_number(), "{row:#}");
+                    assert!(figure(row, "mbit_per_second") > 0.0);
+                }
+            }
+            _ => panic!("{step}: {:#?}", of(step)),
+        }
+    }
+    // The one step that every cable lets itself be set to.
+    assert!(of("mtu").len() == 2 && of("mtu").iter().all(|row| row["mtu_bytes"] == 9000), "{:#?}", of("mtu"));
+    for step in ["governor", "huge-pages", "isolation"] {
+        assert!(of(step)[0]["notes"][0].as_str().unwrap().contains("of the whole machine"));
+    }
+}
+
+#[test]
+fn every_protocol_and_mode_carries_streams_with_jumbo_frames() {
+    let words = ["--sizes", "32768", "--protocols", "all", "--modes", "tunnel,transport", "--mtu", "9000"];
+    let rows = tcp(&words);
+    let of = |mode: &str| -> Vec<&str> {
+        rows.iter().filter(|row| row["mode"] == mode).map(|row| row["protocol"].as_str().unwrap()).collect()
+    };
+    assert_eq!(of("tunnel"), ["esp", "esp-in-udp", "ah", "ah+esp", "vpe", "vpe-in-udp"]);
+    assert_eq!(of("transport"), ["esp", "esp-in-udp", "ah", "ah+esp"], "VPE has tunnel mode alone");
+    assert_eq!(rows.iter().filter(|row| row["protocol"] == "plain").count(), 2);
+    for row in &rows {
+        assert!(figure(row, "mbit_per_second") > 0.0 && row["mtu_bytes"] == 9000, "{row:#}");
+    }
+}
+
+#[test]
+fn wrong_options_of_tcp_streams_are_told_with_the_code_for_the_command_line() {
+    for (wrong, told) in [
+        (["--protocols", "ipip"], "expected esp, esp-in-udp"),
+        (["--suites", "md5"], "esp has none of these suites"),
+        (["--link", "fast"], "expected Mbit/s"),
+    ] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_testudo"));
+        let output = command.args(["lab", "tcp"]).args(wrong).output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.code() == Some(2) && said.contains(told), "{said}");
     }

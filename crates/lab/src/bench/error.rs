@@ -37,6 +37,9 @@ pub enum BenchError {
         /// What is wrong with it.
         what: String,
     },
+    /// A network or its gateways could not be had, or failed.
+    #[error(transparent)]
+    Network(#[from] crate::error::LabError),
     /// A case is slower than the allowed loss.
     #[error("{0}")]
     Slower(String),

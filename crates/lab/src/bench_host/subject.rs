@@ -11,7 +11,7 @@ use super::wireguard::WireguardGo;
 use crate::error::{LabError, io};
 use crate::gateway::Gateway;
 use crate::namespaces::{Entered, Namespace};
-use crate::network::{Network, PortKind, Site, Tunnel};
+use crate::network::{ETHERNET_MTU, Network, PortKind, Site, Tunnel};
 use crate::protection::Protection;
 use crate::traffic::tcp_streams;
 use crate::workspace::write_private;
@@ -79,7 +79,14 @@ impl Subject {
                 let engine = setting.engine.as_deref();
                 let protection = Protection::esp(&setting.suite, "esp-in-udp");
                 let workers = setting.workers;
-                let tunnel = Tunnel { protection: &protection, port: PortKind::Tun, engine, workers };
+                let tunnel = Tunnel {
+                    protection: &protection,
+                    port: PortKind::Tun,
+                    engine,
+                    workers,
+                    mtu: ETHERNET_MTU,
+                    processors: None,
+                };
                 let gateways = network.start_gateways(&tunnel, &setting.program, folder)?;
                 let gbit_s = stream()?;
                 let engine = gateways[0].status()?.engine(&setting.suite).to_owned();

@@ -16,7 +16,7 @@ use crate::charon::Installed;
 use crate::error::LabError;
 use crate::gateway::{Gateway, Status};
 use crate::namespaces::{Entered, Namespace};
-use crate::network::{Network, Site, Tunnel};
+use crate::network::{ETHERNET_MTU, Network, Site, Tunnel};
 use crate::progress::Progress;
 use crate::protection::Protection;
 use crate::traffic::{RoundTrips, Stream, gbit_s, ping, tcp_stream, udp_echo};
@@ -71,7 +71,8 @@ pub(super) fn run(
     let network = Network::build(inside, options.ipv6, options.port)?;
     progress.stage("starting two gateways", SECOND);
     let (engine, workers) = (options.engine.as_deref(), options.workers);
-    let tunnel = Tunnel { protection, port: options.port, engine, workers };
+    let tunnel =
+        Tunnel { protection, port: options.port, engine, workers, mtu: ETHERNET_MTU, processors: None };
     let gateways = match strongswan {
         None => network.start_gateways(&tunnel, program, workspace.path())?,
         Some(_) => network.start_gateways_for_daemons(&tunnel, program, workspace.path())?,

@@ -9,7 +9,7 @@ use std::path::Path;
 use testudo_crypto::Suite;
 
 use crate::error::{LabError, io};
-use crate::network::{LINK, PortKind, SITE, TAPS};
+use crate::network::{ETHERNET_MTU, LINK, PortKind, SITE, TAPS};
 use crate::protection::Protection;
 use crate::suites;
 use crate::workspace::write_private;
@@ -84,6 +84,8 @@ pub struct Settings {
     pub engine: Option<String>,
     /// How many workers it has.
     pub workers: u8,
+    /// MTU of the link, in bytes of an IP packet.
+    pub mtu: u16,
 }
 
 impl Settings {
@@ -108,7 +110,7 @@ impl Settings {
         } else {
             ("a", (0x1002, "b-to-a"), (0x1001, "a-to-b"))
         };
-        let common = common((self.engine.as_deref(), self.workers), self.port, &self.addresses);
+        let common = common((self.engine.as_deref(), self.workers), (self.port, self.mtu), &self.addresses);
         let peer_window = if self.workers > 1 { "peer_window = 4096\n" } else { "" };
         let Self { local, remote, protection, .. } = self;
         let (suite, ah_suite) = protection.suites()?;
@@ -146,7 +148,11 @@ inbound = {inbound}
 }
 
 /// The sections of any gateway of the laboratory, the last one still open.
-fn common((engine, workers): (Option<&str>, u8), port: PortKind, addresses: &[String; 2]) -> String {
+fn common(
+    (engine, workers): (Option<&str>, u8),
+    (port, mtu): (PortKind, u16),
+    addresses: &[String; 2],
+) -> String {
     let engine = engine.map(|name| format!("engines = [\"{name}\"]\n")).unwrap_or_default();
     let workers = if workers > 1 { format!("workers = {workers}\n") } else { String::new() };
     let fast = |kind: &str, interface: &str| {
@@ -172,7 +178,7 @@ control = "control.sock"
 
 [port.unprotected]
 {unprotected}
-mtu = 1500
+mtu = {mtu}
 "#
     )
 }
@@ -192,7 +198,7 @@ pub(crate) fn write_for_daemon(
     let ike = format!("\n[ike]\nsocket = \"{DAEMON_SOCKET}\"\n{confirmations}");
     write_private(
         &folder.join(CONFIGURATION),
-        &(common((engine, 1), PortKind::Tun, &Default::default()) + &ike),
+        &(common((engine, 1), (PortKind::Tun, ETHERNET_MTU), &Default::default()) + &ike),
     )
 }
 
@@ -223,6 +229,7 @@ mod tests {
             port: PortKind::Tun,
             engine: Some("portable".to_owned()),
             workers: 1,
+            mtu: 1500,
         }
     }
 

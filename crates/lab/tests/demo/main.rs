@@ -1,5 +1,5 @@
 //! The demonstration judges gateways: one that keeps its promises passes, and for every promise, one that
-//! breaks it is found out. The gateways are stand-ins of a hundred lines, so that each flaw can be provoked.
+//! breaks it is found out. So do the measurements of TCP streams through gateways. The gateways are stand-ins of a hundred lines, so that each flaw can be provoked.
 
 #![forbid(unsafe_code)]
 
@@ -15,7 +15,9 @@ use clap::Parser;
 use serde_json::Value;
 use testudo_judge::harness::{Suite, TestResult};
 use testudo_lab::bench::BenchArgs;
+use testudo_lab::command::LabArgs;
 use testudo_lab::demo::{self, DemoOptions};
+use testudo_lab::meters::Meters;
 
 #[derive(Parser)]
 struct DemoLine {
@@ -29,11 +31,18 @@ struct BenchLine {
     bench: BenchArgs,
 }
 
+#[derive(Parser)]
+struct LabLine {
+    #[command(flatten)]
+    lab: LabArgs,
+}
+
 fn main() -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
     match arguments.first().and_then(|first| first.to_str()) {
         Some("demo") => demo::run(&DemoLine::parse_from(arguments).options, Vec::new()),
         Some("bench") => BenchLine::parse_from(arguments).bench.run(Vec::new()),
+        Some("lab") => LabLine::parse_from(arguments).lab.run(Vec::new(), Meters::of_this_machine),
         Some("init" | "run" | "status") => stand_in::main(&arguments),
         _ => tests(),
     }
@@ -53,6 +62,9 @@ fn tests() -> ExitCode {
         .test("a_gateway_that_ignores_sigterm_is_noticed", |_| fails("lingers", "did not end after SIGTERM"))
         .test("an_interrupted_demonstration_leaves_nothing_behind", interrupted)
         .test("the_bench_measures_a_gateway_beside_the_bare_link", compares)
+        .test("tcp_streams_are_measured_beside_plain_ip_and_counted_at_the_receiver", streams)
+        .test("tcp_streams_that_are_corrupted_are_no_measurement", corrupted_streams)
+        .test("an_interrupted_measurement_of_tcp_streams_leaves_nothing_behind", interrupted_streams)
         .run(|| Ok::<(), String>(()))
 }
 
@@ -90,6 +102,73 @@ fn compares((): &mut ()) -> TestResult {
     let ratio = report["ratio_to_bare"].as_f64().ok_or("no ratio")?;
     assert!(ratio > 0.0 && ratio < 1.0, "{report:#}");
     wait_until_empty(folder.path())
+}
+
+/// `lab tcp` with the stand-in's gateways.
+fn tcp(folder: &Path, flaw: &str, arguments: &[&str]) -> Result<Command, Box<dyn Error>> {
+    let program = std::env::current_exe()?;
+    let mut command = Command::new(&program);
+    command.args(["lab", "tcp", "--json", "--protocols", "esp-in-udp", "--testudo"]).arg(&program);
+    command.args(arguments).env("TMPDIR", folder).env(stand_in::FLAW, flaw).stdin(Stdio::null());
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    Ok(command)
+}
+
+fn streams((): &mut ()) -> TestResult {
+    let folder = tempfile::tempdir()?;
+    let words = ["--seconds", "1", "--repetitions", "1-2", "--sizes", "512,16384"];
+    let output = tcp(folder.path(), "none", &words)?.output()?;
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let rows: Vec<Value> = serde_json::from_slice(&output.stdout)?;
+    let of = |row: &Value| (row["protocol"].clone(), row["message_bytes"].clone());
+    let expected = [("plain", 512), ("plain", 16_384), ("esp-in-udp", 512), ("esp-in-udp", 16_384)];
+    let expected = expected.map(|(protocol, bytes)| (Value::from(protocol), Value::from(bytes)));
+    assert_eq!(rows.iter().map(of).collect::<Vec<_>>(), expected);
+    for row in &rows {
+        let figure = |name: &str| row[name].as_f64().unwrap_or(f64::NAN);
+        assert!(figure("mbit_per_second") > 0.0, "{row:#}");
+        assert!(figure("received_bytes") > 0.0 && figure("link_bytes") > figure("received_bytes"), "{row:#}");
+        // Messages of one size are whole.
+        assert_eq!(figure("received_bytes") % figure("message_bytes"), 0.0, "{row:#}");
+        assert_eq!(figure("repetitions"), 2.0, "one repetition has no interval: {row:#}");
+        assert_eq!(row["conforming"], false, "{row:#}");
+    }
+    assert_eq!(rows[2]["engine"], "stand-in");
+    assert!(rows[2]["share_of_plain"].as_f64() > Some(0.0), "{:#}", rows[2]);
+    wait_until_empty(folder.path())
+}
+
+fn corrupted_streams((): &mut ()) -> TestResult {
+    let folder = tempfile::tempdir()?;
+    let words = ["--seconds", "1", "--repetitions", "1", "--sizes", "16384"];
+    let output = tcp(folder.path(), "corrupts", &words)?.output()?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("corrupted data: wrong TCP data"), "{said}");
+    assert!(output.stdout.is_empty(), "no figures: {}", String::from_utf8_lossy(&output.stdout));
+    wait_until_empty(folder.path())
+}
+
+fn interrupted_streams((): &mut ()) -> TestResult {
+    let folder = tempfile::tempdir()?;
+    let words = ["--seconds", "1", "--sizes", "16384", "--repetitions", "100"];
+    let mut child = tcp(folder.path(), "none", &words)?.spawn()?;
+    let started = Instant::now();
+    while !has_run(folder.path())? {
+        assert!(started.elapsed() < Duration::from_secs(60), "it does not start");
+        assert!(child.try_wait()?.is_none(), "it has ended");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    terminate(&child)?;
+    child.wait()?;
+    wait_until_empty(folder.path())
+}
+
+/// Whether a gateway runs in any of a run's networks, each of which has a folder.
+fn has_run(folder: &Path) -> std::io::Result<bool> {
+    let runs = std::fs::read_dir(folder)?.collect::<std::io::Result<Vec<_>>>()?;
+    let of_each: Vec<bool> = runs.iter().map(|run| has_state(&run.path())).collect::<std::io::Result<_>>()?;
+    Ok(of_each.contains(&true))
 }
 
 /// The files of the run disappear with it, or shortly after.
