@@ -101,8 +101,8 @@ fn figure(row: &Value, name: &str) -> f64 {
 
 #[test]
 fn tcp_streams_over_a_link_with_a_rate_keep_it_and_say_what_processors_did() {
-    const LINK: f64 = 20.0;
-    let rows = tcp(&["--sizes", "4096", "--link", "none,20"]);
+    const LINK: f64 = 10.0;
+    let rows = tcp(&["--sizes", "4096", "--link", "none,10"]);
     let protocols: Vec<_> = rows.iter().map(|row| row["protocol"].as_str().unwrap()).collect();
     assert_eq!(protocols, ["plain", "esp", "plain", "esp"]);
     for row in &rows {
