@@ -1,5 +1,5 @@
-//! `testudo lab tcp`: the harness of paper 001. A TCP stream over message sizes, plain and protected, with the
-//! processors' time by state.
+//! `testudo lab tcp`: the harness of paper 001. A TCP stream over message sizes, plain and protected, with
+//! the processors' time by state.
 //!
 //! ```text
 //!   for each link, MTU and stage of tuning

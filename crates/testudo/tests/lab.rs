@@ -1,5 +1,5 @@
-//! `testudo lab efficiency` and `testudo lab tcp` as their users start them: meters of the program, and prices;
-//! gateways, links and tuning.
+//! `testudo lab efficiency` and `testudo lab tcp` as their users start them: meters of the program, and
+//! prices; gateways, links and tuning.
 
 #![allow(clippy::unwrap_used, reason = "a test panics on failure")]
 
@@ -143,6 +143,7 @@ fn each_step_of_tuning_is_measured_or_says_why_not() {
             [plain, esp] => {
                 for row in [plain, esp] {
                     assert!(row["tuning_gain_mbit_per_second"].is_number(), "{row:#}");
+                    assert_eq!(row["tuning_verdict"], "one repetition says nothing", "{row:#}");
                     assert!(figure(row, "mbit_per_second") > 0.0);
                 }
             }

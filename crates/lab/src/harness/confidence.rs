@@ -1,5 +1,7 @@
 //! Repetitions until a mean is known well enough: Student's confidence interval, as netperf has it.
 
+use std::cmp::Ordering;
+
 use super::measurement::Unconverged;
 
 /// When a mean is known well enough.
@@ -60,16 +62,13 @@ impl Interval {
         self.half_width.map(share)
     }
 
-    /// How this differs from `earlier`: -1 or 1 if the intervals are apart, 0 if they share a value or one of
-    /// them is unknown.
+    /// How this differs from `earlier`: less or greater if the intervals are apart, equal if they share a
+    /// value. `None` if one of them is unknown.
     #[must_use]
-    pub fn against(&self, earlier: &Self) -> i8 {
-        let (Some(own), Some(others)) = (self.half_width, earlier.half_width) else { return 0 };
+    pub fn against(&self, earlier: &Self) -> Option<Ordering> {
+        let (own, others) = (self.half_width?, earlier.half_width?);
         let difference = self.mean - earlier.mean;
-        if difference.abs() <= own + others {
-            return 0;
-        }
-        if difference > 0.0 { 1 } else { -1 }
+        if difference.abs() <= own + others { Some(Ordering::Equal) } else { difference.partial_cmp(&0.0) }
     }
 }
 
@@ -291,9 +290,9 @@ mod tests {
     fn a_difference_counts_only_where_intervals_are_apart() {
         let of = |mean, half_width| Interval { mean, half_width, repetitions: 4 };
         let earlier = of(100.0, Some(2.0));
-        assert_eq!(of(103.0, Some(0.5)).against(&earlier), 1);
-        assert_eq!(of(102.0, Some(0.5)).against(&earlier), 0);
-        assert_eq!(of(97.0, Some(0.5)).against(&earlier), -1);
-        assert_eq!(of(500.0, None).against(&earlier), 0);
+        assert_eq!(of(103.0, Some(0.5)).against(&earlier), Some(Ordering::Greater));
+        assert_eq!(of(102.0, Some(0.5)).against(&earlier), Some(Ordering::Equal));
+        assert_eq!(of(97.0, Some(0.5)).against(&earlier), Some(Ordering::Less));
+        assert_eq!(of(500.0, None).against(&earlier), None);
     }
 }

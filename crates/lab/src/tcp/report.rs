@@ -1,5 +1,7 @@
 //! Rows as tables, as JSON, and as a picture.
 
+use std::cmp::Ordering;
+
 use serde_json::{Map, Value, json};
 
 use super::cpu::{STATES, Shares};
@@ -49,8 +51,8 @@ pub(super) struct Measured {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Gain {
     mbit_s: f64,
-    /// 1 or -1 where the intervals are apart.
-    verdict: i8,
+    /// Greater or less where the intervals are apart; `None` where one is unknown.
+    verdict: Option<Ordering>,
 }
 
 impl Gain {
@@ -62,9 +64,10 @@ impl Gain {
 
     const fn words(self) -> &'static str {
         match self.verdict {
-            1 => "faster",
-            -1 => "slower",
-            _ => "no difference beyond the confidence intervals",
+            Some(Ordering::Greater) => "faster",
+            Some(Ordering::Less) => "slower",
+            Some(Ordering::Equal) => "no difference beyond the confidence intervals",
+            None => "one repetition says nothing",
         }
     }
 }

@@ -1,5 +1,6 @@
 //! The demonstration judges gateways: one that keeps its promises passes, and for every promise, one that
-//! breaks it is found out. So do the measurements of TCP streams through gateways. The gateways are stand-ins of a hundred lines, so that each flaw can be provoked.
+//! breaks it is found out. So do the measurements of TCP streams through gateways. The gateways are stand-ins
+//! of a hundred lines, so that each flaw can be provoked.
 
 #![forbid(unsafe_code)]
 
