@@ -4,8 +4,8 @@ use super::item::{How, Item, Paper, printed};
 
 const PAPER: Paper = Paper::LinuxIpsec;
 /// What all of its figures need.
-const STREAMS: &str = "TCP streams over message sizes between two hosts with a link of a set rate, which no measurement of this report makes";
-const TWO_HOSTS: &str = "two hosts with a link of 1 Gbit/s and the processor's time by state at both, which no measurement of this report has";
+const STREAMS: &str = "TCP streams over message sizes between two hosts with a link of a set rate: testudo lab tcp has them on one machine, and takes too long for this report";
+const TWO_HOSTS: &str = "two hosts with a link of 1 Gbit/s and the processor's time by state at both: testudo lab tcp has them on one machine, and takes too long for this report";
 
 /// Its figures and tables.
 pub(super) static ITEMS: [Item; 7] = [
