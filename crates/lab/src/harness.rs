@@ -1,4 +1,4 @@
-//! The methods of RFC 2544, and two of papers 000 and 004, over any device that can be offered packets.
+//! The methods of RFC 2544, and three of papers 000 and 004, over any device that can be offered packets.
 //!
 //! ```text
 //!   throughput ┐                          ┌ two gateways in memory
@@ -21,6 +21,7 @@
 //! | [`frame_loss`] | 26.3 | the share that is lost from the full rate down in steps of a tenth |
 //! | [`back_to_back`] | 26.4 | the longest burst at the full rate that comes back whole |
 //! | [`overload`] | no | what comes back, and how busy the device is, up to four times what it can do |
+//! | [`placement`] | no | who does the work, block by block, and who limits the rate |
 //! | [`efficiency`] | no | processor time and energy at a rate, with pauses as long as no packet is lost |
 
 mod back_to_back;
@@ -34,6 +35,7 @@ mod loss;
 mod measurement;
 mod meter;
 mod overload;
+mod placement;
 mod search;
 #[cfg(test)]
 pub(crate) mod sleeper;
@@ -49,6 +51,7 @@ pub use loss::frame_loss;
 pub use measurement::{LatencyUs, Measurement, Plan, Test, Unconverged};
 pub use meter::{EnergySample, MAX_WATTS, Meter, NotKnown, Power, watts};
 pub use overload::{OVERLOAD_STEPS, overload};
+pub use placement::{Block, BlockTime, Bottleneck, Effort, Elsewhere, Placed, PlacementRow, placement};
 pub use search::throughput;
 
 use std::time::Duration;

@@ -86,7 +86,7 @@ fn of_size(
             }
             Test::FrameLoss => rows.extend(frame_loss(device, sizes, plan)?),
             Test::BackToBack => rows.push(back_to_back(device, sizes, plan)?),
-            Test::Overload | Test::Efficiency => {}
+            Test::Overload | Test::Efficiency | Test::Placement => {}
         }
     }
     Ok(rows)

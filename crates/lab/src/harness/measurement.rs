@@ -42,6 +42,8 @@ pub enum Test {
     Overload,
     /// Of paper 000, not of RFC 2544
     Efficiency,
+    /// Of paper 004, not of RFC 2544
+    Placement,
 }
 
 impl Test {
@@ -55,6 +57,7 @@ impl Test {
             Test::BackToBack => "back_to_back",
             Test::Overload => "overload",
             Test::Efficiency => "efficiency",
+            Test::Placement => "placement",
         }
     }
 }

@@ -113,6 +113,7 @@ mod tests {
             Test::BackToBack,
             Test::Overload,
             Test::Efficiency,
+            Test::Placement,
         ];
         let names: std::collections::HashSet<_> = tests.into_iter().map(Test::name).collect();
         assert_eq!(names.len(), tests.len());

@@ -156,7 +156,9 @@ impl Rfc2544Options {
     pub(super) fn deviations(&self, test: Test) -> Vec<String> {
         let (trial, repetitions) = (self.plan().trial.as_secs_f64(), self.repetitions);
         let (least_seconds, least_repetitions, section) = match test {
-            Test::Throughput | Test::FrameLoss | Test::Overload | Test::Efficiency => (60.0, 1, "24"),
+            Test::Throughput | Test::FrameLoss | Test::Overload | Test::Efficiency | Test::Placement => {
+                (60.0, 1, "24")
+            }
             Test::Latency => (120.0, 20, "26.2"),
             Test::BackToBack => (2.0, 50, "26.4"),
         };
