@@ -9,6 +9,7 @@ use crate::efficiency::{self, EfficiencyOptions};
 use crate::meters::Meters;
 use crate::overload::{self, OverloadOptions};
 use crate::papers::{self, PapersOptions};
+use crate::placements::{self, PlacementsOptions};
 use crate::rfc2544::{self, Rfc2544Options};
 use crate::tcp::{self, TcpOptions};
 
@@ -36,6 +37,10 @@ pub enum LabCommand {
     /// Measure TCP streams through two gateways in private networks, beside plain IP: throughput over message
     /// sizes and the processors' time by state, as paper 001 does, with links, MTUs and tuning
     Tcp(Box<TcpOptions>),
+    /// Measure what it brings to take I/O, cryptography or both off the worker of two gateways in memory, and
+    /// where a packet's time goes: with DES, 3DES and AES, with a bypass policy, around the size that is
+    /// fragmented
+    Placements(PlacementsOptions),
     /// Measure the figures and tables of the papers again, where this machine can, and write a report with
     /// the papers' numbers beside
     Papers(PapersOptions),
@@ -43,18 +48,24 @@ pub enum LabCommand {
 
 impl LabArgs {
     /// Runs the command and prints the result: 0 on success, otherwise the reason is on standard error.
-    /// `candidates` are the engines that the program has besides the portable one, `meters` opens what can
-    /// be metered.
+    /// `candidates` are the engines that the program has besides the portable one, `devices` those that do
+    /// cryptography elsewhere; `meters` opens what can be metered.
     ///
     /// Call it on the main thread before starting others: `lab tcp` re-executes the program inside private
     /// namespaces.
     #[must_use = "it says whether the measurement has failed"]
-    pub fn run(&self, candidates: Vec<Candidate>, meters: impl FnOnce() -> Meters) -> ExitCode {
+    pub fn run(
+        &self,
+        candidates: Vec<Candidate>,
+        devices: Vec<Candidate>,
+        meters: impl FnOnce() -> Meters,
+    ) -> ExitCode {
         let text: Result<String, BenchError> = match &self.command {
             LabCommand::Rfc2544(options) => rfc2544::report(options, candidates),
             LabCommand::Overload(options) => overload::report(options, candidates),
             LabCommand::Efficiency(options) => efficiency::report(options, candidates, meters()),
             LabCommand::Tcp(options) => tcp::report(options),
+            LabCommand::Placements(options) => placements::report(options, candidates, devices),
             LabCommand::Papers(options) => papers::report(options, candidates),
         };
         match text.and_then(|text| print(&text)) {

@@ -18,6 +18,7 @@
 //!   overload     `testudo lab overload`: what it does with up to four times what it can
 //!   efficiency   `testudo lab efficiency`: what rates cost it in processor time and energy
 //!   tcp          `testudo lab tcp`: TCP streams over message sizes, plain and protected, in private networks
+//!   placements   `testudo lab placements`: offloads compared, and where a packet's time goes
 //!   papers       `testudo lab papers`: the figures and tables of the papers, by what is above and below
 //!   bench        `testudo bench`: the data path in memory, and the floor of cryptography below it
 //!   bench_host   `testudo bench host`: host mode compared with the bare link and wireguard-go
@@ -25,9 +26,9 @@
 //!
 //! The laboratory trusts nothing of the gateway: it reads packets with its own parsers, so that a misreading
 //! shared with the gateway cannot hide a leak. It knows the gateway only as a user does, by its command line,
-//! configuration file and control socket; any build of the program can be tested. Three modules drive
-//! gateways' workers directly: `bench`, to count cycles, where another engine is the judge; `tandem`, to
-//! offer them rates; and `demo` where the system does not let it build a network.
+//! configuration file and control socket; any build of the program can be tested. Four modules drive
+//! gateways' workers directly: `bench`, to count cycles, where another engine is the judge; `tandem` and
+//! `placements`, to offer them rates; and `demo` where the system does not let it build a network.
 //!
 //! Deliberately absent: generators over devices that only one process may have (those come with their ports).
 
@@ -51,6 +52,7 @@ pub mod namespaces;
 pub mod network;
 pub mod overload;
 pub mod papers;
+pub mod placements;
 mod programs;
 mod progress;
 pub mod protection;

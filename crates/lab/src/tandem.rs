@@ -13,7 +13,7 @@
 
 mod running;
 
-pub(crate) use running::Running;
+pub(crate) use running::{Running, Served};
 
 use std::time::Duration;
 
@@ -128,7 +128,7 @@ impl Tandem {
 
 fn settings(options: &TandemOptions, longest_frame_bytes: usize) -> PairSettings {
     let longest_bytes = longest_frame_bytes - FRAME_EXTRA_BYTES;
-    PairSettings { suite: options.suite, sas: options.sas, longest_bytes }
+    PairSettings { suite: options.suite, sas: options.sas, longest_bytes, path_mtu: None }
 }
 
 impl Drop for Tandem {

@@ -34,6 +34,18 @@ pub fn measurable(cryptodev: &str) -> Vec<Candidate> {
     candidates
 }
 
+/// Every engine that does cryptography in a device and can be measured: a `cryptodev` in software, and a GPU.
+pub fn devices() -> Vec<Candidate> {
+    let mut devices = measurable(SOFTWARE_CRYPTODEV);
+    devices.retain(|candidate| candidate.name == CRYPTODEV);
+    let open = || testudo_engine_gpu::open(&GpuConfig::default());
+    devices.push(Candidate { name: GPU, open: Box::new(open) });
+    devices
+}
+
+/// The device of DPDK's that is there without hardware.
+const SOFTWARE_CRYPTODEV: &str = "crypto_aesni_mb";
+
 /// The candidates for the engines that are named, in this order, as the configuration has them.
 pub fn candidates(names: &[String], configuration: &Configuration) -> Vec<Candidate> {
     let (device, start) = (configuration.cryptodev.clone(), eal::start(configuration));

@@ -97,7 +97,7 @@ fn main() -> ExitCode {
         Verb::Tune(TuneVerb::Apply(args)) => tune::apply(&args),
         Verb::Tune(TuneVerb::Undo(args)) => tune::undo(&args),
         Verb::Tune(TuneVerb::Sink(args)) => tune::sink(&args),
-        Verb::Lab(args) => return args.run(engines::known(), meters::of_this_machine),
+        Verb::Lab(args) => return args.run(engines::known(), engines::devices(), meters::of_this_machine),
         Verb::Completions(args) => documents::completions(&args),
         Verb::Man(args) => documents::man_pages(&args),
     };

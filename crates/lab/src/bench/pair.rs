@@ -57,6 +57,12 @@ impl PairEngines {
     pub(crate) fn name(&self, settings: &PairSettings) -> Result<&'static str, BenchError> {
         Ok(self.engines.available[self.choose(&settings.case())?].name())
     }
+
+    /// That engine, opened anew.
+    pub(crate) fn open(&self, settings: &PairSettings) -> Result<Box<dyn Engine>, BenchError> {
+        let available = &self.engines.available[self.choose(&settings.case())?];
+        available.open().map_err(BenchError::Engine)
+    }
 }
 
 /// What both gateways have.
@@ -68,6 +74,9 @@ pub(crate) struct PairSettings {
     pub(crate) sas: u32,
     /// The longest inner packet, in bytes.
     pub(crate) longest_bytes: usize,
+    /// The MTU of the path between them, on which what is longer is fragmented after it was sealed. `None`
+    /// for one that carries all.
+    pub(crate) path_mtu: Option<u16>,
 }
 
 impl PairSettings {
@@ -102,15 +111,17 @@ impl GatewayPair {
         feed: Box<dyn Port>,
         sink: Box<dyn Port>,
     ) -> Result<Self, BenchError> {
-        let mut case = settings.case();
-        case.engine = engines.choose(&case)?;
-        let available = &engines.engines.available[case.engine];
-        let invalid = |what: Wrong| BenchError::Invalid { case: format!("two gateways, {case}"), what };
+        let engine = engines.name(settings)?;
+        let case = || format!("two gateways, {}, {engine}", settings.case());
+        let invalid = |what: Wrong| BenchError::Invalid { case: case(), what };
         let wire = Wire::default();
         let end = || Box::new(WirePort::new(&wire));
         let first = PortPair { protected: feed, unprotected: end() };
         let second = PortPair { protected: sink, unprotected: end() };
-        let open = |ports, way| worker(&case, ports, available.open()?, way);
+        let open = |ports, way| {
+            let engine = engines.open(settings).map_err(|error| error.to_string())?;
+            gateway(settings, ports, engine, way)
+        };
         let (sealing, outbound) = open(first, Way::Outbound).map_err(invalid)?;
         let (opening, inbound) = open(second, Way::Inbound).map_err(invalid)?;
         let clock = SystemClock::default();
@@ -131,29 +142,39 @@ impl GatewayPair {
 
     /// Whether packets are under way.
     pub(crate) fn is_busy(&self) -> bool {
-        let has_work = |worker: &Worker| worker.is_busy() || worker.is_waiting() != (false, false);
-        self.workers.iter().any(has_work) || self.wire.lock().packets > 0
+        self.workers.iter().any(has_work) || self.wire.is_busy()
     }
 }
 
-fn worker(
-    case: &Case,
+/// Whether packets are under way in a worker.
+pub(crate) fn has_work(worker: &Worker) -> bool {
+    worker.is_busy() || worker.is_waiting() != (false, false)
+}
+
+/// A gateway that seals or opens what `settings` say, and who leases its sequence numbers.
+pub(crate) fn gateway(
+    settings: &PairSettings,
     ports: PortPair,
     engine: Box<dyn Engine>,
     way: Way,
 ) -> Result<(Worker, Supply), Wrong> {
-    let pool = Pool::new(BUFFERS, BUFFER_BYTES.max(case.size.longest_bytes() + OVERHEAD_BYTES));
-    let mut worker = Worker::new(ports, pool, vec![engine], Box::default());
+    let case = settings.case();
+    let mut worker = Worker::new(ports, pool(settings.longest_bytes), vec![engine], Box::default());
     worker.set_offload_mode(OffloadMode::Always);
     worker.set_formation(case.order.formation());
-    let supply = tunnels::install(&mut worker, case, way)?;
+    let supply = tunnels::install_over(&mut worker, &case, way, settings.path_mtu)?;
     Ok((worker, supply))
+}
+
+/// The buffers of a gateway, for inner packets of at most so many bytes.
+pub(crate) fn pool(longest_bytes: usize) -> Pool {
+    Pool::new(BUFFERS, BUFFER_BYTES.max(longest_bytes + OVERHEAD_BYTES))
 }
 
 /// Packets between the gateways, in bursts: their bytes one after the other, and the length of each. Bytes
 /// are copied on the way in and on the way out, as NICs do.
 #[derive(Debug, Clone, Default)]
-struct Wire(Arc<Mutex<OnWire>>);
+pub(crate) struct Wire(Arc<Mutex<OnWire>>);
 
 #[derive(Debug, Default)]
 struct OnWire {
@@ -173,9 +194,15 @@ impl Wire {
     fn lock(&self) -> MutexGuard<'_, OnWire> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// Whether packets are on it.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.lock().packets > 0
+    }
 }
 
-struct WirePort {
+/// An end of the wire.
+pub(crate) struct WirePort {
     wire: Wire,
     /// Of the burst that came last: bytes and packets that were given already.
     current: (Burst, usize, usize),
@@ -183,7 +210,7 @@ struct WirePort {
 }
 
 impl WirePort {
-    fn new(wire: &Wire) -> Self {
+    pub(crate) fn new(wire: &Wire) -> Self {
         Self { wire: wire.clone(), current: (Burst::default(), 0, 0), counters: PortCounters::default() }
     }
 }

@@ -135,20 +135,43 @@ pub(super) fn policies(case: &Case, side: Way) -> Result<Vec<Policy>, Wrong> {
 
 /// Installs the tunnels of `case` and their policies.
 pub(super) fn install(worker: &mut Worker, case: &Case, side: Way) -> Result<Supply, Wrong> {
+    install_over(worker, case, side, None)
+}
+
+/// The same over a path of this MTU, if it has one: what it does not carry is fragmented after it was sealed,
+/// so that whole packets come back.
+pub(super) fn install_over(
+    worker: &mut Worker,
+    case: &Case,
+    side: Way,
+    path_mtu: Option<u16>,
+) -> Result<Supply, Wrong> {
     let policies = Box::new(Spd::new(policies(case, side)?).map_err(|e| e.to_string())?);
-    apply(worker, case, side, Update { policies: Some(policies), ..Update::default() })
+    apply(worker, case, side, path_mtu, Update { policies: Some(policies), ..Update::default() })
 }
 
 /// Removes the tunnels and reinstalls them, with sequence numbers from 1 and empty replay windows.
 pub(super) fn reinstall(worker: &mut Worker, case: &Case, side: Way) -> Result<Supply, Wrong> {
     let remove = (0..case.sas).map(TunnelIndex).collect();
-    apply(worker, case, side, Update { remove, ..Update::default() })
+    apply(worker, case, side, None, Update { remove, ..Update::default() })
 }
 
-fn apply(worker: &mut Worker, case: &Case, side: Way, mut update: Update) -> Result<Supply, Wrong> {
+fn apply(
+    worker: &mut Worker,
+    case: &Case,
+    side: Way,
+    path_mtu: Option<u16>,
+    mut update: Update,
+) -> Result<Supply, Wrong> {
     let mut supply = Supply::default();
     let tunnels = (0..case.sas).map(|number| tunnel(case, number, side, supply.lease()));
     update.install = tunnels.collect::<Result<_, Wrong>>()?;
+    if let Some(path_mtu) = path_mtu {
+        for install in &mut update.install {
+            install.parameters.path_mtu = path_mtu.into();
+            install.parameters.fragmentation = Fragmentation::After;
+        }
+    }
     for (_, outcome) in worker.update(update, Moment::default()) {
         outcome.map_err(|e| e.to_string())?;
     }

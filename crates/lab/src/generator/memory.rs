@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use testudo_packet::{Batch, DropReason, Pool, Port, PortCounters, PortError};
+use testudo_packet::{Batch, Buffer, DropReason, Pool, Port, PortCounters, PortError};
 
 use super::arrivals::Arrivals;
 use super::ring::{Reader, Writer, ring};
@@ -173,6 +173,37 @@ pub fn generator_rate(time: Duration, there: impl FnOnce() + Send) -> f64 {
     })
 }
 
+impl FeedPort {
+    /// Whether a packet is offered.
+    pub(crate) fn has_offer(&mut self) -> bool {
+        !self.offered.is_empty()
+    }
+
+    /// Makes the next packet that is offered in an empty `buffer`; `false` if there is none, or if it does
+    /// not fit and is lost.
+    pub(crate) fn fill(&mut self, buffer: &mut Buffer) -> bool {
+        let Some([number, sent_ns]) = self.offered.pop() else { return false };
+        let stamp = stamp_of(number, sent_ns);
+        let (head, tail) = self.templates.get(stamp.sequence);
+        let fits = head.len() + tail.len() <= buffer.receive_area().len();
+        if fits {
+            write(buffer, head, tail, stamp);
+        }
+        fits
+    }
+}
+
+/// Writes a packet to a buffer that has room for it.
+#[inline(always)]
+fn write(buffer: &mut Buffer, head: &[u8], tail: &[u8], stamp: Stamp) {
+    let length = head.len() + tail.len();
+    let (start, end) = buffer.receive_area()[..length].split_at_mut(head.len());
+    start.copy_from_slice(head);
+    end.copy_from_slice(tail);
+    start[STAMP_AT..STAMP_AT + STAMP_BYTES].copy_from_slice(&stamp.to_bytes());
+    buffer.set_len(length);
+}
+
 impl Port for FeedPort {
     fn name(&self) -> &'static str {
         "generator"
@@ -190,11 +221,7 @@ impl Port for FeedPort {
                 continue;
             }
             let Some(mut buffer) = pool.pop() else { break };
-            let (start, end) = buffer.receive_area()[..length].split_at_mut(head.len());
-            start.copy_from_slice(head);
-            end.copy_from_slice(tail);
-            start[STAMP_AT..STAMP_AT + STAMP_BYTES].copy_from_slice(&stamp.to_bytes());
-            buffer.set_len(length);
+            write(&mut buffer, head, tail, stamp);
             batch.push(buffer);
             received += 1;
             bytes += length;
@@ -241,6 +268,26 @@ impl ReturnPort {
     }
 }
 
+impl ReturnPort {
+    /// The time of now, for [`take`](Self::take).
+    pub(crate) fn now_ns(&self) -> u64 {
+        self.timer.now_ns()
+    }
+
+    /// Hands a packet that came at `now_ns` to the sink.
+    #[inline]
+    pub(crate) fn take(&mut self, packet: &[u8], now_ns: u64) {
+        let Some(stamp) = self.read(packet) else {
+            self.faults.changed.fetch_add(1, Ordering::Relaxed);
+            return;
+        };
+        if !self.back.push([number_of(stamp), stamp.sent_ns, now_ns]) {
+            self.faults.unread.fetch_add(1, Ordering::Relaxed);
+        }
+        self.counters.tx_bytes += packet.len() as u64;
+    }
+}
+
 impl Port for ReturnPort {
     fn name(&self) -> &'static str {
         "sink"
@@ -257,14 +304,7 @@ impl Port for ReturnPort {
         }
         let now_ns = self.timer.now_ns();
         for buffer in batch.iter() {
-            let Some(stamp) = self.read(buffer.bytes()) else {
-                self.faults.changed.fetch_add(1, Ordering::Relaxed);
-                continue;
-            };
-            if !self.back.push([number_of(stamp), stamp.sent_ns, now_ns]) {
-                self.faults.unread.fetch_add(1, Ordering::Relaxed);
-            }
-            self.counters.tx_bytes += buffer.len() as u64;
+            self.take(buffer.bytes(), now_ns);
         }
         self.counters.tx_packets += taken as u64;
         self.counters.tx_calls += 1;

@@ -76,6 +76,14 @@ impl<const N: usize> Writer<N> {
 }
 
 impl<const N: usize> Reader<N> {
+    /// Whether there is no entry to take.
+    pub(crate) fn is_empty(&mut self) -> bool {
+        if self.read == self.written {
+            self.written = self.shared.written.0.load(Ordering::Acquire);
+        }
+        self.read == self.written
+    }
+
     /// Takes the oldest entry.
     #[inline]
     pub(crate) fn pop(&mut self) -> Option<[u64; N]> {

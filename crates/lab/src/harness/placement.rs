@@ -6,8 +6,7 @@ use super::search::throughput;
 use crate::generator::Sizes;
 use crate::traffic::median;
 
-/// A worker that had work for less than this share of the time waited for the device that does the
-/// cryptography.
+/// A part that had work for less than this share of the time waited for others.
 const BUSY: f64 = 0.9;
 
 /// A functional block of packet processing, as in figure 5 of paper 004.
@@ -192,23 +191,16 @@ fn blocks(efforts: &[Effort]) -> [BlockTime; Block::ALL.len()] {
     times
 }
 
-/// Whoever takes longest for a packet, each thread of several taking its share of packets.
+/// The part that takes longest for a packet, each thread of several taking its share of packets; unless all
+/// came through and no part was busy.
 fn bottleneck(efforts: &[Effort], capacity: &Measurement) -> Bottleneck {
-    if capacity.loss == 0.0 {
-        return Bottleneck::Generator;
-    }
-    let worker = per_packet(efforts, |effort| effort.worker.iter().sum());
-    let is_device = efforts.iter().any(|effort| matches!(effort.cryptography, Elsewhere::Device { .. }));
-    if is_device && worker * 1e-6 * capacity.throughput_packets_per_second < BUSY {
-        return Bottleneck::CryptographyDevice;
-    }
     let of_threads = |part: fn(&Effort) -> Elsewhere| {
         per_packet(efforts, |effort| match part(effort) {
             Elsewhere::Threads { count, busy } => busy / count.max(1) as f64,
             Elsewhere::Nowhere | Elsewhere::Device { .. } => 0.0,
         })
     };
-    let mut longest = (worker, Bottleneck::Worker);
+    let mut longest = (per_packet(efforts, |effort| effort.worker.iter().sum()), Bottleneck::Worker);
     for other in [
         (of_threads(|effort| effort.io), Bottleneck::IoThreads),
         (of_threads(|effort| effort.cryptography), Bottleneck::CryptographyThreads),
@@ -217,7 +209,13 @@ fn bottleneck(efforts: &[Effort], capacity: &Measurement) -> Bottleneck {
             longest = other;
         }
     }
-    longest.1
+    let is_idle = longest.0 * 1e-6 * capacity.throughput_packets_per_second < BUSY;
+    let is_device = efforts.iter().any(|effort| matches!(effort.cryptography, Elsewhere::Device { .. }));
+    match (is_idle, is_device) {
+        (true, _) if capacity.loss == 0.0 => Bottleneck::Generator,
+        (true, true) => Bottleneck::CryptographyDevice,
+        _ => longest.1,
+    }
 }
 
 #[cfg(test)]

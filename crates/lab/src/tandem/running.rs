@@ -170,7 +170,7 @@ impl Reading {
 
 impl Running {
     /// Starts the thread of `gateways`, on the processor of the device. `is_shared` where threads have fewer
-    /// processors than they are: whoever has nothing to do lets others run.
+    /// processors than they are: a thread that has nothing to do lets others run.
     pub(crate) fn start(
         sizes: Sizes,
         (feed, timer): (Feed, Timer),
@@ -247,8 +247,8 @@ impl Running {
         Ok(())
     }
 
-    /// Offers `load` in the trial of this number, while the worker sleeps for `pause` whenever it finds nothing
-    /// to do.
+    /// Offers `load` in the trial of this number, while the worker sleeps for `pause` whenever it finds
+    /// nothing to do.
     pub(crate) fn trial(&mut self, number: u16, load: Load, pause: Duration) -> Result<Trial, DeviceError> {
         let mut arrivals = Arrivals::new(number);
         self.settle(&mut arrivals)?;

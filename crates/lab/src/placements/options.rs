@@ -1,0 +1,198 @@
+//! The command line of `testudo lab placements`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use testudo_crypto::Suite;
+
+use super::setup::{Crypto, Placement, Setup, Threads};
+use crate::bench::BenchError;
+use crate::generator::Sizes;
+use crate::harness::Plan;
+use crate::suites;
+
+/// Seconds of a trial, and repetitions.
+const USUAL: (f64, u32) = (0.5, 3);
+const QUICK: (f64, u32) = (0.05, 1);
+/// Trials that are to be expected of a search, and those of a flood.
+const SEARCH_TRIALS: u32 = 16;
+const FLOOD_TRIALS: u32 = 2;
+/// What it takes to build gateways and to find what to offer them.
+const BUILDING: Duration = Duration::from_millis(200);
+/// The engine that has threads of its own.
+pub(super) const CORES: &str = testudo_engine_cores::NAME;
+
+/// Options of `testudo lab placements`.
+#[derive(Debug, Clone, clap::Args)]
+pub struct PlacementsOptions {
+    /// What is not the worker's: none; io (receiving, checking header checksums, filtering, transmitting, on
+    /// threads of their own); crypto (by --offload-engine); both
+    #[arg(
+        long,
+        value_enum,
+        value_delimiter = ',',
+        value_name = "PLACEMENT,…",
+        default_value = "none,io,crypto,both"
+    )]
+    pub placements: Vec<Placement>,
+
+    /// Suites of the tunnels
+    #[arg(
+        long,
+        value_delimiter = ',',
+        value_name = "SUITE,…",
+        default_value = "des-sha1,3des-sha1,aes128-sha1",
+        value_parser = suites::parser(|_| true)
+    )]
+    pub suites: Vec<String>,
+
+    /// Lengths of Ethernet frames in bytes, check sequence included (64 to 1518), random, imix or imix-simple
+    #[arg(long, value_delimiter = ',', value_name = "BYTES,…", default_value = "64,512,1024,1450,1518")]
+    pub sizes: Vec<Sizes>,
+
+    /// Threads that do the I/O in the placements io and both, from 1 to 3
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=3))]
+    pub io_threads: u8,
+
+    /// Threads that do the I/O of a gateway that forwards packets by a bypass policy, each number in turn, 0
+    /// to 2; none: do not measure that
+    #[arg(long, value_delimiter = ',', value_name = "N,…", default_value = "0,1,2", value_parser = io_threads)]
+    pub bypass_io_threads: Vec<Option<u8>>,
+
+    /// Engine that the cryptography is offloaded to: cores (threads on other cores), cryptodev or gpu
+    #[arg(long, value_name = "NAME", default_value = CORES)]
+    pub offload_engine: String,
+
+    /// Threads of the engine cores for each of both gateways
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=64))]
+    pub crypto_threads: u8,
+
+    /// Engine of the worker, and of the threads of cores [default: the first that works here and does the
+    /// suite]
+    #[arg(long, value_name = "NAME")]
+    pub engine: Option<String>,
+
+    /// MTU of the path between the gateways, in bytes: datagrams that are longer when sealed are fragmented
+    #[arg(long, value_name = "BYTES", default_value_t = 1500, value_parser = clap::value_parser!(u16).range(576..=9000))]
+    pub mtu: u16,
+
+    /// SAs from the first gateway to the second, which flows are spread over evenly
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub sas: u32,
+
+    /// Flows of UDP, each from a random address of 10.0.0.0/8; at least as many as SAs
+    #[arg(long, default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub flows: u32,
+
+    /// Seed of addresses, lengths and payloads
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+
+    /// Seconds of each trial [default: 0.5; 0.05 with --quick]
+    #[arg(long, value_name = "N", value_parser = crate::rfc2544::seconds)]
+    pub trial_seconds: Option<f64>,
+
+    /// Take a minute instead of half an hour: short trials, made once. Results do not conform to RFC 2544
+    #[arg(long)]
+    pub quick: bool,
+
+    /// Repetitions: rows are medians, and say how far repetitions are apart [default: 3; 1 with --quick]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub repetitions: Option<u32>,
+
+    /// Print a JSON array instead of tables, and no progress
+    #[arg(long)]
+    pub json: bool,
+
+    /// Also draw rates and turnaround times over the frame size to a file
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<PathBuf>,
+}
+
+/// A number of threads, or none at all.
+fn io_threads(text: &str) -> Result<Option<u8>, String> {
+    match text {
+        "none" => Ok(None),
+        _ => match text.parse() {
+            Ok(count @ 0..=2) => Ok(Some(count)),
+            _ => Err("expected 0, 1, 2 or none".to_owned()),
+        },
+    }
+}
+
+impl PlacementsOptions {
+    pub(super) fn plan(&self) -> Plan {
+        let (seconds, repetitions) = if self.quick { QUICK } else { USUAL };
+        let trial = Duration::from_secs_f64(self.trial_seconds.unwrap_or(seconds));
+        Plan { trial, repetitions: self.repetitions.unwrap_or(repetitions), ..Plan::default() }
+    }
+
+    /// About how long one setup takes with frames of one size.
+    pub(super) fn expected(&self) -> Duration {
+        let plan = self.plan();
+        BUILDING + plan.trial.saturating_mul(plan.repetitions.saturating_mul(SEARCH_TRIALS + FLOOD_TRIALS))
+    }
+
+    /// Why figures do not conform to RFC 2544; `None` if they do.
+    pub(super) fn deviation(&self) -> Option<String> {
+        let seconds = self.plan().trial.as_secs_f64();
+        let quick = if self.quick { "--quick: " } else { "" };
+        let text =
+            format!("{quick}does not conform to RFC 2544: a trial is {seconds} s, section 24 asks for 60 s");
+        (seconds < 60.0).then_some(text)
+    }
+
+    /// All that is to be measured, each once: tunnels of each suite, then forwarding.
+    pub(super) fn setups(&self, processors: &[usize]) -> Result<Vec<Setup>, BenchError> {
+        let mut setups = Vec::new();
+        for name in &self.suites {
+            let suite = name.parse().map_err(|error| BenchError::Usage(format!("--suites: {error}")))?;
+            for &placement in &self.placements {
+                setups.push(self.setup(Some(suite), placement, self.io_threads, processors));
+            }
+        }
+        for &count in self.bypass_io_threads.iter().flatten() {
+            let placement = if count == 0 { Placement::None } else { Placement::Io };
+            setups.push(self.setup(None, placement, count, processors));
+        }
+        let mut each: Vec<Setup> = Vec::new();
+        setups.into_iter().for_each(|setup| {
+            if !each.contains(&setup) {
+                each.push(setup);
+            }
+        });
+        Ok(each)
+    }
+
+    fn setup(&self, suite: Option<Suite>, placement: Placement, io: u8, processors: &[usize]) -> Setup {
+        let crypto = match (placement.has_crypto(), self.offload_engine.as_str()) {
+            (false, _) => Crypto::Worker,
+            (true, CORES) => Crypto::Threads(self.crypto_threads.into()),
+            (true, other) => Crypto::Device(other.to_owned()),
+        };
+        let io = if placement.has_io() { io.into() } else { 0 };
+        let mut setup = Setup {
+            suite,
+            placement,
+            crypto,
+            threads: Threads::on(processors, io, 0),
+            sas: self.sas,
+            flows: self.flows,
+            seed: self.seed,
+            mtu: self.mtu,
+        };
+        setup.threads = Threads::on(processors, io, setup.crypto_threads());
+        setup
+    }
+
+    /// Sizes without duplicates, in order.
+    pub(super) fn sizes(&self) -> Vec<Sizes> {
+        let mut kept = Vec::new();
+        self.sizes.iter().for_each(|sizes| {
+            if !kept.contains(sizes) {
+                kept.push(*sizes);
+            }
+        });
+        kept
+    }
+}
