@@ -123,9 +123,12 @@ impl Offloaded {
         let before = Reading::of(report);
         let trial = running.trial(number, load, Duration::ZERO);
         report.set_timing(false);
-        let (trial, after) = (trial?, Reading::of(report));
+        let (mut trial, after) = (trial?, Reading::of(report));
         let memory = memory::of(report);
         self.memory = self.memory.most(memory);
+        // Threads of the device take processors from each other, in every trial: to repeat it is in vain, and
+        // rows say that they are shared.
+        trial.is_disturbed &= !self.setup.threads.are_shared;
         if is_flood {
             for (sum, (before, after)) in self.stages.iter_mut().zip(before.stages.iter().zip(&after.stages))
             {

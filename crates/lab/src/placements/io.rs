@@ -26,6 +26,8 @@ use crate::generator::{FeedPort, ReturnPort};
 
 /// Packets that are handed over at once.
 const BURST: usize = 32;
+/// After so many polls without a packet a thread lets others have a processor that is shared.
+const IDLE_POLLS: u32 = 64;
 /// Bursts in each direction of a ring.
 const BURSTS: usize = 16;
 
@@ -491,14 +493,18 @@ impl Drop for IoThreads {
 }
 
 fn serve(mut parts: Vec<Part>, state: &State, busy: &Busy, is_shared: bool) {
+    let mut idle = 0_u32;
     while !state.stop.load(Ordering::Acquire) {
         let begun = busy.begin();
         let moved: usize = parts.iter_mut().map(|part| part.poll(state)).sum();
         if moved > 0 {
             busy.end(begun);
-        } else if is_shared {
+            idle = 0;
+        } else if is_shared && idle >= IDLE_POLLS {
+            idle = 0;
             thread::yield_now();
         } else {
+            idle += 1;
             std::hint::spin_loop();
         }
     }

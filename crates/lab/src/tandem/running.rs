@@ -18,8 +18,10 @@ use crate::harness::{Activity, Cores, DeviceError, Load, Trial};
 const TAKEN: usize = 64;
 /// A device whose worker did nothing for so many turns has nothing left.
 const QUIET_TURNS: u64 = 64;
+/// After so many turns without a packet a worker lets others have a processor that is shared.
+const IDLE_TURNS: u32 = 32;
 /// A worker that does not come to rest, or does not begin, in this time has failed.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(30);
 /// How often the worker asks how long it had a processor, in ticks: about a thousand times a second.
 const LOOK_TICKS: u64 = 1 << 21;
 /// A trial is disturbed if the worker had no processor for longer than this, and than this share of it.
@@ -83,7 +85,7 @@ fn serve(mut gateways: impl Served, shared: &Shared, is_shared: bool) {
     let (mut before, mut looked) = (ticks(), ticks());
     let (mut turns, mut quiet, mut busy, mut all) = (0, 0, 0, 0);
     let mut clocks = (Instant::now(), running());
-    let mut paused = Duration::ZERO;
+    let (mut paused, mut idle) = (Duration::ZERO, 0_u32);
     while !shared.stop.load(Ordering::Relaxed) {
         let moved = match gateways.turn() {
             Ok(moved) => moved,
@@ -123,8 +125,13 @@ fn serve(mut gateways: impl Served, shared: &Shared, is_shared: bool) {
             let now = ticks();
             all += now.wrapping_sub(before);
             before = now;
-        } else if moved == 0 && is_shared {
-            thread::yield_now();
+        } else if is_shared {
+            idle = if moved == 0 { idle + 1 } else { 0 };
+            // Among many threads it is long until the processor comes back: not after every turn.
+            if idle >= IDLE_TURNS {
+                idle = 0;
+                thread::yield_now();
+            }
         }
     }
 }
