@@ -8,6 +8,7 @@ use testudo_gateway::Candidate;
 
 use crate::bench::{BenchArgs, BenchError};
 use crate::overload::{self, OverloadOptions};
+use crate::placements::{self, PlacementsOptions};
 use crate::rfc2544::{self, Rfc2544Options};
 
 /// The commands that measure, as users give them.
@@ -29,6 +30,7 @@ enum Verb {
 enum Lab {
     Rfc2544(Rfc2544Options),
     Overload(OverloadOptions),
+    Placements(PlacementsOptions),
 }
 
 /// The command that these words are. JSON is asked for, so that it shows no progress of its own.
@@ -43,6 +45,7 @@ pub(super) fn measure(command: &str, candidates: &Shared) -> Result<Value, Bench
         Verb::Bench(args) => args.rows(candidates.all()),
         Verb::Lab(Lab::Rfc2544(options)) => rfc2544::measure(&options, candidates.all()),
         Verb::Lab(Lab::Overload(options)) => overload::measure(&options, candidates.all()),
+        Verb::Lab(Lab::Placements(options)) => placements::measure(&options, candidates.all(), Vec::new()),
     }
 }
 

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::item::{How, Item, Method, Paper, Printed, printed};
-use super::reading::{Length, Lines, Reading, Wrong, number, scaled, spread, text};
+use super::reading::{Length, Lines, Reading, Wrong, count, number, text};
 use crate::bench::chart::Extent;
 use crate::statistics::Spread;
 
@@ -28,13 +28,22 @@ const BLOCKS: &[Printed] = &[
     printed("cryptography in the coprocessor", "100", "µs"),
 ];
 
-const EDGE: Method = Method {
-    quick: "lab rfc2544 --tests throughput --suite des-sha1 --sizes 64,128,256,512,1024,1450,1518 --trial-seconds 0.1 --repetitions 1",
-    full: "lab rfc2544 --tests throughput --suite des-sha1 --sizes 64,128,256,512,1024,1450,1518 --trial-seconds 0.5 --repetitions 3",
+const FORWARD: Method = Method {
+    quick: "lab placements --suites aes128gcm16 --placements none --sizes 64,512,1024,1518 --trial-seconds 0.05 --repetitions 1",
+    full: "lab placements --suites aes128gcm16 --placements none --sizes 64,256,512,1024,1450,1518 --trial-seconds 0.25 --repetitions 3",
     quick_seconds: 25,
-    full_seconds: 240,
-    conditions: "The placement without offloads alone; the others need a device or threads for the cryptography. Two gateways in series on one core, in memory: no link has an MTU, so that the largest frames are not \
-         fragmented, which is what the paper's edge at 1450 bytes comes from. DES is with HMAC-SHA1.",
+    full_seconds: 400,
+    conditions: "One gateway in memory with a bypass policy. Threads receive, check, filter and transmit where the paper has NPEs, one thread or one for each way; without them the worker does the same. Rates are of what comes \
+         through when twice as much is offered.",
+    read: forwarding,
+};
+const EDGE: Method = Method {
+    quick: "lab placements --suites des-sha1 --bypass-io-threads none --sizes 64,1024,1450,1518 --trial-seconds 0.05 --repetitions 1",
+    full: "lab placements --suites des-sha1 --bypass-io-threads none --sizes 64,128,256,512,1024,1450,1518 --trial-seconds 0.25 --repetitions 3",
+    quick_seconds: 25,
+    full_seconds: 500,
+    conditions: "Two gateways in series in memory, on one core, over a path of 1,500 bytes: frames of 1,518 bytes are fragmented after they were sealed. The cryptography is offloaded to threads on other cores, I/O to a thread \
+         of its own. Rates are of what comes through when twice as much is offered. DES is with HMAC-SHA1.",
     read: throughput,
 };
 const OVERLOAD: Method = Method {
@@ -46,12 +55,12 @@ const OVERLOAD: Method = Method {
     read: overload,
 };
 const TURNAROUND: Method = Method {
-    quick: "bench --suites des-sha1,3des-sha1 --engines portable --sizes 1420 --directions outbound --milliseconds 20 --repetitions 1",
-    full: "bench --suites des-sha1,3des-sha1 --engines portable --sizes 1420 --directions outbound --milliseconds 200 --repetitions 5",
+    quick: "lab placements --suites des-sha1,3des-sha1 --placements none,crypto --bypass-io-threads none --sizes 1450 --trial-seconds 0.05 --repetitions 1",
+    full: "lab placements --suites des-sha1,3des-sha1 --placements none,crypto --bypass-io-threads none --sizes 1450 --trial-seconds 0.25 --repetitions 5",
     quick_seconds: 10,
-    full_seconds: 50,
-    conditions: "Nothing offloaded, the portable engine; sealing of packets of 1,420 bytes (the paper does not say of what size), the mean time that the worker spends on a packet in each block. IP: reception, reading of \
-         headers, transmission. Look-up: policy and SA. IPsec: numbers, headers and trailers.",
+    full_seconds: 110,
+    conditions: "Frames of 1,450 bytes (the paper does not say of what size), sealed and opened by two gateways in series: the mean time that somebody works on a packet, in both. IP: reception, checks, reading of headers, \
+         transmission. Look-up: policy and SA. Headers: numbers, replay windows, headers and trailers. Offloaded to threads on other cores.",
     read: blocks,
 };
 
@@ -76,9 +85,7 @@ pub(super) static ITEMS: [Item; 6] = [
         name: "Figure 3",
         title: "Throughput of packet forwarding when different number of NPEs is used for offloading",
         printed: FORWARDING,
-        how: How::Impossible(
-            "reception and transmission on threads of their own or in a device, which no measurement of this report has",
-        ),
+        how: How::Measured(FORWARD),
     },
     Item {
         paper: PAPER,
@@ -108,24 +115,102 @@ fn remark_notes(reading: &mut Reading, row: &Value, of: &str) {
     notes.filter_map(Value::as_str).for_each(|note| reading.remark(format!("{of}: {note}.")));
 }
 
+/// A capacity of a row, in Mbit/s, with its number of I/O threads, its placement and its size.
+struct Rate<'a> {
+    placement: &'a str,
+    threads: usize,
+    bytes: usize,
+    megabits: f64,
+}
+
+/// One of each setup and size of a suite: rows of its blocks have the same rate. Those that are not possible
+/// are remarks.
+fn rates<'a>(rows: &'a [Value], suite: &str, reading: &mut Reading) -> Result<Vec<Rate<'a>>, Wrong> {
+    let mut rates = Vec::new();
+    for row in rows.iter().filter(|row| row.get("suite").and_then(Value::as_str) == Some(suite)) {
+        let placement = text(row, "placement")?;
+        let Length::Bytes(bytes) = Length::of(row, "frame_bytes")? else {
+            return Err("a row of a mix".to_owned());
+        };
+        let what = format!("{placement}, {bytes} bytes");
+        if let Some(reason) = row.get("not_possible_here").and_then(Value::as_str) {
+            reading.remark(format!("{what}: not possible here: {reason}."));
+        } else if text(row, "block")? == "IP" {
+            let (threads, megabits) = (count(row, "io_threads")?, number(row, "capacity")?);
+            rates.push(Rate { placement, threads, bytes, megabits });
+            remark_notes(reading, row, &what);
+        }
+    }
+    Ok(rates)
+}
+
+/// How much more the second of these is than the first at the same size, at most, in percent.
+fn gain<'a>(
+    rates: &[Rate<'a>],
+    from: impl Fn(&Rate<'a>) -> bool,
+    to: impl Fn(&Rate<'a>) -> bool,
+) -> Option<f64> {
+    let of = |after: &Rate<'a>| {
+        let before = rates.iter().find(|rate| from(rate) && rate.bytes == after.bytes)?;
+        Some((after.megabits / before.megabits.max(f64::MIN_POSITIVE) - 1.0) * 100.0)
+    };
+    rates.iter().filter(|rate| to(rate)).filter_map(of).reduce(f64::max)
+}
+
+/// The size of the highest rate.
+fn best<'a, 'b: 'a>(rates: impl Iterator<Item = &'a Rate<'b>>) -> Option<f64> {
+    let best = rates.reduce(|best, rate| if rate.megabits > best.megabits { rate } else { best });
+    best.map(|best| best.bytes as f64)
+}
+
+const AXES: [&str; 2] = ["frame size (bytes, with check sequence)", "throughput (Mbit/s)"];
+
+/// Figure 3.
+fn forwarding(rows: &[Value]) -> Result<Reading, Wrong> {
+    let (mut reading, mut lines) = (Reading::default(), Lines::default());
+    let rates = rates(rows, "bypass", &mut reading)?;
+    for Rate { threads, bytes, megabits, .. } in &rates {
+        let (name, rate) = (format!("I/O threads: {threads}"), Spread::of([*megabits]));
+        reading.find(format!("{name}, frames of {bytes} bytes"), "Mbit/s", rate);
+        lines.add(&name, (*threads, 0), Length::Bytes(*bytes), rate);
+    }
+    let gained = gain(&rates, |rate| rate.threads == 0, |rate| rate.threads == 2);
+    if let Some(gained) = gained {
+        reading.find("gain by two NPEs, up to", "%", Spread::of([gained]));
+    }
+    if let Some(bytes) = best(rates.iter().filter(|rate| rate.threads > 0)) {
+        reading.find("size with the highest throughput", "bytes", Spread::of([bytes]));
+    }
+    reading.panels.push(lines.panel("Forwarding by I/O threads (figure 3)", AXES, Extent::Zero));
+    Ok(reading)
+}
+
 /// Figure 4.
 fn throughput(rows: &[Value]) -> Result<Reading, Wrong> {
     let (mut reading, mut lines) = (Reading::default(), Lines::default());
-    let mut best = (0.0, 0);
-    for row in rows {
-        let length = Length::of(row, "frame_bytes")?;
-        let Length::Bytes(bytes) = length else { return Err("a row of a mix".to_owned()) };
-        let megabits = number(row, "throughput_packets_per_second")? * bytes as f64 * 8e-6;
-        reading.find(format!("frames of {bytes} bytes"), "Mbit/s", Spread::of([megabits]));
-        lines.add("nothing offloaded", (0, 0), length, Spread::of([megabits]));
-        if megabits > best.0 {
-            best = (megabits, bytes);
-        }
-        remark_notes(&mut reading, row, &format!("{bytes} bytes"));
+    let rates = rates(rows, "des-sha1", &mut reading)?;
+    for Rate { placement, bytes, megabits, .. } in &rates {
+        let name = match *placement {
+            "none" => "nothing offloaded",
+            "io" => "I/O offloaded",
+            "crypto" => "cryptography offloaded",
+            "both" => "both offloaded",
+            other => return Err(format!("\"placement\" of a row is {other:?}")),
+        };
+        let colour =
+            ["none", "io", "crypto", "both"].iter().position(|known| known == placement).unwrap_or(0);
+        let rate = Spread::of([*megabits]);
+        reading.find(format!("{name}, frames of {bytes} bytes"), "Mbit/s", rate);
+        lines.add(name, (colour, 0), Length::Bytes(*bytes), rate);
     }
-    reading.find("size with the highest throughput", "bytes", Spread::of([best.1 as f64]));
-    let axes = ["frame size (bytes, with check sequence)", "throughput (Mbit/s)"];
-    reading.panels.push(lines.panel("IPsec throughput: DES (figure 4)", axes, Extent::Zero));
+    let offloaded = |rate: &Rate<'_>| ["crypto", "both"].contains(&rate.placement);
+    if let Some(gained) = gain(&rates, |rate| rate.placement == "none", offloaded) {
+        reading.find("gain by offloading the cryptography", "%", Spread::of([gained]));
+    }
+    if let Some(bytes) = best(rates.iter().filter(|rate| rate.placement == "crypto")) {
+        reading.find("size with the highest throughput", "bytes", Spread::of([bytes]));
+    }
+    reading.panels.push(lines.panel("IPsec throughput: DES (figure 4)", AXES, Extent::Zero));
     Ok(reading)
 }
 
@@ -155,35 +240,32 @@ fn overload(rows: &[Value]) -> Result<Reading, Wrong> {
 
 /// Figure 5.
 fn blocks(rows: &[Value]) -> Result<Reading, Wrong> {
-    const BLOCKS: [(&str, &[&str]); 4] = [
-        ("IP", &["receive", "parse", "transmit"]),
-        ("IPsec look-up", &["policy", "sa"]),
-        ("IPsec headers", &["framing", "finish"]),
-        ("cryptography", &["cryptography"]),
-    ];
     let mut reading = Reading::default();
-    for row in rows {
-        let (suite, engine) = (text(row, "suite")?, text(row, "engine")?);
-        let name = match suite {
+    for row in rows.iter().filter(|row| row.get("suite").is_some_and(Value::is_string)) {
+        let name = match text(row, "suite")? {
             "des-sha1" => "DES",
             "3des-sha1" => "3DES",
             other => return Err(format!("\"suite\" of a row is {other:?}")),
         };
-        // Cycles of the clock in a microsecond, from the two figures that this row has of one time.
-        let rate = spread(row, "packets_per_second")?.median;
-        let clock = rate * number(row, "cycles_per_packet")? / 1e6;
-        let cycles = row.get("stage_cycles_per_packet").ok_or("a row has no stages")?;
-        let mut sum = 0.0;
-        for (block, stages) in BLOCKS {
-            let of_it: Result<Vec<f64>, Wrong> = stages.iter().map(|stage| number(cycles, stage)).collect();
-            let spent: f64 = of_it?.iter().sum();
-            sum += spent;
-            let time = scaled(Spread::of([spent]), 1.0 / clock.max(f64::MIN_POSITIVE));
-            reading.find(format!("{block}, {name}, {engine}"), "µs", time);
+        let placement = text(row, "placement")?;
+        if let Some(reason) = row.get("not_possible_here").and_then(Value::as_str) {
+            reading.remark(format!("{placement}, {name}: not possible here: {reason}."));
+            continue;
         }
-        let share = number(cycles, "cryptography")? / sum.max(f64::MIN_POSITIVE) * 100.0;
-        let what = format!("share of the cryptography before offloading, {name}, {engine}");
-        reading.find(what, "%", Spread::of([share]));
+        let (block, engine) = (text(row, "block")?, text(row, "engine")?);
+        let (time, share) = (number(row, "turnaround_us")?, number(row, "share")?);
+        let place = if placement == "none" { "" } else { " in the coprocessor" };
+        let offloaded = if placement == "none" { "" } else { ", cryptography offloaded" };
+        let what = match block {
+            "cryptography" => format!("{block}{place}, {name}, {engine}"),
+            _ => format!("{block}, {name}, {engine}{offloaded}"),
+        };
+        reading.find(what, "µs", Spread::of([time]));
+        if (block, placement) == ("cryptography", "none") {
+            let what = format!("share of the cryptography before offloading, {name}, {engine}");
+            reading.find(what, "%", Spread::of([share * 100.0]));
+        }
+        remark_notes(&mut reading, row, &format!("{placement}, {name}"));
     }
     Ok(reading)
 }
