@@ -30,7 +30,7 @@ enum Verb {
 enum Lab {
     Rfc2544(Rfc2544Options),
     Overload(OverloadOptions),
-    Placements(PlacementsOptions),
+    Placements(Box<PlacementsOptions>),
 }
 
 /// The command that these words are. JSON is asked for, so that it shows no progress of its own.
