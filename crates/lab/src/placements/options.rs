@@ -92,7 +92,7 @@ pub struct PlacementsOptions {
     #[arg(long, value_name = "N", value_parser = crate::rfc2544::seconds)]
     pub trial_seconds: Option<f64>,
 
-    /// Take a minute instead of half an hour: short trials, made once. Results do not conform to RFC 2544
+    /// Take minutes instead of an hour: short trials, made once. Results do not conform to RFC 2544
     #[arg(long)]
     pub quick: bool,
 
