@@ -1,22 +1,28 @@
 //! The safe engine: which jobs go to which thread, and which are the worker's own.
 
 use crate::NAME;
+use crate::cost::{By, Costs, Expected};
 use crate::engines::{Engines, KeyChange, NewKey};
-use crate::helper::{CHUNK_JOBS, Helper};
+use crate::helper::{CHUNK_JOBS, Clock, Helper};
 use crate::preparer::{Copies, Preparer};
+use crate::share::{Division, Pressure, level};
 use std::sync::Arc;
 use testudo_crypto::{
     Capability, Direction, Engine, EngineError, Job, KeyId, KeyMaterial, KeyPreparer, PreparedKey, Profile,
     Suite, self_test,
 };
-use testudo_packet::Region;
+use testudo_packet::{Region, ticks};
 
 /// The most threads of one worker.
 pub const MAX_THREADS: usize = 64;
-/// The fewest jobs in a chunk, where a burst is divided.
-const CHUNK_JOBS_MIN: usize = 8;
-/// From idleness the worker does a burst of so many jobs itself.
-const OWN_JOBS: usize = 16;
+/// A chunk is of so many ticks at most, or of one job: what it holds is released when all of it has ended.
+const CHUNK_TICKS_MOST: u64 = 32_000;
+/// A share is cut into so many chunks at the most.
+const CHUNKS_OF_A_SHARE: u64 = 6;
+/// Of fewer ticks there is none: a chunk by itself costs a few hundred.
+const CHUNK_TICKS_LEAST: u64 = 1_500;
+/// Jobs that have ended and were taken from threads before they are asked for, at the most.
+const ENDED_JOBS: usize = 1024;
 
 /// How many threads, and where.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,8 +48,16 @@ pub struct CoresEngine {
     helpers: Vec<Helper>,
     /// What the worker's own share is done with. It knows all keys.
     own: Engines,
+    costs: Costs,
+    pressure: Pressure,
+    clock: Clock,
     /// Who is asked first for room.
     next: usize,
+    /// What threads have before them who may have a share, with their places; empty between calls.
+    backlogs: Vec<u64>,
+    places: Vec<usize>,
+    /// Jobs that have ended and were not polled yet.
+    ended: Vec<Job>,
     in_flight: usize,
     /// The threads run.
     is_started: bool,
@@ -64,6 +78,15 @@ impl CoresEngine {
         config: &CoresConfig,
         make: &mut dyn FnMut() -> Result<Vec<Box<dyn Engine>>, EngineError>,
     ) -> Result<Self, EngineError> {
+        Self::with_clock(config, make, ticks)
+    }
+
+    /// The same with a clock of tests.
+    pub(crate) fn with_clock(
+        config: &CoresConfig,
+        make: &mut dyn FnMut() -> Result<Vec<Box<dyn Engine>>, EngineError>,
+        clock: Clock,
+    ) -> Result<Self, EngineError> {
         let CoresConfig { threads, processors, first_thread } = config;
         if !(1..=MAX_THREADS).contains(threads) {
             let reason = format!("it has from 1 to {MAX_THREADS} threads, not {threads}");
@@ -77,10 +100,22 @@ impl CoresEngine {
         let own = open()?;
         let helper = |number: usize| {
             let processor = processors.get(number % processors.len().max(1)).copied();
-            Ok(Helper::new(open()?, format!("{NAME}-{number}"), processor))
+            Ok(Helper::new(open()?, format!("{NAME}-{number}"), processor, clock))
         };
         let helpers = (*first_thread..first_thread + threads).map(helper).collect::<Result<_, _>>()?;
-        Ok(Self { helpers, own, next: 0, in_flight: 0, is_started: false })
+        Ok(Self {
+            helpers,
+            costs: Costs::new(&own),
+            own,
+            pressure: Pressure::default(),
+            clock,
+            next: 0,
+            backlogs: Vec::with_capacity(*threads),
+            places: Vec::with_capacity(*threads),
+            ended: Vec::with_capacity(ENDED_JOBS),
+            in_flight: 0,
+            is_started: false,
+        })
     }
 
     fn start(&mut self) {
@@ -90,41 +125,84 @@ impl CoresEngine {
         }
     }
 
-    /// Hands jobs over to threads, as far as they have room and the worker has no share in them; returns how
-    /// many.
-    fn hand_over(&mut self, jobs: &mut [Job]) -> usize {
-        let is_idle = self.in_flight == 0;
-        if is_idle && jobs.len() <= OWN_JOBS {
-            return 0;
-        }
+    /// Hands jobs over to threads, as far as they have a share in them; returns how many.
+    fn hand_over(&mut self, jobs: &mut [Job], expected: &Expected, now: u64) -> usize {
+        let division = self.pressure.begin(now, jobs.len(), expected);
+        let Division::Shared { before } = division else { return 0 };
         self.start();
-        let sharers = self.helpers.len() + 1;
-        let chunk = jobs.len().div_ceil(sharers).clamp(CHUNK_JOBS_MIN, CHUNK_JOBS);
-        let others = if is_idle { jobs.len() - jobs.len() / sharers } else { jobs.len() };
-        let mut at = 0;
-        while at < others
-            && let Some(helper) = self.helper_with_room()
-        {
-            let end = others.min(at + chunk);
-            let Some(part) = jobs.get_mut(at..end) else { break };
-            if !helper.hand_over(part) {
+        self.look(now, expected.threads);
+        let level = level(expected, before, &self.backlogs);
+        let mut handed = 0;
+        for at in 0..self.places.len() {
+            let (Some(&place), Some(&backlog)) = (self.places.get(at), self.backlogs.get(at)) else { break };
+            let share = level.saturating_sub(backlog);
+            if share >= CHUNK_TICKS_LEAST {
+                handed += self.give(place, jobs.get_mut(handed..).unwrap_or_default(), share, now);
+            }
+        }
+        self.next = self.next.wrapping_add(self.places.len()) % self.helpers.len();
+        self.in_flight += handed;
+        handed
+    }
+
+    /// Notes what threads have before them: as many of those that have room as work of so many ticks is for,
+    /// others each time.
+    fn look(&mut self, now: u64, ticks: u64) {
+        self.backlogs.clear();
+        self.places.clear();
+        let (count, next) = (self.helpers.len(), self.next);
+        let most = usize::try_from(ticks / CHUNK_TICKS_LEAST).unwrap_or(count).max(1);
+        for place in (next..count).chain(0..next) {
+            let Some(helper) = self.helpers.get_mut(place) else { break };
+            let mut backlog = helper.backlog(now);
+            if backlog.is_none() && helper.is_in_service() {
+                // What waits in its ring to be asked for takes its room.
+                let room = ENDED_JOBS - self.ended.len();
+                helper.collect(&mut self.ended, room, |bill, measured| {
+                    self.costs.learn(bill, By::Thread, measured);
+                });
+                backlog = helper.backlog(now);
+            }
+            if let Some(backlog) = backlog {
+                self.backlogs.push(backlog);
+                self.places.push(place);
+            }
+            if self.places.len() >= most {
+                break;
+            }
+        }
+    }
+
+    /// Gives a thread jobs of so many ticks, in chunks; returns how many jobs.
+    fn give(&mut self, place: usize, jobs: &mut [Job], share: u64, now: u64) -> usize {
+        let Some(helper) = self.helpers.get_mut(place) else { return 0 };
+        let rank = jobs.first().and_then(|job| self.own.rank_of(job.key));
+        let least = self.costs.least_jobs(rank);
+        let (mut handed, mut left) = (0, share);
+        while left >= CHUNK_TICKS_LEAST && helper.has_room() {
+            let rest = jobs.get_mut(handed..).unwrap_or_default();
+            let most = left.min(CHUNK_TICKS_MOST.max(share / CHUNKS_OF_A_SHARE));
+            let mut pricing = self.costs.pricing(&self.own);
+            let (mut count, mut sum) = (0, Expected::default());
+            for job in rest.iter().take(CHUNK_JOBS) {
+                let mut with = sum;
+                pricing.add(&mut with, job);
+                // The last one where more of it is within the share than beyond.
+                if with.threads + sum.threads > 2 * most && count >= least {
+                    break;
+                }
+                (sum, count) = (with, count + 1);
+            }
+            let ticks = sum.threads;
+            let Some(chunk) = rest.get_mut(..count).filter(|chunk| !chunk.is_empty()) else { break };
+            let rank = chunk.first().and_then(|job| self.own.rank_of(job.key));
+            if !helper.hand_over(chunk, self.costs.bill(rank, By::Thread, ticks), now) {
                 break;
             }
             helper.wake();
-            at = end;
+            (handed, left) = (handed + count, left.saturating_sub(ticks.max(1)));
         }
-        self.in_flight += at;
-        at
-    }
-
-    /// The thread that has the least to do; of equals each has its turn. `None` if all have enough.
-    fn helper_with_room(&mut self) -> Option<&mut Helper> {
-        let (count, next) = (self.helpers.len(), self.next);
-        let turn = |at: usize| (at + count - next) % count;
-        let backlogs = self.helpers.iter_mut().enumerate().filter_map(|(at, h)| Some((h.backlog()?, at)));
-        let (_, at) = backlogs.min_by_key(|(backlog, at)| (*backlog, turn(*at)))?;
-        self.next = (at + 1) % count;
-        self.helpers.get_mut(at)
+        handed
     }
 
     /// The threads follow a change of keys.
@@ -200,8 +278,27 @@ impl Engine for CoresEngine {
     }
 
     fn submit(&mut self, jobs: &mut [Job]) -> usize {
-        let handed = self.hand_over(jobs);
-        self.own.run(jobs.get_mut(handed..).unwrap_or_default(), &mut (0..0));
+        let began = (self.clock)();
+        let mut expected = self.costs.pricing(&self.own).of(jobs);
+        let handed = self.hand_over(jobs, &expected, began);
+        let rest = jobs.get_mut(handed..).unwrap_or_default();
+        if let Some(first) = rest.first() {
+            let rank = self.own.rank_of(first.key);
+            if handed > 0 {
+                expected = self.costs.pricing(&self.own).of(rest);
+            }
+            let began = (self.clock)();
+            self.own.run(rest, &mut (0..0));
+            let ended = (self.clock)();
+            // A call has costs of its own, which few short jobs do not show.
+            if expected.own >= CHUNK_TICKS_LEAST {
+                let bill = self.costs.bill(rank, By::Worker, expected.own);
+                self.costs.learn(bill, By::Worker, ended.wrapping_sub(began));
+            }
+            self.pressure.end(ended);
+        } else {
+            self.pressure.end((self.clock)());
+        }
         jobs.len()
     }
 
@@ -214,8 +311,11 @@ impl Engine for CoresEngine {
             return;
         }
         let before = done.len();
+        done.extend(self.ended.drain(..max.min(self.ended.len())));
         for helper in &mut self.helpers {
-            helper.collect(done, max - (done.len() - before));
+            helper.collect(done, max - (done.len() - before), |bill, measured| {
+                self.costs.learn(bill, By::Thread, measured);
+            });
         }
         self.in_flight -= done.len() - before;
     }

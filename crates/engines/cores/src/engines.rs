@@ -5,6 +5,7 @@
 //! name everywhere.
 
 use crate::NAME;
+use crate::cost::rank;
 use std::ops::Range;
 use testudo_crypto::{
     Capability, Direction, Engine, EngineError, Job, JobStatus, KeyId, KeyMaterial, KeyTable, PreparedKey,
@@ -19,6 +20,8 @@ struct Place {
     engine: usize,
     /// The key's id there.
     key: KeyId,
+    /// Its suite, by its [rank].
+    rank: usize,
 }
 
 /// A key on its way to a thread.
@@ -26,7 +29,7 @@ pub(crate) enum NewKey {
     /// To be expanded by the engine.
     Material(Box<KeyMaterial>, Direction),
     /// Expanded for the engine with this index.
-    Prepared(usize, PreparedKey),
+    Prepared(usize, Suite, PreparedKey),
 }
 
 /// A change of keys.
@@ -101,20 +104,20 @@ impl Engines {
 
     fn place(&mut self, key: NewKey) -> Result<Place, EngineError> {
         match key {
-            NewKey::Prepared(at, key) => {
+            NewKey::Prepared(at, suite, key) => {
                 let refused = || EngineError::KeyRefused {
                     engine: NAME,
                     reason: "it was prepared for an engine that no thread has".to_owned(),
                 };
                 let key = self.engines.get_mut(at).ok_or_else(refused)?.link(key)?;
-                Ok(Place { engine: at, key })
+                Ok(Place { engine: at, key, rank: rank(suite) })
             }
             NewKey::Material(key, direction) => {
                 let suite = key.suite();
                 let unsupported = || EngineError::Unsupported { engine: NAME, suite };
                 let (at, _) = self.first_of(suite).ok_or_else(unsupported)?;
                 let key = self.engines.get_mut(at).ok_or_else(unsupported)?.install(&key, direction)?;
-                Ok(Place { engine: at, key })
+                Ok(Place { engine: at, key, rank: rank(suite) })
             }
         }
     }
@@ -122,7 +125,7 @@ impl Engines {
     /// Forgets a key; `false` if it is unknown.
     pub(crate) fn remove(&mut self, key: KeyId) -> bool {
         let Some(place) = self.keys.remove(key) else { return false };
-        if let Some(Place { engine, key }) = place
+        if let Some(Place { engine, key, .. }) = place
             && let Some(engine) = self.engines.get_mut(engine)
         {
             engine.remove(key);
@@ -141,6 +144,12 @@ impl Engines {
                 assert_eq!(inserted, Ok(id), "tables that are changed in the same order have the same ids");
             }
         }
+    }
+
+    /// The [rank] of a key's suite; `None` if it is unknown.
+    #[inline]
+    pub(crate) fn rank_of(&self, key: KeyId) -> Option<usize> {
+        Some(self.keys.get(key)?.as_ref()?.rank)
     }
 
     /// Does jobs; all of them have ended then. Meanwhile `under_way` says which ones an engine has in hand.

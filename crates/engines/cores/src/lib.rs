@@ -5,7 +5,7 @@
 //! ```text
 //!                   ┌─ ring ─► thread 0: its own engines ─┐ (in place: a chunk stays in its slot)
 //!   submit ─ chunks ┼─ ring ─► thread 1: its own engines ─┼─► poll
-//!                   └─ what no ring has room for: the worker's own engines, before submit returns
+//!                   └─ the worker's own share: its own engines, before submit returns
 //! ```
 //!
 //! **Rings.** Each thread has one ring of slots, and a slot has room for a chunk of 32 jobs. The worker moves
@@ -13,12 +13,20 @@
 //! moves them out. So two counters make of one ring what two rings would be, there and back, with one move
 //! less. Counters have cache lines of their own, and change once for each chunk.
 //!
-//! **The worker's own share.** From idleness a burst is divided evenly among all threads and the worker, and
-//! up to 16 jobs are the worker's: who has so few packets is not short of time, and a hand-over costs more.
-//! While threads are at work, each gets chunks until it has four; the rest is the worker's. A worker that is
-//! busy with headers finds rings that are nearly empty and does little cryptography; one that has time finds
-//! them full. So nobody idles while there is work, and the share need not be configured. (VPP has it
-//! configured for each worker; its workers hand whole frames to those that are enabled.)
+//! **Who does what** follows the time that it takes, not the number of packets. What jobs cost is learned
+//! for each suite from what threads report of their chunks and from the worker's own share (`cost`), with
+//! two readings of the clock for each. A burst is divided so that all end together, where what a thread
+//! has left counts, and what the worker does between bursts: that is measured, too (`share`). A worker
+//! that is busy with headers does little cryptography, and one that has time does its part. So nobody
+//! idles while there is work, and the share need not be configured. (VPP has it configured for each
+//! worker; its workers hand whole frames to those that are enabled.) Three things are the worker's own:
+//! what costs less than to hand it over; a few microseconds of cryptography while it is not pressed,
+//! since waking a thread takes as long; and what a thread has no room for.
+//!
+//! **Several bursts are under way.** Nothing waits for a burst's other parts. While the worker is pressed
+//! each thread has some work more before it than would be even, so that it never waits for the next
+//! burst, and so that lines which cross from cache to cache have left the nearest one. What has ended
+//! makes room in its ring when the worker needs that, before it polls.
 //!
 //! **Sleep.** A thread that finds its ring empty looks some hundred times, then sleeps; the worker wakes it.
 //! That no wake-up is lost, loom tries in all interleavings (`ring`). The worker is not woken: it polls while
@@ -44,6 +52,8 @@
 #![forbid(unsafe_code)]
 
 #[cfg(not(loom))]
+mod cost;
+#[cfg(not(loom))]
 mod engine;
 #[cfg(not(loom))]
 mod engines;
@@ -52,6 +62,8 @@ mod helper;
 #[cfg(not(loom))]
 mod preparer;
 mod ring;
+#[cfg(not(loom))]
+mod share;
 mod sync;
 #[cfg(all(test, not(loom)))]
 mod tests;

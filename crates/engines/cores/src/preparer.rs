@@ -34,7 +34,9 @@ impl KeyPreparer for Preparer {
         let first = engines.find(|(_, (suites, _))| suites.contains(&key.suite()));
         let preparer = first.and_then(|(engine, (_, preparer))| Some((engine, preparer.as_ref()?)));
         let copy = |_| match preparer {
-            Some((engine, preparer)) => Ok(NewKey::Prepared(engine, preparer.prepare(key, direction)?)),
+            Some((engine, preparer)) => {
+                Ok(NewKey::Prepared(engine, key.suite(), preparer.prepare(key, direction)?))
+            }
             // An engine that cannot have it done elsewhere expands it itself, in each thread.
             None => Ok(NewKey::Material(Box::new(key.clone()), direction)),
         };

@@ -100,6 +100,11 @@ impl<C> WorkerSide<C> {
         self.published - self.collected < self.shared.slots.len() as u64
     }
 
+    /// How many slots were filled so far.
+    pub(crate) fn published(&self) -> u64 {
+        self.published
+    }
+
     /// Slots that the helper has not ended yet, as of the last [`look`](Self::look).
     pub(crate) fn backlog(&self) -> u64 {
         self.published - self.ended

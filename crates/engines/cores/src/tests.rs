@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests may panic as tests do")]
 
 use crate::{CoresConfig, CoresEngine, MAX_THREADS};
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -95,9 +96,24 @@ impl Engine for Played {
             rest[0].buffer.bytes_mut()[20..30].fill(0x77);
             panic!("meant");
         }
+        TIME.set(TIME.get() + jobs.iter().map(|job| 128 + u64::from(job.text_bytes)).sum::<u64>());
         *self.stage.jobs.lock().unwrap().entry(thread_name()).or_default() += jobs.len();
         self.inner.submit(jobs)
     }
+}
+
+thread_local! {
+    /// The clock of this thread, which only cryptography moves: a tick for each byte and 128 for each job.
+    static TIME: Cell<u64> = const { Cell::new(1_000_000) };
+}
+
+fn time() -> u64 {
+    TIME.get()
+}
+
+/// Nothing comes for long.
+fn idle() {
+    TIME.set(TIME.get() + 1_000_000);
 }
 
 fn played(threads: usize) -> (CoresEngine, Arc<Stage>) {
@@ -106,7 +122,7 @@ fn played(threads: usize) -> (CoresEngine, Arc<Stage>) {
         let stage = Arc::clone(&stage);
         Ok(vec![Box::new(Played { inner: PortableEngine::new(), stage, is_synchronous: true })])
     };
-    let engine = CoresEngine::open(&CoresConfig::of(threads), &mut make).unwrap();
+    let engine = CoresEngine::with_clock(&CoresConfig::of(threads), &mut make, time).unwrap();
     stage.jobs.lock().unwrap().clear();
     stage.installed.store(0, Ordering::SeqCst);
     (engine, stage)
@@ -121,7 +137,7 @@ fn install(engine: &mut dyn Engine) -> KeyId {
     engine.install(&material(7), Direction::Seal).unwrap()
 }
 
-const TEXT: [u8; 96] = [0xA5; 96];
+const TEXT: [u8; 1232] = [0xA5; 1232];
 
 fn jobs(key: KeyId, tickets: std::ops::Range<u32>) -> Vec<Job> {
     let job = |ticket: u32| Job {
@@ -129,7 +145,7 @@ fn jobs(key: KeyId, tickets: std::ops::Range<u32>) -> Vec<Job> {
         key,
         sequence: ticket.into(),
         text_start: 16,
-        text_bytes: 64,
+        text_bytes: 1200,
         ..Job::new(Buffer::copied(&TEXT, 0, 0), Direction::Seal, 0)
     };
     tickets.map(job).collect()
@@ -168,28 +184,63 @@ fn sorted_tickets(jobs: &[Job]) -> Vec<u32> {
 fn few_jobs_are_the_workers_own_and_a_burst_is_divided() {
     let (mut engine, stage) = played(3);
     let key = install(&mut engine);
-    let mut few = jobs(key, 0..16);
-    assert_eq!(engine.submit(&mut few), 16);
+    let mut few = jobs(key, 0..6);
+    assert_eq!(engine.submit(&mut few), 6);
     assert!(few.iter().all(|job| job.status == JobStatus::Done));
     assert_eq!((engine.in_flight(), stage.jobs_of("cores-0")), (0, 0));
     let each = || [0, 1, 2].map(|n| stage.jobs_of(&format!("cores-{n}")));
-    let mut burst = || {
-        let mut burst = jobs(key, 0..64);
-        assert_eq!(engine.submit(&mut burst), 64);
+    let mut shares = |count: u32| {
+        let before = each();
+        let mut burst = jobs(key, 0..count);
+        assert_eq!(engine.submit(&mut burst), count as usize);
         let mut done = ended(burst);
         drain(&mut engine, &mut done);
-        assert_eq!(sorted_tickets(&done), (0..64).collect::<Vec<_>>());
+        assert_eq!(sorted_tickets(&done), (0..count).collect::<Vec<_>>());
         assert!(done.iter().all(|job| job.status == JobStatus::Done));
+        [0, 1, 2].map(|n| each()[n] - before[n])
     };
-    // A thread that has not begun with the key yet has more to do than others, and gets less.
-    until("a thread gets nothing", || {
-        burst();
-        each().iter().all(|jobs| *jobs > 0)
-    });
-    let before = each();
-    burst();
-    let shares = [0, 1, 2].map(|n| each()[n] - before[n]);
-    assert_eq!(shares, [16; 3], "and 16 are the worker's own");
+    idle();
+    assert_eq!(shares(64), [16; 3], "and 16 are the worker's own");
+    idle();
+    assert_eq!(shares(12), [3; 3], "by time, and not by number");
+    // Who comes at once with the next burst has more to do than cryptography.
+    let pressed = shares(60);
+    assert!(pressed.iter().all(|share| (19..=21).contains(share)), "{pressed:?}");
+}
+
+/// A burst that is the worker's own when it comes alone is not while others come before and after.
+#[test]
+fn short_bursts_are_shared_while_they_come_and_come() {
+    let (mut engine, stage) = played(1);
+    let key = install(&mut engine);
+    for _ in 0..40 {
+        let mut burst = jobs(key, 0..6);
+        engine.submit(&mut burst);
+        let mut done = ended(burst);
+        drain(&mut engine, &mut done);
+        assert_eq!(sorted_tickets(&done), (0..6).collect::<Vec<_>>());
+    }
+    assert!(stage.jobs_of("cores-0") > 100, "{}", stage.jobs_of("cores-0"));
+}
+
+/// More bursts than a ring has slots, between two polls: what threads have ended makes room for more.
+#[test]
+fn what_has_ended_makes_room_before_it_is_asked_for() {
+    let (mut engine, stage) = played(1);
+    let key = install(&mut engine);
+    let (mut done, mut next, began) = (Vec::new(), 0, Instant::now());
+    while engine.in_flight() < 40 * 32 {
+        assert!(began.elapsed() < PATIENCE, "{} are under way", engine.in_flight());
+        let mut burst = jobs(key, next..next + 32);
+        next += 32;
+        assert_eq!(engine.submit(&mut burst), 32);
+        done.extend(ended(burst));
+        std::thread::yield_now();
+    }
+    assert!(stage.jobs_of("cores-0") > 32 * 8);
+    drain(&mut engine, &mut done);
+    assert_eq!(sorted_tickets(&done), (0..next).collect::<Vec<_>>());
+    assert!(done.iter().all(|job| job.status == JobStatus::Done));
 }
 
 #[test]
@@ -205,7 +256,7 @@ fn full_rings_leave_the_rest_to_the_worker_and_nothing_waits_for_a_thread_that_h
         engine.poll(&mut done, 1024);
     }
     let held = engine.in_flight();
-    assert!(held > 0 && held <= 2 * 4 * 32, "{held} with two threads");
+    assert!(held > 0 && held <= 2 * 24 * 32, "{held} with two threads");
     assert_eq!(done.len(), 20 * 64 - held);
     // Its key goes, and is gone at once for new jobs of the worker's own.
     engine.remove(key);
@@ -310,7 +361,7 @@ fn a_thread_that_panics_loses_what_it_had_in_hand_and_nothing_else() {
     let (mut spoilt, mut whole): (Vec<Job>, Vec<Job>) =
         faults.into_iter().partition(|job| job.buffer.bytes() != TEXT);
     assert!(spoilt.iter().any(|job| job.ticket == PANICS_AT) && spoilt.len() <= 32, "{}", spoilt.len());
-    assert!(spoilt.iter().all(|job| job.buffer.bytes() == [0; 96]), "nothing half sealed remains");
+    assert!(spoilt.iter().all(|job| job.buffer.bytes() == [0; TEXT.len()]), "nothing half sealed remains");
     assert!(!whole.is_empty(), "the chunks behind it");
     let mut portable = PortableEngine::new();
     let other_key = install(&mut portable);

@@ -2,7 +2,7 @@
 //! that hangs takes the engine out of service and nothing else.
 
 use crate::support::gateway::PoolSize;
-use crate::support::packet::{number, numbered};
+use crate::support::packet::{Inner, number, numbered};
 use crate::support::{Gateway, LeaseTwin, Side, TunnelSpec};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -69,6 +69,11 @@ fn gateway(side: Side, threads: usize, hangs: &Arc<AtomicBool>, stuck: &Arc<Atom
     gateway
 }
 
+/// Packet `id` of so many bytes: short ones would cost less than to hand them over.
+fn long(id: u32, bytes: usize) -> Vec<u8> {
+    Inner { total_bytes: bytes, ..numbered(5, id, 0, true, 500) }.bytes()
+}
+
 /// Turns until nothing is under way.
 fn settle(gateway: &mut Gateway) {
     let began = Instant::now();
@@ -92,7 +97,7 @@ fn one_sa_over_other_cores_keeps_its_order_in_both_directions() {
         for burst in [64, 1, 200, 17, 3, 640, 64, 64, 64, 500] {
             for id in next..next + burst {
                 let length = 100 + (id as usize * 37) % 1200;
-                a.protected.push(numbered(5, id, 0, true, length).bytes());
+                a.protected.push(long(id, length));
             }
             next += burst;
             a.turn();
@@ -118,7 +123,7 @@ fn a_thread_that_hangs_ends_in_withdrawal_and_packets_go_to_the_next_engine() {
     let (hangs, stuck) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicU32::new(0)));
     let mut a = gateway(Side::A, 2, &hangs, &stuck);
     let mut b = gateway(Side::B, 2, &Arc::default(), &Arc::default());
-    (0..64).for_each(|id| a.protected.push(numbered(5, id, 0, true, 500).bytes()));
+    (0..64).for_each(|id| a.protected.push(long(id, 500)));
     a.turn();
     let began = Instant::now();
     while stuck.load(Ordering::SeqCst) < 2 {
@@ -133,7 +138,7 @@ fn a_thread_that_hangs_ends_in_withdrawal_and_packets_go_to_the_next_engine() {
     let lost = a.drops(DropReason::EngineFault);
     assert!(lost > 0 && lost < 64, "{lost}: the worker's own share is done");
     assert!(!a.worker.is_busy());
-    (64..128).for_each(|id| a.protected.push(numbered(5, id, 0, true, 500).bytes()));
+    (64..128).for_each(|id| a.protected.push(long(id, 500)));
     a.turn();
     a.assert_books_balance();
     let sealed = a.unprotected.take();
