@@ -57,6 +57,9 @@ use report::Series;
 pub(crate) use vpe::threads;
 pub use vpe::{BenchVpeOptions, Experiment};
 
+/// What stands for the engine where jobs are placed by what they cost.
+const LIVE: &str = "live";
+
 /// `testudo bench …`
 #[derive(Debug, Clone, clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
@@ -209,7 +212,7 @@ fn repeat(options: &BenchOptions, cases: &[Case], engines: &mut Engines) -> Resu
         .iter()
         .map(|&case| Series {
             case,
-            engine: engines.available[case.engine].name(),
+            engine: if case.placed == 0 { engines.available[case.engine].name() } else { LIVE },
             judge: engines.judge(&case).name(),
             samples: Vec::new(),
         })

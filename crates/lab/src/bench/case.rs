@@ -269,9 +269,19 @@ pub(super) struct Case {
     /// Whether numbers have 64 bits.
     pub(super) esn: bool,
     pub(super) engine: usize,
+    /// Engines of one gateway that places jobs by what they cost, a bit for each; 0 if it has `engine` alone.
+    pub(super) placed: u32,
 }
 
 impl Case {
+    /// The engines of its gateway, by their indices.
+    pub(super) fn engines(&self) -> Vec<usize> {
+        match self.placed {
+            0 => vec![self.engine],
+            placed => (0..32).filter(|engine| placed >> engine & 1 == 1).collect(),
+        }
+    }
+
     /// Number of SAs, and of policies if there are more than the tunnels' own.
     pub(super) fn scale(&self) -> String {
         let sas = plural(self.sas);

@@ -89,9 +89,12 @@ impl Engines {
 
     /// The engine that judges the packets of the measured one: another implementation if one can.
     pub(super) fn judge(&self, case: &Case) -> &Available {
-        let others = self.available.iter().enumerate().rev().filter(|(index, _)| *index != case.engine);
+        let others =
+            self.available.iter().enumerate().rev().filter(|(index, _)| !case.engines().contains(index));
         let able = others.map(|(_, engine)| engine).find(|engine| engine.refusal(case).is_none());
-        able.unwrap_or(&self.available[case.engine])
+        // Of several that place jobs among them, the last one: mostly it does none.
+        let itself = case.engines().last().copied().unwrap_or(case.engine);
+        able.unwrap_or(&self.available[itself])
     }
 }
 

@@ -49,7 +49,8 @@ pub(super) struct Sample {
 pub(super) fn measure(case: &Case, engines: &mut Engines, duration: Duration) -> Result<Sample, Wrong> {
     let originals = packets(case.suites, case.size, case.sas).map_err(|e| e.to_string())?;
     let judge = engines.judge(case).open()?;
-    let subject = engines.available[case.engine].open()?;
+    let opened = case.engines().into_iter().map(|engine| engines.available[engine].open());
+    let subject = opened.collect::<Result<Vec<_>, Wrong>>()?;
     match case.way {
         Way::Outbound => {
             let floor = floor(case, engines, &originals, originals.len(), duration)?;
@@ -65,7 +66,7 @@ pub(super) fn measure(case: &Case, engines: &mut Engines, duration: Duration) ->
     }
 }
 
-/// Cycles per packet of the engine alone, for the jobs that the gateway makes of the first `count` packets of
+/// Cycles per packet of the engine alone, of several the fastest, for the jobs that the gateway makes of the first `count` packets of
 /// `feed`, at most [`FLOOR_BYTES`] of them.
 fn floor(
     case: &Case,
@@ -74,22 +75,28 @@ fn floor(
     count: usize,
     duration: Duration,
 ) -> Result<f64, Wrong> {
-    let engine = engines.available[case.engine].instance.as_mut();
-    let (recorder, recorded) = Recorder::beside(engine);
-    let count = count.min(FLOOR_BYTES / (case.size.longest_bytes() + SEALED_EXTRA_BYTES));
-    let port = LoopPort::new("load", feed.clone()).with_limit(count as u64);
-    Subject::new(case, case.way, Box::new(recorder), port)?.exhaust()?;
-    Ok(recorded.floor(engine, duration / 2)?.cycles_per_packet)
+    let all = case.engines();
+    let each = duration / 2 / u32::try_from(all.len()).unwrap_or(1).max(1);
+    let mut least = f64::INFINITY;
+    for engine in all {
+        let engine = engines.available[engine].instance.as_mut();
+        let (recorder, recorded) = Recorder::beside(engine);
+        let count = count.min(FLOOR_BYTES / (case.size.longest_bytes() + SEALED_EXTRA_BYTES));
+        let port = LoopPort::new("load", feed.clone()).with_limit(count as u64);
+        Subject::new(case, case.way, Box::new(recorder), port)?.exhaust()?;
+        least = least.min(recorded.floor(engine, each)?.cycles_per_packet);
+    }
+    Ok(least)
 }
 
 fn outbound(
     case: &Case,
-    engine: Box<dyn Engine>,
+    engines: Vec<Box<dyn Engine>>,
     judge: Box<dyn Engine>,
     originals: &Packets,
     duration: Duration,
 ) -> Result<(Run, u64), Wrong> {
-    let mut subject = Subject::new(case, Way::Outbound, engine, LoopPort::new("load", originals.clone()))?;
+    let mut subject = Subject::with(case, Way::Outbound, engines, LoopPort::new("load", originals.clone()))?;
     let mut sealed = capture(case, &mut subject, originals.len())?;
     subject.sink.keep(0, 0);
     subject.run_for(WARM_UP)?;
@@ -134,7 +141,7 @@ pub(super) fn most_sas_inbound(size: Size) -> usize {
 
 pub(super) fn inbound(
     case: &Case,
-    engine: Box<dyn Engine>,
+    engines: Vec<Box<dyn Engine>>,
     ring: Packets,
     originals: &Packets,
     duration: Duration,
@@ -144,7 +151,7 @@ pub(super) fn inbound(
     let count = ring.len();
     let round = if has_many { originals.len() } else { count };
     let (feed, demand) = LoopPort::on_demand("ring", ring);
-    let mut subject = Subject::new(case, Way::Inbound, engine, feed)?;
+    let mut subject = Subject::with(case, Way::Inbound, engines, feed)?;
     demand.ask(round as u64);
     let mut opened = capture(case, &mut subject, round)?;
     subject.sink.keep(SAMPLE_INTERVAL, SAMPLES);

@@ -165,6 +165,7 @@ fn case(frame: usize, way: Way) -> Case {
         // An 82599 has none.
         esn: false,
         engine: 0,
+        placed: 0,
     }
 }
 

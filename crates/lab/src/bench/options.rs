@@ -64,6 +64,11 @@ pub struct BenchOptions {
     #[arg(long, value_delimiter = ',', value_name = "NAME,…")]
     pub engines: Vec<String>,
 
+    /// Also measure a gateway that has all of these engines and places each job by what it costs (`live`, as
+    /// placement = "live" in a configuration). Its floor is that of the fastest of them
+    #[arg(long)]
+    pub live: bool,
+
     /// The device of the engine cryptodev, in software: a driver with its arguments
     #[arg(long, value_name = "DEVICE", default_value = "crypto_aesni_mb")]
     pub cryptodev: String,
@@ -107,6 +112,25 @@ fn summarised(refused: &[(usize, String)], engines: &Engines) -> Vec<String> {
     told
 }
 
+/// The cases, and behind the last engine of each direction those of a gateway that has all that do it; none
+/// where there is but one.
+fn with_placed(cases: Vec<Case>) -> Vec<Case> {
+    let mut all = Vec::new();
+    for group in cases.chunk_by(|one, next| (one.suites, one.way) == (next.suites, next.way)) {
+        all.extend_from_slice(group);
+        let mut together: Vec<Case> = Vec::new();
+        for case in group {
+            let is_same = |other: &&mut Case| Case { engine: case.engine, placed: 0, ..**other } == *case;
+            match together.iter_mut().find(is_same) {
+                Some(other) => other.placed |= 1 << case.engine,
+                None => together.push(Case { placed: 1 << case.engine, ..*case }),
+            }
+        }
+        all.extend(together.into_iter().filter(|case| case.placed.count_ones() > 1));
+    }
+    all
+}
+
 /// `items` without duplicates, in order.
 fn distinct<T: PartialEq + Copy>(items: &[T]) -> Vec<T> {
     let mut kept = Vec::new();
@@ -136,6 +160,9 @@ impl BenchOptions {
                 Some(reason) if refused.contains(&(engine, reason.clone())) => {}
                 Some(reason) => refused.push((engine, reason)),
             }
+        }
+        if self.live {
+            cases = with_placed(cases);
         }
         if cases.is_empty() {
             let reasons: Vec<_> = refused.into_iter().map(|(_, reason)| reason).collect();
@@ -169,6 +196,7 @@ impl BenchOptions {
                                 order,
                                 esn: true,
                                 engine,
+                                placed: 0,
                             };
                             cells.extend(sizes.iter().map(case).map(|case| (engine, case)));
                         }
@@ -230,7 +258,7 @@ impl BenchOptions {
             self.expected(cases.len()).as_secs().max(1),
         );
         for (index, engine) in engines.available.iter().enumerate() {
-            if cases.iter().any(|case| case.engine == index) {
+            if cases.iter().any(|case| case.engines().contains(&index)) {
                 text += &format!("  {}: {}\n", engine.name(), engine.instance.description());
             }
         }
@@ -260,5 +288,32 @@ impl BenchOptions {
             text += &format!("  No other engine here can judge {}: it judged itself.\n", series.engine);
         }
         text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use testudo_crypto::Suite;
+
+    #[test]
+    fn a_gateway_with_all_engines_is_measured_behind_each_alone() {
+        let case = |suite, size, engine| Case {
+            suites: Suites::One(suite),
+            way: Way::Outbound,
+            size: Size::Bytes(size),
+            sas: 1,
+            policies: 1,
+            carrier: Carrier::Esp,
+            order: Order::default(),
+            esn: true,
+            engine,
+            placed: 0,
+        };
+        let (gcm, other) = (Suite::AES128GCM16, Suite::CHACHA20POLY1305);
+        let alone = [case(gcm, 64, 0), case(gcm, 1420, 0), case(gcm, 64, 2), case(other, 64, 2)];
+        let together = Case { placed: 0b101, ..alone[0] };
+        assert_eq!(with_placed(alone.to_vec()), [alone[0], alone[1], alone[2], together, alone[3]]);
+        assert_eq!((together.engines(), alone[3].engines()), (vec![0, 2], vec![2]));
     }
 }

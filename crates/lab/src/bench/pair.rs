@@ -91,6 +91,7 @@ impl PairSettings {
             order: Order::Length,
             esn: true,
             engine: 0,
+            placed: 0,
         }
     }
 }

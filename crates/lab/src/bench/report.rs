@@ -273,6 +273,7 @@ mod tests {
             order,
             esn: true,
             engine: 0,
+            placed: 0,
         };
         let elapsed = Duration::from_millis(1);
         let stages = StageTimes::default();

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
 use testudo_crypto::Engine;
-use testudo_gateway::{Clock, OffloadMode, PortPair, SystemClock, Worker};
+use testudo_gateway::{Clock, OffloadMode, PlacementMode, PortPair, SchedulerSettings, SystemClock, Worker};
 use testudo_packet::{Pool, PortCounters, StageTimes, ticks};
 use testudo_port_memory::{LoopPort, SinkHandle, SinkPort};
 
@@ -66,26 +66,44 @@ impl Subject {
     /// A gateway at the end of the tunnels where packets go `way`, taking them from `feed`. It has no
     /// fallback engine: `engine` does all of its work.
     pub(super) fn new(case: &Case, way: Way, engine: Box<dyn Engine>, feed: LoopPort) -> Result<Self, Wrong> {
+        Self::with(case, way, vec![engine], feed)
+    }
+
+    /// The same with several engines, among which jobs are placed by what they cost.
+    pub(super) fn with(
+        case: &Case,
+        way: Way,
+        engines: Vec<Box<dyn Engine>>,
+        feed: LoopPort,
+    ) -> Result<Self, Wrong> {
         let (sink_port, sink) = SinkPort::new("sink");
         let ports = match way {
             Way::Outbound => PortPair { protected: Box::new(feed), unprotected: Box::new(sink_port) },
             Way::Inbound => PortPair { protected: Box::new(sink_port), unprotected: Box::new(feed) },
         };
-        Self::between(case, way, vec![engine], ports, sink)
+        Self::between(case, way, engines, ports, sink)
     }
 
     /// A gateway between any ports, of which one ends in `sink`.
     pub(super) fn between(
         case: &Case,
         way: Way,
-        engines: Vec<Box<dyn Engine>>,
+        mut engines: Vec<Box<dyn Engine>>,
         ports: PortPair,
         sink: SinkHandle,
     ) -> Result<Self, Wrong> {
+        let is_live = case.placed != 0 && engines.len() > 1;
+        let placement = if is_live { PlacementMode::Live } else { PlacementMode::First };
+        placement.arrange(&mut engines);
         let pool = Pool::new(BUFFERS, BUFFER_BYTES.max(case.size.longest_bytes() + OVERHEAD_BYTES));
         let mut worker = Worker::new(ports, pool, engines, Box::default());
         worker.set_offload_mode(OffloadMode::Always);
         worker.set_formation(case.order.formation());
+        if is_live {
+            worker.set_scheduler(&SchedulerSettings { placement, ..SchedulerSettings::default() });
+            let carried = case.suites.all().iter().filter_map(|suite| case.carrier.suite(*suite));
+            worker.measure_engines(&carried.collect::<Vec<_>>());
+        }
         let supply = tunnels::install(&mut worker, case, way)?;
         Ok(Self { worker, supply, clock: SystemClock::default(), way, sink })
     }

@@ -226,6 +226,7 @@ fn case(engine: usize, suite: Suite, carrier: Carrier, way: Way, inner_bytes: us
         order: Order::default(),
         esn: true,
         engine,
+        placed: 0,
     }
 }
 
