@@ -43,7 +43,9 @@ fn main() -> ExitCode {
     match arguments.first().and_then(|first| first.to_str()) {
         Some("demo") => demo::run(&DemoLine::parse_from(arguments).options, Vec::new()),
         Some("bench") => BenchLine::parse_from(arguments).bench.run(Vec::new()),
-        Some("lab") => LabLine::parse_from(arguments).lab.run(Vec::new(), Meters::of_this_machine),
+        Some("lab") => {
+            LabLine::parse_from(arguments).lab.run(Vec::new(), Vec::new(), Meters::of_this_machine)
+        }
         Some("init" | "run" | "status") => stand_in::main(&arguments),
         _ => tests(),
     }
