@@ -191,8 +191,18 @@ mod tests {
         let (sas, all) = (3000, 100_000);
         let (suites, size) = (Suites::One(Suite::AES128GCM16), Size::Bytes(64));
         let (carrier, order, engine) = (Carrier::Esp, Order::Length, 0);
-        let case =
-            Case { suites, way: Way::Outbound, size, sas, policies: all, carrier, order, esn: true, engine };
+        let case = Case {
+            suites,
+            way: Way::Outbound,
+            size,
+            sas,
+            policies: all,
+            carrier,
+            order,
+            esn: true,
+            engine,
+            placed: 0,
+        };
         let policies = policies(&case, Way::Outbound).unwrap();
         let distinct: HashSet<_> = policies.iter().map(|policy| policy.selectors[0]).collect();
         assert_eq!((policies.len(), distinct.len()), (100_000, 100_000));
