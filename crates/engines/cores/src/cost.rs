@@ -8,8 +8,10 @@
 //! The 128 bytes stand for what every job has to be done: keys, first and last blocks, padding. The rate is
 //! learned from what was measured: the worker's own from its share of each burst, that of threads from what
 //! they report of each chunk. They differ, since a thread fetches its packets from another core's cache. Two
-//! readings of the clock for each chunk suffice. A measurement changes a rate by an eighth of the difference,
-//! and counts as the double or the half at most: one in which the thread lost its processor does not matter.
+//! readings of the clock for each chunk suffice. The first measurement is the rate, the second one half of it,
+//! and so on; from the eighth on each changes a rate by an eighth of the difference. All but the first count as
+//! the double or the half at most: one in which the thread lost its processor does not matter. Of jobs of
+//! several suites it is not known which took how long: they change the first one's rate by a 64th.
 
 use crate::engines::Engines;
 use testudo_crypto::{Job, KeyId, Suite};
@@ -22,6 +24,8 @@ const RATE_BYTES: u64 = 1024;
 const FIRST_RATE: u64 = RATE_BYTES;
 /// Between a 32nd of a tick for each byte and 16,384 ticks.
 const RATES: std::ops::RangeInclusive<u64> = 32..=1 << 24;
+/// No text counts as longer: no packet has one.
+const LONGEST_TEXT: u32 = 1 << 16;
 /// What a job under an unknown key counts as: it will be a fault.
 const UNKNOWN_TICKS: u64 = 1024;
 /// No expectation is above this, so that sums and products stay far from their limits.
@@ -38,14 +42,48 @@ pub(crate) struct Costs {
 /// Of one suite.
 #[derive(Debug, Clone, Copy)]
 struct Learned {
-    own: u64,
-    threads: u64,
+    own: Rate,
+    threads: Rate,
     /// The fewest jobs that are worth a chunk: engines with lanes do several for little more than one.
     least_jobs: usize,
 }
 
+/// Ticks for [`RATE_BYTES`], and how often they were measured, up to [`PARTS`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Rate {
+    ticks: u64,
+    measured: u64,
+}
+
+/// A measurement changes a rate by one part in so many, once there were as many.
+const PARTS: u64 = 8;
+/// The same of jobs of several suites.
+const PARTS_IF_MIXED: u64 = 64;
+
+impl Rate {
+    const FIRST: Self = Self { ticks: FIRST_RATE, measured: 0 };
+
+    fn learn(&mut self, found: u64, is_mixed: bool) {
+        let found = found.clamp(*RATES.start(), *RATES.end());
+        if self.measured == 0 && !is_mixed {
+            *self = Self { ticks: found, measured: 1 };
+            return;
+        }
+        let parts = if is_mixed { PARTS_IF_MIXED } else { self.measured + 1 };
+        let rate = self.ticks;
+        let target = found.clamp(rate / 2, rate * 2);
+        let next = if target > rate {
+            rate + (target - rate).div_ceil(parts)
+        } else {
+            rate - (rate - target) / parts
+        };
+        self.ticks = next.clamp(*RATES.start(), *RATES.end());
+        self.measured = (self.measured + u64::from(!is_mixed)).min(PARTS - 1);
+    }
+}
+
 impl Learned {
-    fn rate(&self, by: By) -> u64 {
+    fn rate(&self, by: By) -> Rate {
         match by {
             By::Worker => self.own,
             By::Thread => self.threads,
@@ -61,6 +99,8 @@ pub(crate) struct Bill {
     pub(crate) ticks: u64,
     /// That suite's rate then.
     rate: u64,
+    /// There are others of another suite.
+    is_mixed: bool,
 }
 
 /// Who does a job.
@@ -79,6 +119,9 @@ pub(crate) struct Expected {
     pub(crate) threads: u64,
     /// Bytes of their text.
     pub(crate) bytes: u64,
+    /// The [rank] of the first one's suite, and whether others have another.
+    pub(crate) rank: Option<usize>,
+    pub(crate) is_mixed: bool,
 }
 
 /// The place of a suite in [`Suite::every`].
@@ -90,7 +133,7 @@ pub(crate) fn rank(suite: Suite) -> usize {
 pub(crate) struct Pricing<'a> {
     costs: &'a Costs,
     engines: &'a Engines,
-    last: Option<(KeyId, Option<Learned>)>,
+    last: Option<(KeyId, Option<(usize, Learned)>)>,
 }
 
 impl Pricing<'_> {
@@ -101,15 +144,21 @@ impl Pricing<'_> {
             // Consecutive jobs tend to have one key.
             Some((key, learned)) if key == job.key => learned,
             _ => {
-                let learned = self.engines.rank_of(job.key).and_then(|rank| self.costs.suites.get(rank));
-                self.last = Some((job.key, learned.copied()));
-                learned.copied()
+                let rank = self.engines.rank_of(job.key);
+                let learned = rank.and_then(|rank| Some((rank, *self.costs.suites.get(rank)?)));
+                self.last = Some((job.key, learned));
+                learned
             }
         };
-        let text = u64::from(job.text_bytes);
+        // One without a key costs nothing and says nothing.
+        if let Some((rank, _)) = learned {
+            sum.is_mixed |= *sum.rank.get_or_insert(rank) != rank;
+        }
+        let text = u64::from(job.text_bytes.min(LONGEST_TEXT));
         let ticks = |rate: u64| ((text + JOB_BYTES) * rate / RATE_BYTES).min(MOST_TICKS);
-        let (own, threads) = learned
-            .map_or((UNKNOWN_TICKS, UNKNOWN_TICKS), |learned| (ticks(learned.own), ticks(learned.threads)));
+        let (own, threads) = learned.map_or((UNKNOWN_TICKS, UNKNOWN_TICKS), |(_, learned)| {
+            (ticks(learned.own.ticks), ticks(learned.threads.ticks))
+        });
         sum.own = (sum.own + own).min(MOST_TICKS);
         sum.threads = (sum.threads + threads).min(MOST_TICKS);
         sum.bytes += text;
@@ -128,7 +177,7 @@ impl Costs {
     pub(crate) fn new(engines: &Engines) -> Self {
         let learned = |suite| {
             let least_jobs = (engines.profile(suite).depth_jobs / 2).clamp(1, LANES_MOST);
-            Learned { own: FIRST_RATE, threads: FIRST_RATE, least_jobs }
+            Learned { own: Rate::FIRST, threads: Rate::FIRST, least_jobs }
         };
         Self { suites: Suite::every().map(learned).collect() }
     }
@@ -144,13 +193,14 @@ impl Costs {
     }
 
     /// The bill of jobs that are expected to cost so much, by the one that does them.
-    pub(crate) fn bill(&self, rank: Option<usize>, by: By, ticks: u64) -> Bill {
-        let rate = rank.and_then(|rank| self.suites.get(rank)).map_or(0, |learned| learned.rate(by));
-        Bill { rank, ticks, rate }
+    pub(crate) fn bill(&self, expected: &Expected, by: By) -> Bill {
+        let &Expected { own, threads, rank, is_mixed, .. } = expected;
+        let ticks = if by == By::Worker { own } else { threads };
+        let rate = rank.and_then(|rank| self.suites.get(rank)).map_or(0, |learned| learned.rate(by).ticks);
+        Bill { rank, ticks, rate, is_mixed }
     }
 
-    /// Learns what jobs have cost. Where they have several suites it is the first one's rate that follows:
-    /// each is the first at times.
+    /// Learns what jobs have cost.
     pub(crate) fn learn(&mut self, bill: Bill, by: By, measured: u64) {
         let Some(learned) = bill.rank.and_then(|rank| self.suites.get_mut(rank)) else { return };
         if bill.ticks == 0 {
@@ -163,10 +213,7 @@ impl Costs {
         // From the rate of then: that of now may have followed chunks that were under way at the same time.
         // Lossless: at most 2^24 × 2^31.
         let found = bill.rate * measured.min(8 * MOST_TICKS) / bill.ticks;
-        let target = found.clamp(*rate / 2, *rate * 2);
-        let next =
-            if target > *rate { *rate + (target - *rate).div_ceil(8) } else { *rate - (*rate - target) / 8 };
-        *rate = next.clamp(*RATES.start(), *RATES.end());
+        rate.learn(found, bill.is_mixed);
     }
 }
 
@@ -196,11 +243,21 @@ mod tests {
         let costs = Costs::new(&engines);
         let of = |jobs: &[Job]| costs.pricing(&engines).of(jobs);
         let two = of(&[job(key, 64), job(key, 1420)]);
-        assert_eq!(two, Expected { own: 192 + 1548, threads: 192 + 1548, bytes: 1484 });
+        let rank = Some(rank(Suite::AES128GCM16));
+        let expected = Expected { own: 192 + 1548, threads: 192 + 1548, bytes: 1484, rank, is_mixed: false };
+        assert_eq!(two, expected);
         let mixed = of(&[job(KeyId::NONE, 9_000), job(key, 64), job(KeyId::NONE, 0)]);
         assert_eq!(mixed.own, 192 + 2 * UNKNOWN_TICKS);
         let longest: Vec<Job> = (0..200).map(|_| job(key, u32::MAX)).collect();
-        assert_eq!(of(&longest).own, MOST_TICKS, "and nothing overflows");
+        assert_eq!(of(&longest).bytes, 200 << 16, "no packet is longer");
+        let mut costs = costs;
+        costs.suites.iter_mut().for_each(|learned| learned.own.ticks = *RATES.end());
+        assert_eq!(costs.pricing(&engines).of(&longest).own, MOST_TICKS, "and nothing overflows");
+    }
+
+    /// Jobs of one suite that are expected to cost so much.
+    fn of(rank: Option<usize>, ticks: u64) -> Expected {
+        Expected { own: ticks, threads: ticks, rank, ..Expected::default() }
     }
 
     #[test]
@@ -209,26 +266,64 @@ mod tests {
         let mut costs = Costs::new(&engines);
         let at = rank(Suite::every().nth(3).unwrap());
         let slow = Some(at);
-        for _ in 0..100 {
+        for measurements in 1..100 {
             // 250 ticks a byte, as 3DES: 1,000 bytes.
-            let ticks = costs.suites[at].own * 1000 / RATE_BYTES;
-            costs.learn(costs.bill(slow, By::Worker, ticks), By::Worker, 250_000);
+            let ticks = costs.suites[at].own.ticks * 1000 / RATE_BYTES;
+            costs.learn(costs.bill(&of(slow, ticks), By::Worker), By::Worker, 250_000);
+            let learned = costs.suites[at].own.ticks;
+            assert!((252_000..=258_000).contains(&learned), "{learned} after {measurements}");
         }
         let learned = costs.suites[at];
-        assert!((252_000..=258_000).contains(&learned.own), "{}", learned.own);
-        assert_eq!(learned.threads, FIRST_RATE, "that of threads is theirs");
-        assert!(costs.suites.iter().filter(|one| one.own != FIRST_RATE).count() == 1);
+        assert_eq!(learned.threads, Rate::FIRST, "that of threads is theirs");
+        assert!(costs.suites.iter().filter(|one| one.own != Rate::FIRST).count() == 1);
         // One measurement of something else: it lost its processor for long.
-        let bill = costs.bill(slow, By::Worker, 250_000);
+        let bill = costs.bill(&of(slow, 250_000), By::Worker);
         costs.learn(bill, By::Worker, u64::MAX);
-        assert!(costs.suites[at].own <= learned.own * 9 / 8 + 1);
+        assert!(costs.suites[at].own.ticks <= learned.own.ticks * 9 / 8 + 1);
         // Nothing is learned of nothing, and a rate has limits.
-        costs.learn(costs.bill(None, By::Thread, 5), By::Thread, 5);
-        costs.learn(costs.bill(slow, By::Thread, 0), By::Thread, 5);
-        (0..1000).for_each(|_| costs.learn(costs.bill(slow, By::Thread, 1000), By::Thread, 0));
-        assert_eq!(costs.suites[at].threads, *RATES.start());
-        (0..1000).for_each(|_| costs.learn(costs.bill(slow, By::Thread, 1), By::Thread, u64::MAX));
-        assert_eq!(costs.suites[at].threads, *RATES.end());
+        costs.learn(costs.bill(&of(None, 5), By::Thread), By::Thread, 5);
+        costs.learn(costs.bill(&of(slow, 0), By::Thread), By::Thread, 5);
+        assert_eq!(costs.suites[at].threads, Rate::FIRST);
+        (0..1000).for_each(|_| costs.learn(costs.bill(&of(slow, 1000), By::Thread), By::Thread, 0));
+        assert_eq!(costs.suites[at].threads.ticks, *RATES.start());
+        (0..1000).for_each(|_| costs.learn(costs.bill(&of(slow, 1), By::Thread), By::Thread, u64::MAX));
+        assert_eq!(costs.suites[at].threads.ticks, *RATES.end());
+    }
+
+    /// If the first measurement was interrupted, that is soon forgotten.
+    #[test]
+    fn a_first_measurement_that_was_interrupted_is_soon_forgotten() {
+        let mut rate = Rate::FIRST;
+        rate.learn(1_000_000, false);
+        assert_eq!(rate.ticks, 1_000_000);
+        let soon = (1..).find(|_| {
+            rate.learn(1_000, false);
+            rate.ticks < 1_100
+        });
+        assert!(soon.unwrap() < 150, "{soon:?}");
+    }
+
+    /// Jobs of two suites, arranged, so that the cheap one is always the first.
+    #[test]
+    fn a_suite_is_charged_little_for_what_another_one_costs() {
+        let (engines, key) = engines();
+        let mut costs = Costs::new(&engines);
+        let other = Suite::AES128_SHA1;
+        let material = KeyMaterial::new(other, vec![7; other.keying_material_bytes()].into()).unwrap();
+        let mut engines = engines;
+        let slow =
+            engines.install(crate::engines::NewKey::Material(Box::new(material), Direction::Seal)).unwrap();
+        for _ in 0..50 {
+            for (jobs, measured) in
+                [(vec![job(key, 1000)], 1_000), (vec![job(key, 1000), job(slow, 1000)], 90_000)]
+            {
+                let expected = costs.pricing(&engines).of(&jobs);
+                assert_eq!(expected.is_mixed, jobs.len() == 2);
+                costs.learn(costs.bill(&expected, By::Worker), By::Worker, measured);
+            }
+        }
+        let own = costs.suites[rank(Suite::AES128GCM16)].own.ticks;
+        assert!((850..1_100).contains(&own), "{own} for 908 of its own");
     }
 
     /// What is measured of chunks that were under way together was expected at the same, older rate.
@@ -236,21 +331,17 @@ mod tests {
     fn many_chunks_under_way_do_not_make_a_rate_overshoot() {
         let (engines, _) = engines();
         let mut costs = Costs::new(&engines);
-        let rank = Some(0);
         let mut under_way = VecDeque::new();
         for _ in 0..2_000 {
-            let ticks = costs.suites[0].threads * 1000 / RATE_BYTES;
-            under_way.push_back(costs.bill(rank, By::Thread, ticks));
+            let ticks = costs.suites[0].threads.ticks * 1000 / RATE_BYTES;
+            under_way.push_back(costs.bill(&of(Some(0), ticks), By::Thread));
             if under_way.len() > 60 {
                 let bill = under_way.pop_front().unwrap();
                 costs.learn(bill, By::Thread, 20_000);
             }
-            assert!(
-                costs.suites[0].threads <= 20_000 * RATE_BYTES / 1000 + 100,
-                "{}",
-                costs.suites[0].threads
-            );
+            let rate = costs.suites[0].threads.ticks;
+            assert!(rate <= 20_000 * RATE_BYTES / 1000 + 100, "{rate}");
         }
-        assert!(costs.suites[0].threads >= 20_000 * RATE_BYTES / 1000 * 99 / 100);
+        assert!(costs.suites[0].threads.ticks >= 20_000 * RATE_BYTES / 1000 * 99 / 100);
     }
 }

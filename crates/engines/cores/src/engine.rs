@@ -1,7 +1,7 @@
 //! The safe engine: which jobs go to which thread, and which are the worker's own.
 
 use crate::NAME;
-use crate::cost::{By, Costs, Expected};
+use crate::cost::{By, Costs, Expected, MOST_TICKS};
 use crate::engines::{Engines, KeyChange, NewKey};
 use crate::helper::{CHUNK_JOBS, Clock, Helper};
 use crate::preparer::{Copies, Preparer};
@@ -21,6 +21,9 @@ const CHUNK_TICKS_MOST: u64 = 32_000;
 const CHUNKS_OF_A_SHARE: u64 = 6;
 /// Of fewer ticks there is none: a chunk by itself costs a few hundred.
 const CHUNK_TICKS_LEAST: u64 = 1_500;
+/// Bursts after which the worker does some jobs of one itself if it did none meanwhile: otherwise it would not
+/// know what they cost it.
+pub(crate) const UNMEASURED_MOST: u32 = 64;
 /// Jobs that have ended and were taken from threads before they are asked for, at the most.
 const ENDED_JOBS: usize = 1024;
 
@@ -59,6 +62,10 @@ pub struct CoresEngine {
     /// Jobs that have ended and were not polled yet.
     ended: Vec<Job>,
     in_flight: usize,
+    /// Bursts since the worker has measured jobs of its own.
+    pub(crate) unmeasured: u32,
+    /// Threads have all jobs that there is room for.
+    hands_over_all: bool,
     /// The threads run.
     is_started: bool,
 }
@@ -114,8 +121,17 @@ impl CoresEngine {
             places: Vec::with_capacity(*threads),
             ended: Vec::with_capacity(ENDED_JOBS),
             in_flight: 0,
+            unmeasured: 0,
+            hands_over_all: false,
             is_started: false,
         })
+    }
+
+    /// From now on threads have all jobs that there is room for, however few and cheap: for tests of what
+    /// threads do.
+    #[doc(hidden)]
+    pub fn hand_over_all(&mut self) {
+        self.hands_over_all = true;
     }
 
     fn start(&mut self) {
@@ -128,10 +144,17 @@ impl CoresEngine {
     /// Hands jobs over to threads, as far as they have a share in them; returns how many.
     fn hand_over(&mut self, jobs: &mut [Job], expected: &Expected, now: u64) -> usize {
         let division = self.pressure.begin(now, jobs.len(), expected);
-        let Division::Shared { before } = division else { return 0 };
+        let before = match division {
+            _ if self.hands_over_all => MOST_TICKS,
+            Division::Shared { before } => before,
+            Division::Own => return 0,
+        };
         self.start();
         self.look(now, expected.threads);
-        let level = level(expected, before, &self.backlogs);
+        let mut level = level(expected, before, &self.backlogs);
+        if self.hands_over_all {
+            level += MOST_TICKS;
+        }
         let mut handed = 0;
         for at in 0..self.places.len() {
             let (Some(&place), Some(&backlog)) = (self.places.get(at), self.backlogs.get(at)) else { break };
@@ -140,7 +163,8 @@ impl CoresEngine {
                 handed += self.give(place, jobs.get_mut(handed..).unwrap_or_default(), share, now);
             }
         }
-        self.next = self.next.wrapping_add(self.places.len()) % self.helpers.len();
+        let count = self.helpers.len();
+        self.next = (self.next + if self.places.len() < count { self.places.len() } else { 1 }) % count;
         self.in_flight += handed;
         handed
     }
@@ -173,6 +197,23 @@ impl CoresEngine {
         }
     }
 
+    /// How many of the last jobs the worker does itself, whoever could, to know what they cost it.
+    fn kept(&self, jobs: &[Job]) -> usize {
+        if self.unmeasured < UNMEASURED_MOST || self.hands_over_all {
+            return 0;
+        }
+        let mut pricing = self.costs.pricing(&self.own);
+        let (mut sum, mut count) = (Expected::default(), 0);
+        for job in jobs.iter().rev() {
+            if sum.own >= CHUNK_TICKS_LEAST {
+                break;
+            }
+            pricing.add(&mut sum, job);
+            count += 1;
+        }
+        count
+    }
+
     /// Gives a thread jobs of so many ticks, in chunks; returns how many jobs.
     fn give(&mut self, place: usize, jobs: &mut [Job], share: u64, now: u64) -> usize {
         let Some(helper) = self.helpers.get_mut(place) else { return 0 };
@@ -195,8 +236,7 @@ impl CoresEngine {
             }
             let ticks = sum.threads;
             let Some(chunk) = rest.get_mut(..count).filter(|chunk| !chunk.is_empty()) else { break };
-            let rank = chunk.first().and_then(|job| self.own.rank_of(job.key));
-            if !helper.hand_over(chunk, self.costs.bill(rank, By::Thread, ticks), now) {
+            if !helper.hand_over(chunk, self.costs.bill(&sum, By::Thread), now) {
                 break;
             }
             helper.wake();
@@ -280,10 +320,12 @@ impl Engine for CoresEngine {
     fn submit(&mut self, jobs: &mut [Job]) -> usize {
         let began = (self.clock)();
         let mut expected = self.costs.pricing(&self.own).of(jobs);
-        let handed = self.hand_over(jobs, &expected, began);
+        let kept = self.kept(jobs);
+        let others = jobs.len() - kept;
+        let handed = self.hand_over(jobs.get_mut(..others).unwrap_or_default(), &expected, began);
         let rest = jobs.get_mut(handed..).unwrap_or_default();
-        if let Some(first) = rest.first() {
-            let rank = self.own.rank_of(first.key);
+        self.unmeasured = self.unmeasured.saturating_add(1);
+        if !rest.is_empty() {
             if handed > 0 {
                 expected = self.costs.pricing(&self.own).of(rest);
             }
@@ -292,8 +334,9 @@ impl Engine for CoresEngine {
             let ended = (self.clock)();
             // A call has costs of its own, which few short jobs do not show.
             if expected.own >= CHUNK_TICKS_LEAST {
-                let bill = self.costs.bill(rank, By::Worker, expected.own);
+                let bill = self.costs.bill(&expected, By::Worker);
                 self.costs.learn(bill, By::Worker, ended.wrapping_sub(began));
+                self.unmeasured = 0;
             }
             self.pressure.end(ended);
         } else {

@@ -24,7 +24,8 @@ const OWN_TICKS: u64 = 8_000;
 const EASE: u64 = 4;
 /// What is remembered of cryptography that came lately, at the most.
 const LATELY_MOST: u64 = 4 * OWN_TICKS;
-/// Work that a thread has on top while the worker is pressed, in ticks and as a part of the burst.
+/// Work that a thread has on top while the worker is pressed, in ticks and as a part of the burst, which is
+/// no more than the former.
 /// Expectations are not exact, and a thread that has nothing left until the worker comes again idles. And
 /// packets that lie for some 40 microseconds have left the first-level cache of the core that they come
 /// from: their lines then come faster.
@@ -80,7 +81,8 @@ impl Pressure {
         if self.lately <= OWN_TICKS || expected.own <= hand_over {
             return Division::Own;
         }
-        let before = if is_pressed { self.other * jobs + AHEAD_TICKS + expected.own / AHEAD_PART } else { 0 };
+        let ahead = AHEAD_TICKS + (expected.own / AHEAD_PART).min(AHEAD_TICKS);
+        let before = if is_pressed { self.other * jobs + ahead } else { 0 };
         Division::Shared { before: before.min(MOST_TICKS) }
     }
 
@@ -143,7 +145,7 @@ mod tests {
         let mut random = fastrand::Rng::with_seed(seed);
         for round in 0..300 {
             let mut ticks = || random.u64(1_000..200_000);
-            let expected = Expected { own: ticks(), threads: ticks(), bytes: 0 };
+            let expected = Expected { own: ticks(), threads: ticks(), bytes: 0, ..Expected::default() };
             let before = ticks() * u64::from(round % 3 > 0);
             let backlogs: Vec<u64> = (0..round % 7).map(|at| ticks() * u64::from(at % 4 > 0)).collect();
             let (level, slow) =
@@ -156,7 +158,7 @@ mod tests {
 
     #[test]
     fn the_level_of_extremes_does_not_overflow() {
-        let most = Expected { own: MOST_TICKS, threads: MOST_TICKS, bytes: 0 };
+        let most = Expected { own: MOST_TICKS, threads: MOST_TICKS, bytes: 0, ..Expected::default() };
         assert_eq!(level(&most, MOST_TICKS, &[MOST_TICKS; 64]), MOST_TICKS + MOST_TICKS / 65);
         assert_eq!(level(&Expected::default(), 0, &[0; 64]), 0);
         assert_eq!(level(&most, 7, &[]), MOST_TICKS + 7);
@@ -164,7 +166,10 @@ mod tests {
 
     fn burst(count: u32, ticks: u64, bytes: u64) -> (usize, Expected) {
         let jobs = u64::from(count);
-        (count as usize, Expected { own: jobs * ticks, threads: jobs * ticks, bytes: jobs * bytes })
+        (
+            count as usize,
+            Expected { own: jobs * ticks, threads: jobs * ticks, bytes: jobs * bytes, ..Expected::default() },
+        )
     }
 
     /// Bursts that begin every so many ticks, where the worker is at each for so long.

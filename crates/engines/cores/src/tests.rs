@@ -223,6 +223,29 @@ fn short_bursts_are_shared_while_they_come_and_come() {
     assert!(stage.jobs_of("cores-0") > 100, "{}", stage.jobs_of("cores-0"));
 }
 
+/// Where threads can do all of it, the worker still does some at times: otherwise it would not know when it
+/// would be cheaper to do all of it.
+#[test]
+fn the_worker_does_some_of_a_burst_at_times_to_know_what_it_costs() {
+    let (mut engine, _) = played(3);
+    let key = install(&mut engine);
+    let (mut alone, mut some) = (0, 0);
+    for _ in 0..1_000 {
+        let mut burst = jobs(key, 0..60);
+        engine.submit(&mut burst);
+        let mut done = ended(burst);
+        match done.len() {
+            0 => alone += 1,
+            1..8 => some += 1,
+            _ => {}
+        }
+        assert!(engine.unmeasured <= crate::engine::UNMEASURED_MOST);
+        drain(&mut engine, &mut done);
+        assert_eq!(sorted_tickets(&done), (0..60).collect::<Vec<_>>());
+    }
+    assert!(alone > 500 && some >= 10, "{alone} of threads alone, {some} with a few of its own");
+}
+
 /// More bursts than a ring has slots, between two polls: what threads have ended makes room for more.
 #[test]
 fn what_has_ended_makes_room_before_it_is_asked_for() {
