@@ -8,10 +8,10 @@
 //! The 128 bytes stand for what every job has to be done: keys, first and last blocks, padding. The rate is
 //! learned from what was measured: the worker's own from its share of each burst, that of threads from what
 //! they report of each chunk. They differ, since a thread fetches its packets from another core's cache. Two
-//! readings of the clock for each chunk suffice. The first measurement is the rate, the second one half of it,
-//! and so on; from the eighth on each changes a rate by an eighth of the difference. All but the first count as
-//! the double or the half at most: one in which the thread lost its processor does not matter. Of jobs of
-//! several suites it is not known which took how long: they change the first one's rate by a 64th.
+//! readings of the clock for each chunk suffice. The first measurement is the rate, the second one half of
+//! it, and so on; from the eighth on each changes a rate by an eighth of the difference. All but the first
+//! count as the double or the half at most: one in which the thread lost its processor does not matter. Of
+//! jobs of several suites it is not known which took how long: they change the first one's rate by a 64th.
 
 use crate::engines::Engines;
 use testudo_crypto::{Job, KeyId, Suite};

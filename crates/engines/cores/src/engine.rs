@@ -21,8 +21,8 @@ const CHUNK_TICKS_MOST: u64 = 32_000;
 const CHUNKS_OF_A_SHARE: u64 = 6;
 /// Of fewer ticks there is none: a chunk by itself costs a few hundred.
 const CHUNK_TICKS_LEAST: u64 = 1_500;
-/// Bursts after which the worker does some jobs of one itself if it did none meanwhile: otherwise it would not
-/// know what they cost it.
+/// Bursts after which the worker does some jobs of one itself if it did none meanwhile: otherwise it would
+/// not know what they cost it.
 pub(crate) const UNMEASURED_MOST: u32 = 64;
 /// Jobs that have ended and were taken from threads before they are asked for, at the most.
 const ENDED_JOBS: usize = 1024;
@@ -197,7 +197,7 @@ impl CoresEngine {
         }
     }
 
-    /// How many of the last jobs the worker does itself, whoever could, to know what they cost it.
+    /// How many of the last jobs the worker does itself, although others could, to know what they cost it.
     fn kept(&self, jobs: &[Job]) -> usize {
         if self.unmeasured < UNMEASURED_MOST || self.hands_over_all {
             return 0;

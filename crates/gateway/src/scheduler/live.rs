@@ -127,7 +127,8 @@ impl Offer {
         self.expected_ps <= bound_ps
     }
 
-    /// Why a job is not done by this engine, which has those like it, but by the best one, if that is another.
+    /// Why a job is not done by this engine, which has those like it, but by the best one, if that is
+    /// another.
     fn leaves_to(&self, best: &Self, bound_ps: u64) -> Option<Reason> {
         let is_sooner = is_a_tenth_less(best.expected_ps, self.expected_ps);
         if self.fails && !best.fails {

@@ -66,8 +66,8 @@ pub(super) fn measure(case: &Case, engines: &mut Engines, duration: Duration) ->
     }
 }
 
-/// Cycles per packet of the engine alone, of several the fastest, for the jobs that the gateway makes of the first `count` packets of
-/// `feed`, at most [`FLOOR_BYTES`] of them.
+/// Cycles per packet of the engine alone, of several the fastest, for the jobs that the gateway makes of the
+/// first `count` packets of `feed`, at most [`FLOOR_BYTES`] of them.
 fn floor(
     case: &Case,
     engines: &mut Engines,
