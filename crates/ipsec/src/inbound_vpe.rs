@@ -163,7 +163,7 @@ impl InboundSa {
         &self,
         job: &mut Job,
         parsed: &Parsed,
-        check: impl Fn(&VpeHeader) -> Result<(), DropReason>,
+        check: &impl Fn(&VpeHeader) -> Result<(), DropReason>,
     ) -> Result<(), DropReason> {
         let Parsed::Esp(arrival) = parsed else { return Err(DropReason::VpeMalformed) };
         self.check_place(arrival)?;
