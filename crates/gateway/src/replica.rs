@@ -92,7 +92,7 @@ impl OutboundInstall {
 impl InboundInstall {
     /// For several workers: their window is the same one, or of VPE all their windows are.
     fn share(&mut self) {
-        let InboundParameters { sa, replay_window } = &self.parameters;
+        let InboundParameters { sa, replay_window, .. } = &self.parameters;
         self.shared = Some(if sa.suite.is_for_vpe() {
             SharedInbound::Windows(Arc::new(SharedWindows::new(*replay_window)))
         } else {

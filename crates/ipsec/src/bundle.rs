@@ -308,7 +308,8 @@ impl Ipsec {
         let used = of_vpe.map(|windows| windows.used()).or_else(|| shared.as_ref().map(|w| w.used()));
         let added = inbound_sa(index, tunnel, parameters, window, used, Arc::clone(&counters), now);
         let sa = self.inbound.insert(added).ok_or(InstallError::TableFull { tunnel: name })?;
-        tunnel.inbound.push(Member { spi, sa, suite, of_one: None });
+        let from_any_port = parameters.from_any_port;
+        tunnel.inbound.push(Member { spi, sa, suite, of_one: None, from_any_port });
         if protocol == IpsecProtocol::Vpe {
             let (p, size) = (&tunnel.parameters, parameters.replay_window);
             let VpeRules { windows_max, sender, .. } = p.rules.of_vpe();
@@ -382,7 +383,7 @@ impl Ipsec {
         let sa = self.outbound.insert(added).ok_or_else(|| InstallError::TableFull { tunnel: name() })?;
         counters.set_learned_mtu(tunnel.path_mtu.learned());
         let of_one = of_worker.map(|worker| Box::new(OneWorker { worker, seen }));
-        tunnel.outbound.push(Member { spi, sa, suite, of_one });
+        tunnel.outbound.push(Member { spi, sa, suite, of_one, from_any_port: false });
         if is_shared {
             self.sharing.begin();
         }
@@ -443,13 +444,19 @@ impl Ipsec {
         }
     }
 
+    /// The SA that the packets of a tunnel go through, whether or not this worker is to ask for one of its
+    /// own.
+    pub(crate) fn way_of(&self, tunnel: &Tunnel) -> Option<SaRef> {
+        let has_one = |ah| self.tunnel(ah).is_some_and(|ah| ah.way().is_some());
+        tunnel.way().filter(|_| tunnel.parameters.covered_by.is_none_or(has_one))
+    }
+
     /// Settles which SA the packets of a tunnel go through, which lets those go that have waited for one.
     /// What AH is to cover needs one of AH as well: without it, it would be sealed in vain. While this worker
     /// is to [ask for one of its own](crate::own_acquire), none is found at once.
     pub(crate) fn settle_way(&mut self, index: TunnelIndex) {
         let Some(tunnel) = self.tunnel(index) else { return };
-        let has_one = |ah| self.tunnel(ah).is_some_and(|ah| ah.way().is_some());
-        let way = tunnel.way().filter(|_| tunnel.parameters.covered_by.is_none_or(has_one));
+        let way = self.way_of(tunnel);
         self.outbound_of[index.0 as usize] = way.filter(|_| !tunnel.is_armed());
         if way.is_some() {
             self.held.release(index);
@@ -502,9 +509,10 @@ impl Ipsec {
     pub(crate) fn settle_watches(&mut self, index: TunnelIndex) {
         let Some(tunnel) = self.tunnels.get(index.0 as usize).and_then(Option::as_ref) else { return };
         let is_probed = tunnel.prober.as_ref().is_some_and(|prober| prober.is_waiting());
-        let all = tunnel.parameters.learn_remote || is_probed;
+        let learns = tunnel.parameters.learn_remote;
         for member in &tunnel.inbound {
             if let Some(sa) = self.inbound.get_mut(member.sa) {
+                let all = is_probed || learns && !member.from_any_port;
                 sa.watch(all || tunnel.takeovers.iter().any(|takeover| takeover.inbound == member.sa));
             }
         }

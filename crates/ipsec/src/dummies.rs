@@ -92,7 +92,7 @@ impl Ipsec {
 
     /// The job of one dummy packet; `None` if it cannot be sent now.
     fn dummy(&mut self, index: TunnelIndex, now: Moment, pool: &mut Pool) -> Option<Job> {
-        let sa_ref = self.outbound_in_use(index)?;
+        let sa_ref = self.way_of(self.tunnel(index)?)?;
         self.note_flying(sa_ref);
         // Also where longer packets are cut after they were sealed.
         let uncut = self.shape_in_use(index)?.inner_mtu(self.tunnel(index)?.parameters.path_mtu);

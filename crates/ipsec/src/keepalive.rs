@@ -20,14 +20,15 @@ const MAX_AT_A_TIME: usize = 1024;
 impl Ipsec {
     /// Appends the keepalives that are due to `out`, at most 1,024. To be called about once a second.
     pub fn keepalives(&mut self, now: Moment, pool: &mut Pool, out: &mut Vec<Originated>) {
-        for (tunnel, in_use) in self.tunnels.iter().zip(&self.outbound_of) {
-            let (Some(tunnel), Some(in_use)) = (tunnel, in_use) else { continue };
+        for tunnel in self.tunnels.iter().flatten() {
             let Some(interval) = tunnel.parameters.keepalive else { continue };
             // Outside UDP the one byte would be a broken ESP packet.
             if tunnel.parameters.endpoints.encapsulation == Encapsulation::Esp {
                 continue;
             }
-            let Some(sa) = self.outbound.get_mut(*in_use) else { continue };
+            // Not the table of SAs in use: while a worker is to ask for one of its own it has none.
+            let Some(way) = self.way_of(tunnel) else { continue };
+            let Some(sa) = self.outbound.get_mut(way) else { continue };
             let Some(template) = sa.template.as_ref().filter(|_| now.since(sa.last_sent) >= interval) else {
                 continue;
             };

@@ -337,7 +337,8 @@ impl Ipsec {
 
     /// The lengths of datagrams of the SA in use.
     pub(crate) fn shape_in_use(&self, index: TunnelIndex) -> Option<Shape> {
-        let (tunnel, sa) = (self.tunnel(index)?, self.outbound_in_use(index)?);
+        let tunnel = self.tunnel(index)?;
+        let sa = self.way_of(tunnel)?;
         let member = tunnel.outbound.iter().find(|member| member.sa == sa)?;
         Some(tunnel.parameters.shape(member.suite))
     }
@@ -355,7 +356,7 @@ impl Ipsec {
         let covered_bytes = if path == index { bytes } else { self.shape_in_use(path)?.inner_mtu(bytes) };
         let inner_bytes = self.shape_in_use(index)?.inner_mtu(covered_bytes);
         let probe = self.tunnel(index)?.parameters.rules.mtu_probe.as_deref().copied()?;
-        let sa_ref = self.outbound_in_use(index)?;
+        let sa_ref = self.way_of(self.tunnel(index)?)?;
         let mut packet = pool.create(inner_bytes)?;
         self.note_flying(sa_ref);
         let is_written = write_request(&mut packet, &probe, inner_bytes, token);

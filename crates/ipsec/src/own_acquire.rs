@@ -49,14 +49,18 @@ impl Tunnel {
 impl Ipsec {
     /// Has the worker with this index, which is this one, ask for an SA of its own under a tunnel that
     /// [acquires](crate::TunnelParameters::acquires) while it has none; `None` ends that. `false` if there is
-    /// no such tunnel.
+    /// no such tunnel. Where it is so already, nothing changes: who has asked a moment ago does not ask again.
     pub fn want_own(&mut self, index: TunnelIndex, worker: Option<u32>) -> bool {
+        let Some(tunnel) = self.tunnel(index) else { return false };
+        // With typed-in keys nobody makes SAs when asked.
+        let worker = worker.filter(|_| tunnel.parameters.acquires);
+        if tunnel.wants_own.map(|wants| wants.worker) == worker {
+            return true;
+        }
         self.be_quiet_no_more(index);
         let Some(tunnel) = self.tunnels.get_mut(index.0 as usize).and_then(Option::as_mut) else {
             return false;
         };
-        // With typed-in keys nobody makes SAs when asked.
-        let worker = worker.filter(|_| tunnel.parameters.acquires);
         tunnel.wants_own = worker.map(|worker| WantsOwn { worker, quiet_until: None });
         self.settle_way(index);
         true

@@ -2,11 +2,12 @@
 //! another (RFC 3948, RFC 4301 4.4.2.1).
 //!
 //! An outer address is not authenticated. Anyone who can see a packet of the peer can send it again from
-//! elsewhere, and get it here first; and the peer itself can use a stranger's address as its source. Two
+//! elsewhere, and get it here first; and the peer itself can use a stranger's address as its source. These
 //! rules limit the damage:
 //!
 //! - The gateway follows a peer to the source of its newest authentic packet, but not while the peer is alive
 //!   at its current address: it stays there for [`SILENCE`] after the last authentic packet from there.
+//! - An SA whose packets may come [from any port](crate::InboundParameters::from_any_port) moves nobody.
 //! - So a peer moves at most once in [`SILENCE`], since a move requires a packet that came from the new
 //!   address just then.
 
@@ -65,7 +66,8 @@ impl Ipsec {
             return;
         }
         let is_alive = tunnel.peer_heard.is_some_and(|heard| now.since(heard) < SILENCE);
-        if !tunnel.parameters.learn_remote || !is_newest || is_alive {
+        let may_move = tunnel.parameters.learn_remote && tunnel.says_where_peer_is(spi);
+        if !may_move || !is_newest || is_alive {
             return;
         }
         tunnel.peer_heard = Some(now);

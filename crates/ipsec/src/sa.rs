@@ -250,6 +250,9 @@ pub(crate) struct Member {
     /// Where one worker alone sends through it; `None` for all, and from the peer. Few tunnels have such SAs,
     /// and all have members.
     pub(crate) of_one: Option<Box<OneWorker>>,
+    /// From the peer: whether its packets [say nothing](crate::InboundParameters::from_any_port) of where that
+    /// is.
+    pub(crate) from_any_port: bool,
 }
 
 impl Member {
@@ -316,6 +319,11 @@ impl Tunnel {
     /// An SA towards the peer, if it is one of this tunnel's.
     pub(crate) fn outbound_member(&self, sa: SaRef) -> Option<&Member> {
         self.outbound.iter().find(|member| member.sa == sa)
+    }
+
+    /// Whether packets under an SA from the peer say where that is.
+    pub(crate) fn says_where_peer_is(&self, spi: u32) -> bool {
+        !self.inbound.iter().any(|member| member.spi == spi && member.from_any_port)
     }
 
     /// Whether an SA towards the peer is used once the peer has used one towards us.

@@ -313,6 +313,6 @@ pub(crate) fn inbound_sa(
         resync: Resync::default(),
         reported: Reported::default(),
     };
-    sa.watch(p.learn_remote);
+    sa.watch(p.learn_remote && !parameters.from_any_port);
     sa
 }

@@ -127,6 +127,10 @@ pub struct InboundParameters {
     pub sa: SaParameters,
     /// Packets that the replay window spans.
     pub replay_window: u32,
+    /// Whether its packets may come from any port of the peer's, in UDP: then none says where the peer is. A
+    /// peer that has an SA for each worker (RFC 9611) may send each from a port of its own, so that receivers
+    /// can steer by ports, and receives at none of these.
+    pub from_any_port: bool,
 }
 
 /// Where a packet is cut that is too long for the path in tunnel mode (RFC 4301 8.1, RFC 4303 3.3.4). In

@@ -233,7 +233,7 @@ fn threads_seal_for_one_sa(threads: usize) {
 
     // A peer with the smallest window drops none of them.
     let mut peer = Thread::receiver();
-    let parameters = InboundParameters { sa: sa(), replay_window: 32 };
+    let parameters = InboundParameters { sa: sa(), replay_window: 32, from_any_port: false };
     peer.ipsec.add_inbound(TUNNEL, parameters, NOW).unwrap();
     let mut opened = Vec::new();
     for batch in datagrams.chunks(BATCH_SIZE) {
@@ -272,7 +272,7 @@ fn threads_open_for_one_sa(threads: usize) {
             let (datagrams, window, opened, duplicates) = (&datagrams, &window, &opened, &duplicates);
             scope.spawn(move || {
                 let mut receiver = Thread::receiver();
-                let parameters = InboundParameters { sa: sa(), replay_window: 4096 };
+                let parameters = InboundParameters { sa: sa(), replay_window: 4096, from_any_port: false };
                 let added = receiver.ipsec.add_shared_inbound(TUNNEL, parameters, window, NOW).unwrap();
                 let mine = |at: usize| at % threads == thread || (at + 1) % threads == thread;
                 let mut own: Vec<_> =
@@ -355,7 +355,7 @@ fn pieces_of_packets_wait_in_order_as_well() {
     assert!(datagrams.iter().map(|datagram| number_of(datagram)).eq(2..=41));
 
     let mut peer = Thread::receiver();
-    let parameters = InboundParameters { sa: sa(), replay_window: 32 };
+    let parameters = InboundParameters { sa: sa(), replay_window: 32, from_any_port: false };
     peer.ipsec.add_inbound(TUNNEL, parameters, NOW).unwrap();
     let opened = peer.open(&datagrams.iter().collect::<Vec<_>>());
     assert_eq!((opened.len(), peer.drops()), (40, BTreeMap::new()));
@@ -395,7 +395,7 @@ fn the_hard_limit_of_a_shared_sa_is_that_of_all_its_workers() {
     let half = Limits { packets: Some(500), ..Limits::default() };
     let limited = SaParameters { lifetime: Lifetime { hard: half, ..Lifetime::default() }, ..sa() };
     for receiver in &mut receivers {
-        let parameters = InboundParameters { sa: limited.clone(), replay_window: 4096 };
+        let parameters = InboundParameters { sa: limited.clone(), replay_window: 4096, from_any_port: false };
         receiver.ipsec.add_shared_inbound(TUNNEL, parameters, &window, NOW).unwrap();
     }
     let mut open = |(n, datagram)| receivers[usize::from(n % 3 == 0)].open(&[datagram]).len();

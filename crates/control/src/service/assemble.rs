@@ -179,7 +179,8 @@ pub fn outbound(tunnel: &config::Tunnel, of: &RunningSa, start: Start, spent: Sp
 /// The parameters of a tunnel's SA from the peer.
 #[must_use]
 pub fn inbound(tunnel: &config::Tunnel, of: &RunningSa, spent: Spent) -> InboundParameters {
-    InboundParameters { sa: sa(tunnel, of, spent), replay_window: tunnel.replay_window }
+    let (sa, replay_window) = (sa(tunnel, of, spent), tunnel.replay_window);
+    InboundParameters { sa, replay_window, from_any_port: false }
 }
 
 fn sa(tunnel: &config::Tunnel, of: &RunningSa, spent: Spent) -> SaParameters {

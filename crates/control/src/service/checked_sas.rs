@@ -15,6 +15,8 @@ pub(super) struct Checked {
     pub(super) key_state: KeyState,
     pub(super) esn: bool,
     pub(super) replay_window: u32,
+    /// Whether packets from the peer say nothing of where that is.
+    pub(super) from_any_port: bool,
     pub(super) first: Option<FirstNumbers>,
     pub(super) is_used_at_once: bool,
     pub(super) is_waiting_for_peer: bool,

@@ -264,6 +264,7 @@ impl SaControl {
             key_state,
             esn,
             replay_window,
+            from_any_port: false,
             first: None,
             is_used_at_once,
             is_waiting_for_peer,
@@ -349,7 +350,8 @@ impl SaControl {
             0 => self.window_of(&sa, key)?,
             received => Some(ReplayWindow::closed_up_to(received).to_vec()),
         };
-        let parameters = InboundParameters { sa: parameters_of(&sa), replay_window: wanted.replay_window };
+        let Checked { replay_window, from_any_port, .. } = *wanted;
+        let parameters = InboundParameters { sa: parameters_of(&sa), replay_window, from_any_port };
         let key = self.preparers.prepare(key.clone(), Direction::Open);
         let install = InboundInstall { parameters, key, window, inherits: None, shared: None };
         self.add_one(sa, SaChange::AddInbound(running.index, Box::new(install)))

@@ -4,11 +4,12 @@
 use crate::own_sas::{change, gateways, own, sent, spec, spi, spis};
 use crate::support::gateway::{PoolSize, portable};
 use crate::support::packet::network_a;
-use crate::support::{Gateway, Inner, LeaseTwin, Side};
+use crate::support::{Gateway, Inner, LeaseTwin, Side, TunnelSpec};
 use std::time::Duration;
 use testudo_gateway::{SaChange, SaChangeError, UseFrom};
 use testudo_ipsec::{
-    ASK_AGAIN_FOR_OWN, Acquire, Action, EventKind, Policy, Prefix, Selector, TunnelIndex, TunnelParameters,
+    ASK_AGAIN_FOR_OWN, Acquire, Action, EventKind, PacketRules, Policy, Prefix, Selector, TunnelIndex,
+    TunnelParameters,
 };
 use testudo_packet::DropReason;
 use testudo_wire::ip::Version;
@@ -112,11 +113,11 @@ fn a_worker_with_an_sa_of_its_own_asks_no_more_and_one_without_after_a_while() {
 fn a_tunnel_whose_policies_want_no_more_own_sas_asks_for_none() {
     let mut all = asking::<2>();
     add_fallback(&mut all);
-    make(&mut all, SaChange::WantOwn(spec(0).index(), None));
-    assert_eq!(spis(&mut all), [spi(0); 2]);
-    assert_eq!(asked(&mut all), [NOTHING; 2]);
     // And again, though it has asked lately.
     for _ in 0..3 {
+        make(&mut all, SaChange::WantOwn(spec(0).index(), None));
+        assert_eq!(spis(&mut all), [spi(0); 2]);
+        assert_eq!(asked(&mut all), [NOTHING; 2]);
         make(&mut all, SaChange::WantOwn(spec(0).index(), Some(0)));
         pass(&mut all, Duration::from_secs(2));
         assert_eq!(spis(&mut all), [spi(0); 2]);
@@ -127,6 +128,45 @@ fn a_tunnel_whose_policies_want_no_more_own_sas_asks_for_none() {
     assert_eq!(spis(&mut all), [0; 2]);
     let gone = change(&mut all, SaChange::WantOwn(spec(0).index(), Some(0)));
     assert!(matches!(gone[..], [Err(SaChangeError::NoTunnel(_))]), "{gone:?}");
+}
+
+/// Who says the same again, as with each policy of the tunnel, has nobody ask again.
+#[test]
+fn a_worker_that_was_told_so_before_asks_once_in_its_time() {
+    let mut all = asking::<2>();
+    add_fallback(&mut all);
+    assert_eq!(spis(&mut all), [spi(0); 2]);
+    assert_eq!(asked(&mut all), [[Some(0)], [Some(1)]]);
+    for _ in 0..3 {
+        make(&mut all, SaChange::WantOwn(spec(0).index(), Some(0)));
+        pass(&mut all, Duration::from_secs(2));
+        assert_eq!(spis(&mut all), [spi(0); 2]);
+        assert_eq!(asked(&mut all), [NOTHING; 2]);
+    }
+}
+
+/// An idle tunnel whose workers are to ask has an SA all the same: NATs keep its mapping, and who watches sees
+/// its dummies.
+#[test]
+fn keepalives_and_dummies_leave_while_a_worker_is_to_ask() {
+    let rules = PacketRules { dummy_packets_per_second: 10, ..PacketRules::default() };
+    for (rules, keepalive) in [(rules, None), (PacketRules::default(), Some(Duration::from_secs(20)))] {
+        let spec = TunnelSpec { udp: true, rules, keepalive, ..spec(0) };
+        let mut all = gateways::<1>();
+        let parameters = TunnelParameters { acquires: true, ..spec.parameters(Side::A) };
+        make(&mut all, SaChange::AddTunnel(spec.index(), Box::new(parameters)));
+        make(&mut all, SaChange::WantOwn(spec.index(), Some(0)));
+        add_fallback(&mut all);
+        let gateway = &mut all[0];
+        gateway.clock.advance(Duration::from_secs(20));
+        let now = gateway.now();
+        gateway.worker.tick(now);
+        gateway.worker.send_dummies(now);
+        gateway.settle();
+        assert!(!gateway.unprotected.take().is_empty(), "keepalive {keepalive:?}");
+        assert_eq!(asked(&mut all), [NOTHING], "none of them asks");
+        assert_eq!(sent(&mut all[0]).map(|_| asked(&mut all)), Some(vec![vec![Some(0)]]));
+    }
 }
 
 /// With keys that somebody types in nobody makes SAs: nothing asks, and nothing is dropped for it.
@@ -163,6 +203,7 @@ fn packets_that_ask_leave_in_their_order() {
 fn errors_of_the_path_are_believed_while_a_worker_is_to_ask() {
     let mut all = asking::<1>();
     add_fallback(&mut all);
+    make(&mut all, SaChange::WantOwn(spec(0).index(), None));
     let sealed = all[0].seal(Inner::udp("10.0.0.1", "172.16.0.2", 1400).bytes());
     make(&mut all, SaChange::WantOwn(spec(0).index(), Some(0)));
     assert!(all[0].open(crate::path_mtu::too_big(&sealed[0], 1300)).is_empty());

@@ -129,6 +129,38 @@ fn an_sa_that_is_added_later_follows_the_peer_as_well() {
     assert_eq!(target(&mut b), Some((9, 2222)));
 }
 
+/// A peer with an SA for each worker (RFC 9611) may send each from a port of its own, where it receives nothing:
+/// strongSwan's `per_cpu_sas = encap`.
+#[test]
+fn an_sa_from_any_port_is_opened_and_moves_nobody() {
+    let mut b = knowing();
+    let own = TunnelSpec { number: 1, ..spec() };
+    let mut inbound = own.inbound(Side::B);
+    inbound.parameters.from_any_port = true;
+    let now = b.now();
+    let inbound = SaChange::AddInbound(spec().index(), Box::new(inbound));
+    b.worker.change_sa(inbound, now).expect("it can be added");
+    let mut sealer = Sealer::new(&own, Side::A);
+    for sequence in 1..=3 {
+        assert_eq!(b.open(from(&authentic(&mut sealer, sequence), 1, 40_000)).len(), 1);
+        assert_eq!(target(&mut b), Some((1, 4500)));
+        b.clock.advance(SILENCE);
+    }
+    assert!(b.worker.take_events().is_empty());
+    // Nor where it is watched for another reason.
+    let next = TunnelSpec { number: 2, ..spec() }.outbound(Side::B, &mut LeaseTwin::new(1 << 40));
+    let from_then = UseFrom::PeersUseOf(own.spi_from(Side::A));
+    let now = b.now();
+    b.worker.change_sa(SaChange::AddOutbound(spec().index(), Box::new(next), from_then), now).expect("added");
+    assert_eq!(b.open(from(&authentic(&mut sealer, 4), 1, 40_000)).len(), 1);
+    let events = b.worker.take_events();
+    assert!(matches!(events[..], [Event { kind: EventKind::TookOver { .. }, .. }]), "{events:?}");
+    assert_eq!(target(&mut b), Some((1, 4500)));
+    // That of all says where the peer is.
+    b.open(from(&authentic(&mut Sealer::new(&spec(), Side::A), 1), 7, 1111));
+    assert_eq!(target(&mut b), Some((7, 1111)));
+}
+
 /// An attacker who sees the peer's packets can resend them from anywhere: that must not divert the traffic.
 #[test]
 fn no_packet_but_a_newer_authentic_one_moves_the_peer() {

@@ -301,7 +301,7 @@ impl Load {
             peer_window: DEFAULT_PEER_WINDOW,
         };
         let inbound = InboundInstall {
-            parameters: InboundParameters { sa: sa(inbound), replay_window: 4096 },
+            parameters: InboundParameters { sa: sa(inbound), replay_window: 4096, from_any_port: false },
             key: key().into(),
             window: None,
             inherits: None,

@@ -205,7 +205,8 @@ impl TunnelSpec {
     /// Everything to install the SA that this side receives through.
     pub fn inbound(&self, side: Side) -> InboundInstall {
         let other = if side == Side::A { Side::B } else { Side::A };
-        let parameters = InboundParameters { sa: self.sa_from(other), replay_window: self.window };
+        let parameters =
+            InboundParameters { sa: self.sa_from(other), replay_window: self.window, from_any_port: false };
         InboundInstall {
             parameters,
             key: self.key_from(other).into(),

@@ -91,7 +91,11 @@ pub(super) fn tunnel(case: &Case, number: u32, side: Way, lease: Arc<Lease>) -> 
         peer_window: DEFAULT_PEER_WINDOW,
     };
     let inbound = InboundInstall {
-        parameters: InboundParameters { sa: sa(inbound, suite, case.esn), replay_window: REPLAY_WINDOW },
+        parameters: InboundParameters {
+            sa: sa(inbound, suite, case.esn),
+            replay_window: REPLAY_WINDOW,
+            from_any_port: false,
+        },
         key: key(suite, inbound)?.into(),
         window: None,
         inherits: None,

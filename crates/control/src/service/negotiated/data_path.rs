@@ -14,7 +14,7 @@ use super::kept_numbers::Used;
 use super::own_sas;
 use super::routes::NegotiatedRoutes;
 use super::selector;
-use super::template::{TemplateKey, encapsulation_of, lifetime_of, unsupported};
+use super::template::{TemplateKey, encapsulation_of, is_from_any_port, lifetime_of, unsupported};
 use super::vpe;
 use super::{NegotiatedTunnel, NegotiatedTunnels, Place};
 use crate::config::limits_of;
@@ -335,7 +335,7 @@ impl Work<'_> {
         let worker = sa.processor();
         own_sas::check_room(tunnel, direction, worker)?;
         let before = self.tunnels().encapsulation(tunnel);
-        self.redirect(tunnel, self.carried(sa))?;
+        self.redirect(tunnel, self.carried_beside(before, sa))?;
         // charon adds an SA before the peer has its half, and names it in the policy once it has. What it
         // names is that of all workers, or of one, and keeps no SA of another one waiting.
         let named = self.tunnels().table().policies.spis_of(tunnel.number);
@@ -353,6 +353,7 @@ impl Work<'_> {
             key_state: KeyState::Ephemeral,
             esn: sa.has_extended_numbers() || tunnel.running.tunnel.protocol == IpsecProtocol::Vpe,
             replay_window,
+            from_any_port: is_from_any_port(sa),
             first: Some(first),
             is_used_at_once,
             is_waiting_for_peer: false,
@@ -373,6 +374,13 @@ impl Work<'_> {
     fn carried(&self, sa: &XfrmSa) -> Encapsulation {
         let of_esp = encapsulation_of(sa);
         vpe::of(&self.installed, sa.if_id()).map_or(of_esp, |vpe| vpe.carried(of_esp != Encapsulation::Esp))
+    }
+
+    /// How the packets of a tunnel are carried with one SA more, which were carried so `before`. One that leaves
+    /// the peer's port open only says that it is in UDP.
+    fn carried_beside(&self, before: Encapsulation, sa: &XfrmSa) -> Encapsulation {
+        let is_in_udp = before != Encapsulation::Esp;
+        if is_in_udp && is_from_any_port(sa) { before } else { self.carried(sa) }
     }
 
     /// Carries the packets of a tunnel so, as its daemon says. If it has said so before, the peer may have

@@ -172,12 +172,19 @@ impl TemplateKey {
     }
 }
 
-/// How an SA is carried, seen from here.
+/// Whether an SA from the peer, in UDP, leaves its port open: packets may come from any. strongSwan says so of
+/// all SAs of single processors, since each may have a port of its own.
+pub(super) fn is_from_any_port(sa: &XfrmSa) -> bool {
+    sa.is_inbound && sa.attributes.encapsulation().is_some_and(|udp| udp.source_port == 0)
+}
+
+/// How an SA is carried, seen from here. Where it leaves the peer's port open, that is taken to be ours.
 pub(super) fn encapsulation_of(sa: &XfrmSa) -> Encapsulation {
     match sa.attributes.encapsulation() {
         None => Encapsulation::Esp,
         Some(udp) => {
             let (local_port, remote_port) = match sa.is_inbound {
+                true if is_from_any_port(sa) => (udp.destination_port, udp.destination_port),
                 true => (udp.destination_port, udp.source_port),
                 false => (udp.source_port, udp.destination_port),
             };

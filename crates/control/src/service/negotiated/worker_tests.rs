@@ -118,6 +118,13 @@ impl Spoken {
 
     /// The same at the ports of one worker.
     fn seals_at(&self, protected: &MemoryHandle, unprotected: &MemoryHandle) -> Option<(u32, u32, u64)> {
+        let sealed = self.sealed_at(protected, unprotected)?;
+        let number = |at: usize| u32::from_be_bytes(*sealed[at..].first_chunk().unwrap());
+        Some((number(20), number(24), u64::from_be_bytes(*sealed[28..].first_chunk().unwrap())))
+    }
+
+    /// The datagram itself.
+    fn sealed_at(&self, protected: &MemoryHandle, unprotected: &MemoryHandle) -> Option<Vec<u8>> {
         let mut packet = vec![0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0, 10, 1, 0, 1, 10, 9, 0, 2];
         let sum = testudo_wire::checksum::of(&packet).to_bytes();
         packet[10..12].copy_from_slice(&sum);
@@ -127,12 +134,7 @@ impl Spoken {
         for _ in 0..ROUNDS {
             self.gateway.commander.save_windows(Vec::new()).unwrap();
             if let Some(sealed) = unprotected.output.pop() {
-                let number = |at: usize| u32::from_be_bytes(*sealed[at..].first_chunk().unwrap());
-                return Some((
-                    number(20),
-                    number(24),
-                    u64::from_be_bytes(*sealed[28..].first_chunk().unwrap()),
-                ));
+                return Some(sealed.to_vec());
             }
             if self.gateway.shared.facts.counters.protected().counters.rx_packets >= taken {
                 // What the worker has taken it has finished by its answer to one command more.

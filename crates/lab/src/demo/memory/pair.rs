@@ -229,7 +229,8 @@ fn sas(
     let numbers = NumberSource::Leased { first: 1, lease };
     let parameters = OutboundParameters { sa: sa(spis[0], &outbound), numbers, iv_mask: 0, worker: None };
     let outbound = OutboundInstall { parameters, key: outbound.into(), peer_window: DEFAULT_PEER_WINDOW };
-    let parameters = InboundParameters { sa: sa(spis[1], &inbound), replay_window: REPLAY_WINDOW };
+    let parameters =
+        InboundParameters { sa: sa(spis[1], &inbound), replay_window: REPLAY_WINDOW, from_any_port: false };
     (outbound, InboundInstall { parameters, key: inbound.into(), window: None, inherits: None, shared: None })
 }
 

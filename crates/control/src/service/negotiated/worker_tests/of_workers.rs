@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use testudo_gateway::Notice;
 use testudo_ipsec::{Acquire, EventKind, MAX_SAS_OF_WORKER};
 use testudo_wire::xfrm::policy_flag::CPU_ACQUIRE;
-use testudo_wire::xfrm::sa::SpiRequest;
+use testudo_wire::xfrm::sa::{Encapsulation as XfrmEncapsulation, SpiRequest};
 
 /// A gateway of so many workers, on a machine with so many processors.
 fn of_workers(workers: usize, processors: u32) -> Spoken {
@@ -34,11 +34,15 @@ impl Spoken {
     /// SPI and number of a packet that one worker sends.
     #[track_caller]
     fn sent_by(&self, worker: usize) -> (u32, u32) {
+        let [protected, unprotected] = self.ports_of(worker);
+        let (spi, number, _) = self.seals_at(protected, unprotected).expect("it leaves");
+        (spi, number)
+    }
+
+    fn ports_of(&self, worker: usize) -> [&MemoryHandle; 2] {
         let first = [&self.gateway.protected, &self.gateway.unprotected];
         let others = self.gateway.of_others.iter().map(|[protected, unprotected]| [protected, unprotected]);
-        let ports = std::iter::once(first).chain(others).nth(worker).expect("a worker");
-        let (spi, number, _) = self.seals_at(ports[0], ports[1]).expect("it leaves");
-        (spi, number)
+        std::iter::once(first).chain(others).nth(worker).expect("a worker")
     }
 
     #[track_caller]
@@ -119,6 +123,71 @@ fn the_sa_of_a_processor_is_used_by_the_worker_of_its_number_and_the_fallback_by
     assert_eq!(spoken.spis(), [0x5001, 0x5013, 0x5021]);
     spoken.takes(deletion(0x5013, false));
     assert_eq!(spoken.spis(), [0x5001, 0x5001, 0x5021]);
+}
+
+/// strongSwan leaves the peer's port open in each inbound SA of one processor: a peer may send each from a port
+/// of its own (`per_cpu_sas = encap`), and receives at none of these.
+#[test]
+fn an_own_sa_that_leaves_the_peers_port_open_redirects_nothing() {
+    let in_udp = |mut message: Message, source_port, destination_port| {
+        let udp = XfrmEncapsulation { kind: 2, source_port, destination_port, ..Default::default() };
+        message.attributes.push(Attribute::Encapsulation(udp));
+        message
+    };
+    let of_udp = |workers| {
+        let gateway = Gateway::of_workers(Arc::new(MemoryStore::new()), &loaded_with("", ""), workers);
+        let settings = Settings { udp_port: 4500, processors: 2, ..Settings::default() };
+        Spoken::over(gateway, NotedRoutes::new(), settings)
+    };
+    let mut spoken = of_udp(2);
+    spoken.takes(policy(1, 0));
+    spoken.takes(policy(0, 0));
+    spoken.takes(in_udp(sa(0x5002, true, 22), 61_000, 4500));
+    spoken.takes(in_udp(sa(0x5001, false, 21), 4500, 61_000));
+    // Ports, then the SPI and the number behind the header of UDP.
+    let (ours, theirs) = (4500 << 16, 61_000);
+    let sent = |spoken: &Spoken, worker| {
+        let [protected, unprotected] = spoken.ports_of(worker);
+        let (ports, _, esp) = spoken.seals_at(protected, unprotected).expect("it leaves");
+        (ports, esp >> 32)
+    };
+    let both = |spoken: &Spoken| [sent(spoken, 0), sent(spoken, 1)];
+    assert_eq!(both(&spoken), [(ours | theirs, 0x5001); 2]);
+    spoken.takes(in_udp(own(1, 0x5012, true, 24), 0, 4500));
+    assert_eq!(both(&spoken), [(ours | theirs, 0x5001); 2]);
+    spoken.takes(in_udp(own(1, 0x5011, false, 23), 4500, 61_000));
+    assert_eq!(both(&spoken), [(ours | theirs, 0x5001), (ours | theirs, 0x5011)]);
+    // The peer's packet under it, with its ends as they are seen here.
+    let mut peer = of_udp(1);
+    peer.takes(policy(1, 0));
+    peer.takes(in_udp(sa(0x5012, false, 24), 4500, 4500));
+    let [protected, unprotected] = peer.ports_of(0);
+    let mut datagram = peer.sealed_at(protected, unprotected).expect("it leaves");
+    let ends: [u8; 8] = *datagram[12..].first_chunk().unwrap();
+    datagram[12..16].copy_from_slice(&ends[4..]);
+    datagram[16..20].copy_from_slice(&ends[..4]);
+    datagram[20..22].copy_from_slice(&40_000_u16.to_be_bytes());
+    let opened = |spoken: &Spoken| {
+        let tunnel = Arc::clone(&spoken.tunnels().all()[0]);
+        let sas = tunnel.running.sas.lock();
+        let own = sas.iter().find(|sa| sa.spi == 0x5012).unwrap();
+        own.added.as_ref().unwrap().counters.sequence()
+    };
+    assert!(spoken.ports_of(0)[1].input.push(&datagram));
+    for _ in 0..ROUNDS {
+        spoken.gateway.commander.save_windows(Vec::new()).unwrap();
+        if opened(&spoken) == 1 {
+            break;
+        }
+    }
+    assert_eq!(opened(&spoken), 1, "it is authentic");
+    assert_eq!(both(&spoken), [(ours | theirs, 0x5001), (ours | theirs, 0x5011)]);
+    // Where nothing else is in UDP yet, its packets come in UDP, and none is sent to port 0.
+    let mut spoken = of_udp(1);
+    spoken.takes(policy(1, 0));
+    spoken.takes(sa(0x5001, false, 21));
+    spoken.takes(in_udp(own(0, 0x5012, true, 24), 0, 4500));
+    assert_eq!(sent(&spoken, 0), (ours | 4500, 0x5001));
 }
 
 /// charon names an SA in its policies, where that is the one of all.
