@@ -367,6 +367,7 @@ impl Work<'_> {
         let (of_xfrm, daemon) = (sa.place, sa.daemon);
         let place = Place { tunnel: tunnel.number, direction, iv_mask: first.iv_mask, of_xfrm, daemon };
         self.tunnels().table().place(sa.key, place);
+        self.settle_own(tunnel.number);
         Ok(())
     }
 

@@ -90,6 +90,8 @@ struct Table {
     numbers: u64,
     /// How the packets of those that an SA has redirected are carried.
     encapsulations: HashMap<u64, Encapsulation>,
+    /// The tunnels of which workers know that each is to have an SA of its own.
+    want_own: BTreeSet<u64>,
     places: HashMap<SaKey, Place>,
     /// By tunnel, direction and SPI, the marks of SAs: the rest of their names is their tunnel's.
     marks: HashMap<(u64, bool, u32), (u32, u32)>,
@@ -123,6 +125,7 @@ impl Table {
             }
         }
         self.encapsulations.remove(&number);
+        self.want_own.remove(&number);
         self.gone.insert(gone.running.index);
     }
 

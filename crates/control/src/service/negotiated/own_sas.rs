@@ -40,17 +40,25 @@ pub(super) fn check_room(
 }
 
 impl Work<'_> {
-    /// Has the workers ask for SAs of their own under a tunnel, or not, as its policies say that have
-    /// changed: before, some `wanted` it, or none.
-    pub(super) fn settle_own(&self, number: u64, wanted: bool) {
-        let (tunnel, are_wanted) = {
+    /// Has the workers ask for SAs of their own under a tunnel, or not, as its policies say. What the workers
+    /// could not be told they are told with the next change of the tunnel's policies or SAs.
+    pub(super) fn settle_own(&self, number: u64) {
+        let (tunnel, are_wanted, were_told) = {
             let table = self.tunnels().table();
-            (table.by_number.get(&number).map(std::sync::Arc::clone), table.policies.want_own(number))
+            let tunnel = table.by_number.get(&number).map(std::sync::Arc::clone);
+            (tunnel, table.policies.want_own(number), table.want_own.contains(&number))
         };
-        let Some(tunnel) = tunnel.filter(|_| are_wanted != wanted) else { return };
+        let Some(tunnel) = tunnel.filter(|_| are_wanted != were_told) else { return };
         let change = SaChange::WantOwn(tunnel.running.index, are_wanted.then_some(0));
         if let Err(refusal) = self.change(vec![change]) {
             tracing::error!("tunnel {}: {}", tunnel.running.tunnel.name, refusal.text);
+            return;
+        }
+        let mut table = self.tunnels().table();
+        if are_wanted {
+            table.want_own.insert(number);
+        } else {
+            table.want_own.remove(&number);
         }
     }
 }

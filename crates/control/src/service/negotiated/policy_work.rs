@@ -97,10 +97,9 @@ impl Work<'_> {
     fn put_entry(&mut self, policy: &XfrmPolicy, entry: Policy, tunnel: Option<u64>) -> Result<(), Refusal> {
         let named = policy.templates.first().map_or(0, |template| template.id.spi);
         let (index, priority, direction) = (policy.info.index, policy.info.priority, policy.direction);
-        let (before, position, wanted_own) = {
+        let (before, position) = {
             let policies = &self.tunnels().table().policies;
-            let wanted_own = tunnel.is_some_and(|tunnel| policies.want_own(tunnel));
-            (policies.get(index), policies.position(priority), wanted_own)
+            (policies.get(index), policies.position(priority))
         };
         // Wider first: no packet meets the new policy under the old selectors.
         let is_arriving = direction != PolicyDirection::Outbound;
@@ -121,7 +120,7 @@ impl Work<'_> {
             NegotiatedPolicy { index, priority, direction, entry, tunnel, spi: named, wants_own, route, id };
         self.tunnels().table().policies.insert(policy);
         self.use_named(tunnel, named);
-        tunnel.into_iter().for_each(|tunnel| self.settle_own(tunnel, wanted_own));
+        tunnel.into_iter().for_each(|tunnel| self.settle_own(tunnel));
         route.into_iter().for_each(|route| self.count_route(route, true));
         if let Some(old) = before {
             self.settle(&old);
@@ -153,7 +152,7 @@ impl Work<'_> {
     fn settle(&self, gone: &NegotiatedPolicy) {
         self.uncount_route_of(gone);
         let Some(tunnel) = gone.tunnel else { return };
-        self.settle_own(tunnel, gone.wants_own);
+        self.settle_own(tunnel);
         if gone.direction != PolicyDirection::Outbound
             && let Err(refusal) = self.select(tunnel, None, &[])
         {

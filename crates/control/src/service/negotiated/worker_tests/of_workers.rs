@@ -1,10 +1,11 @@
 //! SAs of single workers that are negotiated (RFC 9611), with `XFRMA_SA_PCPU` as a daemon says it.
 
 use super::*;
+use crate::service::assemble;
 use crate::service::report;
 use crate::service::worker_sas::counted;
 use std::collections::HashMap;
-use testudo_gateway::Notice;
+use testudo_gateway::{Notice, SaChange};
 use testudo_ipsec::{Acquire, EventKind, MAX_SAS_OF_WORKER};
 use testudo_wire::xfrm::policy_flag::CPU_ACQUIRE;
 use testudo_wire::xfrm::sa::{Encapsulation as XfrmEncapsulation, SpiRequest};
@@ -298,6 +299,7 @@ fn each_worker_has_room_for_eight_sas_of_its_own() {
 #[test]
 fn a_policy_that_wants_own_sas_has_each_worker_acquire_one() {
     let mut spoken = of_workers(3, 3);
+    spoken.takes(policy(0, 0));
     spoken.takes(wanting(CPU_ACQUIRE));
     assert!(spoken.seals().is_none(), "it waits");
     let asked = spoken.asked();
@@ -324,11 +326,37 @@ fn a_policy_that_wants_own_sas_has_each_worker_acquire_one() {
     for _ in 0..20 {
         assert_eq!(spoken.spis(), [0x5001, 0x5011, 0x5001]);
     }
-    // An update that says the same changes nothing.
-    let Body::NewPolicy(same) = wanting(CPU_ACQUIRE).body else { panic!("a policy") };
-    spoken.takes(Message { body: Body::UpdatePolicy(same), ..wanting(CPU_ACQUIRE) });
+    // An update that says the same changes nothing, nor does another policy of the tunnel, which wants none.
+    for same in [wanting(CPU_ACQUIRE), policy(0, 0)] {
+        spoken.takes(update(same));
+        assert_eq!(spoken.spis(), [0x5001, 0x5011, 0x5001]);
+        assert_eq!(spoken.asked(), []);
+    }
+    let Body::NewPolicy(PolicyInfo { selector, .. }) = policy(0, 0).body else { panic!("a policy") };
+    spoken.takes(Body::DeletePolicy(PolicyId { selector, direction: 0, ..PolicyId::default() }));
     assert_eq!(spoken.spis(), [0x5001, 0x5011, 0x5001]);
     assert_eq!(spoken.asked(), []);
+}
+
+#[test]
+fn workers_that_could_not_be_told_are_told_with_the_next_change() {
+    let mut spoken = of_workers(2, 2);
+    spoken.takes(wanting(0));
+    let index = spoken.tunnels().all()[0].running.index;
+    let change = |spoken: &Spoken, change| {
+        let done = spoken.gateway.commander.change_sas(vec![change]).unwrap();
+        assert!(done.iter().all(Result::is_ok), "{done:?}");
+    };
+    // So that they refuse.
+    change(&spoken, SaChange::RemoveTunnel(index));
+    spoken.takes(update(wanting(CPU_ACQUIRE)));
+    let mut parameters = assemble::parameters(&spoken.tunnels().all()[0].running.tunnel, Arc::new([]), 1500);
+    parameters.acquires = true;
+    change(&spoken, SaChange::AddTunnel(index, Box::new(parameters)));
+    spoken.takes(sa(0x5001, false, 21));
+    assert_eq!(spoken.spis(), [0x5001; 2]);
+    let asked = spoken.asked();
+    assert_eq!(asked.iter().map(|acquire| acquire.worker).collect::<Vec<_>>(), [0, 1].map(Some));
 }
 
 #[test]
