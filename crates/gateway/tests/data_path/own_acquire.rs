@@ -145,8 +145,8 @@ fn a_worker_that_was_told_so_before_asks_once_in_its_time() {
     }
 }
 
-/// An idle tunnel whose workers are to ask has an SA all the same: NATs keep its mapping, and who watches sees
-/// its dummies.
+/// An idle tunnel whose workers are to ask has an SA all the same: NATs keep its mapping, and who watches
+/// sees its dummies.
 #[test]
 fn keepalives_and_dummies_leave_while_a_worker_is_to_ask() {
     let rules = PacketRules { dummy_packets_per_second: 10, ..PacketRules::default() };

@@ -129,8 +129,8 @@ fn an_sa_that_is_added_later_follows_the_peer_as_well() {
     assert_eq!(target(&mut b), Some((9, 2222)));
 }
 
-/// A peer with an SA for each worker (RFC 9611) may send each from a port of its own, where it receives nothing:
-/// strongSwan's `per_cpu_sas = encap`.
+/// A peer with an SA for each worker (RFC 9611) may send each from a port of its own, where it receives
+/// nothing: strongSwan's `per_cpu_sas = encap`.
 #[test]
 fn an_sa_from_any_port_is_opened_and_moves_nobody() {
     let mut b = knowing();

@@ -11,7 +11,6 @@ use super::super::xfrm::{Algorithms, DataPath, PolicyUse, SaUse, UsedBefore};
 use super::super::xfrm::{Direction as PolicyDirection, XfrmPolicy};
 use super::super::xfrm::{SaKey, XfrmSa};
 use super::kept_numbers::Used;
-use super::own_sas;
 use super::routes::NegotiatedRoutes;
 use super::selector;
 use super::template::{TemplateKey, encapsulation_of, is_from_any_port, lifetime_of, unsupported};
@@ -332,8 +331,8 @@ impl Work<'_> {
         first: FirstNumbers,
     ) -> Result<(), Refusal> {
         let direction = if sa.is_inbound { Direction::Open } else { Direction::Seal };
-        let worker = sa.processor();
-        own_sas::check_room(tunnel, direction, worker)?;
+        self.check_room(tunnel, direction, sa.processor())?;
+        let worker = sa.processor().map(|processor| self.worker_for(tunnel, processor));
         let before = self.tunnels().encapsulation(tunnel);
         self.redirect(tunnel, self.carried_beside(before, sa))?;
         // charon adds an SA before the peer has its half, and names it in the policy once it has. What it
@@ -365,7 +364,8 @@ impl Work<'_> {
             return Err(failed(error));
         }
         let (of_xfrm, daemon) = (sa.place, sa.daemon);
-        let place = Place { tunnel: tunnel.number, direction, iv_mask: first.iv_mask, of_xfrm, daemon };
+        let (iv_mask, processor) = (first.iv_mask, sa.processor());
+        let place = Place { tunnel: tunnel.number, direction, iv_mask, of_xfrm, daemon, processor };
         self.tunnels().table().place(sa.key, place);
         self.settle_own(tunnel.number);
         Ok(())
@@ -377,8 +377,8 @@ impl Work<'_> {
         vpe::of(&self.installed, sa.if_id()).map_or(of_esp, |vpe| vpe.carried(of_esp != Encapsulation::Esp))
     }
 
-    /// How the packets of a tunnel are carried with one SA more, which were carried so `before`. One that leaves
-    /// the peer's port open only says that it is in UDP.
+    /// How the packets of a tunnel are carried with one SA more, which were carried so `before`. One that
+    /// leaves the peer's port open only says that it is in UDP.
     fn carried_beside(&self, before: Encapsulation, sa: &XfrmSa) -> Encapsulation {
         let is_in_udp = before != Encapsulation::Esp;
         if is_in_udp && is_from_any_port(sa) { before } else { self.carried(sa) }

@@ -69,6 +69,8 @@ struct Place {
     of_xfrm: XfrmPlace,
     /// The process that has installed it.
     daemon: Option<ProcessName>,
+    /// The processor that it is for, as that process says.
+    processor: Option<u32>,
 }
 
 /// All of them, shared by the configurations that follow one another.

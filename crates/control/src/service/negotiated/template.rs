@@ -172,8 +172,8 @@ impl TemplateKey {
     }
 }
 
-/// Whether an SA from the peer, in UDP, leaves its port open: packets may come from any. strongSwan says so of
-/// all SAs of single processors, since each may have a port of its own.
+/// Whether an SA from the peer, in UDP, leaves its port open: packets may come from any. strongSwan says so
+/// of all SAs of single processors, since each may have a port of its own.
 pub(super) fn is_from_any_port(sa: &XfrmSa) -> bool {
     sa.is_inbound && sa.attributes.encapsulation().is_some_and(|udp| udp.source_port == 0)
 }

@@ -119,8 +119,14 @@ impl<D: DataPath> Xfrm<D> {
             self.note_renewed(sa, request.now);
             return added;
         };
-        let has_no_room = refusal.errno == Errno::NOBUFS;
-        let left = has_no_room.then(|| self.left_behind(sa)).flatten();
+        let left = match refusal.errno {
+            Errno::NOBUFS => self.left_behind(sa, |other| other.processor() == sa.processor()),
+            // Those of single processors are too many together.
+            Errno::NOMEM if sa.processor().is_some() => {
+                self.left_behind(sa, |other| other.processor().is_some())
+            }
+            _ => None,
+        };
         let Some(shown) = left.map(|left| (left.place, left.shown(&self.use_of(&left)))) else {
             return added;
         };
@@ -133,16 +139,19 @@ impl<D: DataPath> Xfrm<D> {
         Ok(())
     }
 
-    /// The oldest SA between the same ends, of the same direction and processor, that a process has left
-    /// which is gone.
-    fn left_behind(&self, sa: &XfrmSa) -> Option<XfrmSa> {
+    /// The oldest SA between the same ends, of the same direction and these processors, that a process has
+    /// left which is gone.
+    fn left_behind(&self, sa: &XfrmSa, is_meant: impl Fn(&XfrmSa) -> bool) -> Option<XfrmSa> {
         let ends = |sa: &XfrmSa| {
             let (SaKey { protocol, .. }, SaInfo { mode, reqid, .. }) = (sa.key, sa.info);
-            (protocol, mode, reqid, sa.if_id(), sa.is_inbound, sa.processor())
+            (protocol, mode, reqid, sa.if_id(), sa.is_inbound)
         };
         let others = self.sad.between(sa.source, sa.key.destination, sa.info.reqid);
         let left = others.filter(|other| {
-            !other.is_larval() && ends(other) == ends(sa) && !self.connected.contains(&other.owner)
+            !other.is_larval()
+                && ends(other) == ends(sa)
+                && is_meant(other)
+                && !self.connected.contains(&other.owner)
         });
         left.last()
     }

@@ -126,8 +126,8 @@ fn the_sa_of_a_processor_is_used_by_the_worker_of_its_number_and_the_fallback_by
     assert_eq!(spoken.spis(), [0x5001, 0x5001, 0x5021]);
 }
 
-/// strongSwan leaves the peer's port open in each inbound SA of one processor: a peer may send each from a port
-/// of its own (`per_cpu_sas = encap`), and receives at none of these.
+/// strongSwan leaves the peer's port open in each inbound SA of one processor: a peer may send each from a
+/// port of its own (`per_cpu_sas = encap`), and receives at none of these.
 #[test]
 fn an_own_sa_that_leaves_the_peers_port_open_redirects_nothing() {
     let in_udp = |mut message: Message, source_port, destination_port| {
@@ -206,17 +206,41 @@ fn a_policy_that_names_the_fallback_keeps_no_own_sa_waiting() {
     assert_eq!(spoken.spis(), [0x5003, 0x5011]);
 }
 
-/// The peer has more processors: a daemon answers it with numbers of this machine's.
+/// The peer has more processors: strongSwan answers it with numbers of this machine's, the highest first.
 #[test]
-fn numbers_beyond_the_workers_are_taken_and_carry_nothing() {
+fn numbers_beyond_the_workers_are_of_workers_that_lack_an_sa() {
     let mut spoken = of_workers(2, 4);
     spoken.takes(policy(1, 0));
     spoken.takes(policy(0, 0));
     spoken.takes(sa(0x5001, false, 21));
+    let in_use = [[0x5031, 0x5001], [0x5031, 0x5021], [0x5031, 0x5011], [0x5001, 0x5011]];
+    for (processor, in_use) in [3, 2, 1, 0].into_iter().zip(&in_use[..3]) {
+        let spi = 0x5000 + 16 * processor;
+        let key = 30 + 2 * u8::try_from(processor).unwrap();
+        spoken.takes(own(processor, spi + 2, true, key));
+        spoken.takes(own(processor, spi + 1, false, key + 1));
+        assert_eq!(spoken.spis(), *in_use, "with {processor}");
+        assert_eq!(
+            (spoken.shown(spi + 1, false), spoken.shown(spi + 2, true)),
+            (Some(processor), Some(processor))
+        );
+    }
+    // A renewal by its number is at the same worker, though that has the newer one of another number, too.
+    spoken.takes(own(2, 0x5023, false, 50));
+    assert_eq!(spoken.spis(), [0x5031, 0x5023]);
+    spoken.takes(deletion(0x5023, false));
+    assert_eq!(spoken.spis(), [0x5031, 0x5011]);
+    spoken.takes(deletion(0x5031, false));
+    assert_eq!(spoken.spis(), in_use[3]);
+    // None lacks one.
+    spoken.takes(own(3, 0x5033, false, 51));
+    spoken.takes(own(0, 0x5003, false, 52));
+    assert_eq!(spoken.spis(), [0x5003, 0x5011]);
+    let mut spoken = of_workers(1, 4);
+    spoken.takes(policy(1, 0));
+    spoken.takes(own(0, 0x5001, false, 21));
     spoken.takes(own(3, 0x5031, false, 22));
-    spoken.takes(own(3, 0x5032, true, 23));
-    assert_eq!(spoken.spis(), [0x5001; 2]);
-    assert_eq!((spoken.shown(0x5031, false), spoken.shown(0x5032, true)), (Some(3), Some(3)));
+    assert_eq!(spoken.spis(), [0x5001]);
     spoken.refuses(own(4, 0x5041, false, 24), Errno::RANGE, "numbers from 0 to 3");
     spoken.refuses(own(u32::MAX, 0x5041, true, 24), Errno::RANGE, "numbers from 0 to 3");
     // More workers than processors have numbers, too.
@@ -292,6 +316,32 @@ fn each_worker_has_room_for_eight_sas_of_its_own() {
     before.remove(MAX_SAS_OF_WORKER);
     before.push((Some(0), 0x5000 + 3 * 8 + 1));
     assert_eq!(all(&spoken), before);
+}
+
+/// Or nobody could renew the fallback.
+#[test]
+fn sas_of_single_processors_leave_room_for_those_of_all() {
+    let mut spoken = of_workers(2, 20);
+    let mut key = 20;
+    let mut next = |processor: Option<u32>| {
+        key += 1;
+        let spi = 0x5000 + u32::from(key);
+        processor.map_or_else(|| sa(spi, false, key), |processor| own(processor, spi, false, key))
+    };
+    // Those of the last one take the places of the oldest, whichever processor these are for.
+    for processor in 0..17 {
+        for _ in 0..MAX_SAS_OF_WORKER {
+            spoken.takes(next(Some(processor)));
+        }
+    }
+    for _ in 0..MAX_SAS_OF_WORKER {
+        spoken.takes(next(None));
+    }
+    let tunnel = Arc::clone(&spoken.tunnels().all()[0]);
+    let sas = tunnel.running.sas.lock();
+    let of = |is_own: bool| sas.iter().filter(|sa| sa.worker.is_some() == is_own).count();
+    assert_eq!((of(true), of(false)), (16 * MAX_SAS_OF_WORKER, MAX_SAS_OF_WORKER));
+    assert!(sas.iter().all(|sa| sa.spi > 0x5000 + 20 + 8), "the oldest have gone");
 }
 
 /// As Linux has it: an acquire without a processor for the fallback, and with it one of each processor that
