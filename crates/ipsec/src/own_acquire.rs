@@ -49,7 +49,7 @@ impl Tunnel {
 impl Ipsec {
     /// Has the worker with this index, which is this one, ask for an SA of its own under a tunnel that
     /// [acquires](crate::TunnelParameters::acquires) while it has none; `None` ends that. `false` if there is
-    /// no such tunnel. Where it is so already, nothing changes: who has asked a moment ago does not ask again.
+    /// no such tunnel. Where it is so already, nothing changes: who has asked just now does not ask again.
     pub fn want_own(&mut self, index: TunnelIndex, worker: Option<u32>) -> bool {
         let Some(tunnel) = self.tunnel(index) else { return false };
         // With typed-in keys nobody makes SAs when asked.

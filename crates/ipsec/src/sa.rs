@@ -250,8 +250,8 @@ pub(crate) struct Member {
     /// Where one worker alone sends through it; `None` for all, and from the peer. Few tunnels have such SAs,
     /// and all have members.
     pub(crate) of_one: Option<Box<OneWorker>>,
-    /// From the peer: whether its packets [say nothing](crate::InboundParameters::from_any_port) of where that
-    /// is.
+    /// From the peer: whether its packets [say nothing](crate::InboundParameters::from_any_port) of where
+    /// that is.
     pub(crate) from_any_port: bool,
 }
 

@@ -3,7 +3,7 @@
 use super::sas::KeyState;
 use crate::Usage;
 use testudo_crypto::KeyMaterial;
-use testudo_ipsec::Lifetime;
+use testudo_ipsec::{InboundParameters, Lifetime, SaParameters};
 
 /// SAs that can be added.
 pub(super) struct Checked {
@@ -20,6 +20,14 @@ pub(super) struct Checked {
     pub(super) first: Option<FirstNumbers>,
     pub(super) is_used_at_once: bool,
     pub(super) is_waiting_for_peer: bool,
+}
+
+impl Checked {
+    /// What the worker is to know of the SA from the peer.
+    pub(super) fn inbound_parameters(&self, sa: SaParameters) -> InboundParameters {
+        let Self { replay_window, from_any_port, .. } = *self;
+        InboundParameters { sa, replay_window, from_any_port }
+    }
 }
 
 /// Where an ephemeral key begins, if not at its first number.

@@ -38,8 +38,8 @@ use testudo_gateway::{
     Commander, InboundInstall, KeyPreparers, OutboundInstall, SaChange, SaChanged, UseFrom,
 };
 use testudo_ipsec::{
-    Demand, InboundParameters, InstallError, Lease, MAX_SAS_OF_WORKER, MAX_TUNNEL_SAS, NumberSource,
-    OutboundParameters, ReplayWindow, SaParameters, SaWorker, TunnelIndex,
+    Demand, InstallError, Lease, MAX_SAS_OF_WORKER, MAX_TUNNEL_SAS, NumberSource, OutboundParameters,
+    ReplayWindow, SaParameters, SaWorker, TunnelIndex,
 };
 
 /// Why the tunnel of a flow has no durable keys.
@@ -345,13 +345,11 @@ impl SaControl {
         key: &KeyMaterial,
     ) -> Result<RunningSa, String> {
         let sa = self.planned(wanted, Direction::Open, spi, key)?;
-        let received = wanted.first.map_or(0, |first| first.number);
-        let window = match received {
+        let window = match wanted.first.map_or(0, |first| first.number) {
             0 => self.window_of(&sa, key)?,
             received => Some(ReplayWindow::closed_up_to(received).to_vec()),
         };
-        let Checked { replay_window, from_any_port, .. } = *wanted;
-        let parameters = InboundParameters { sa: parameters_of(&sa), replay_window, from_any_port };
+        let parameters = wanted.inbound_parameters(parameters_of(&sa));
         let key = self.preparers.prepare(key.clone(), Direction::Open);
         let install = InboundInstall { parameters, key, window, inherits: None, shared: None };
         self.add_one(sa, SaChange::AddInbound(running.index, Box::new(install)))

@@ -8,9 +8,9 @@
 //!
 //! A number is the worker's, not that of the processor it runs on: gateways rarely have the first processors
 //! to themselves. A daemon that answers a peer chooses one by itself, of the machine's processors: strongSwan
-//! begins with the highest. So where no worker with that number sends, the SA is one of the lowest worker that
-//! lacks its own, and so is its successor; the daemon is shown its number. If none lacks one, the peer sends
-//! through more of them: of the pair, the SA towards it carries nothing.
+//! begins with the highest. So where no worker with that number sends, the SA is one of the lowest worker
+//! that lacks its own, and so is its successor; the daemon is shown its number. If none lacks one, the peer
+//! sends through more of them: of the pair, the SA towards it carries nothing.
 
 use super::super::sas::RunningSa;
 use super::NegotiatedTunnel;
