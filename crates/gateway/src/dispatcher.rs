@@ -421,8 +421,9 @@ impl Dispatcher {
     #[inline]
     fn address(&mut self, jobs: &mut [Job]) -> Addressed {
         self.lanes.prefetch(jobs);
-        let mut common = None;
-        let (mut is_common, mut all_known) = (true, true);
+        let engine_of = |job: &Job| self.lanes.of(job).map_or(NO_ENGINE, |lane| lane.first.0);
+        let first = jobs.first().map_or(NO_ENGINE, engine_of);
+        let (mut differs, mut most) = (0, first);
         let (mut last, mut key) = (u64::MAX, KeyId::NONE);
         for job in jobs {
             // Consecutive packets tend to belong to one SA. SA and direction are compared as one number.
@@ -432,15 +433,16 @@ impl Dispatcher {
                 let lane = self.lanes.of(job).map(|lane| lane.first);
                 let (engine, its_key) = lane.unwrap_or((NO_ENGINE, KeyId::NONE));
                 key = its_key;
-                all_known &= engine != NO_ENGINE;
-                is_common &= *common.get_or_insert(engine) == engine;
+                differs |= engine ^ first;
+                most = most.max(engine);
             }
             job.key = key;
         }
-        match common {
-            Some(engine) if all_known && is_common => Addressed::ToOne(engine as usize),
-            Some(_) if all_known => Addressed::ToSeveral,
-            _ => Addressed::NotAll,
+        // No engine has a higher number than none.
+        match (most == NO_ENGINE, differs == 0) {
+            (true, _) => Addressed::NotAll,
+            (false, true) => Addressed::ToOne(first as usize),
+            (false, false) => Addressed::ToSeveral,
         }
     }
 

@@ -8,7 +8,7 @@ use crate::inbound::{Arrival, Parsed, ParsedInbound};
 use crate::runs::{discard, drain};
 use crate::sa::{InboundSa, LocalEndpoint, low_32};
 use crate::slots::SaRef;
-use crate::vpe::SaWindows;
+use crate::vpe::{SaWindows, Windows, WorkersWindows};
 use testudo_crypto::{Direction, Job};
 use testudo_packet::{Buffer, DropReason};
 use testudo_wire::esp::EspHeader;
@@ -113,6 +113,25 @@ fn arrival_of_vpe(datagram: &[u8], at: usize, end: usize, local_endpoint: LocalE
     Some(Arrival { protocol: IpsecProtocol::Vpe, header, at, end, local_endpoint })
 }
 
+/// Windows of either kind. As closures their checks would be calls of their own for each packet.
+trait Check {
+    fn check(&self, header: &VpeHeader) -> Result<(), DropReason>;
+}
+
+impl Check for Windows {
+    #[inline(always)]
+    fn check(&self, header: &VpeHeader) -> Result<(), DropReason> {
+        Self::check(self, header)
+    }
+}
+
+impl Check for WorkersWindows {
+    #[inline(always)]
+    fn check(&self, header: &VpeHeader) -> Result<(), DropReason> {
+        Self::check(self, header)
+    }
+}
+
 impl InboundSa {
     /// Appends the jobs that open packets of VPE to `jobs`. Filled in where they are, as those of ESP.
     #[inline(never)]
@@ -127,10 +146,10 @@ impl InboundSa {
     ) {
         match windows {
             Some(SaWindows::Owned(windows)) => {
-                self.open_with(|header| windows.check(header), sa_ref, parsed, buffers, drops, jobs);
+                self.open_with(windows.as_ref(), sa_ref, parsed, buffers, drops, jobs);
             }
             Some(SaWindows::Shared(windows)) => {
-                self.open_with(|header| windows.check(header), sa_ref, parsed, buffers, drops, jobs);
+                self.open_with(windows.as_ref(), sa_ref, parsed, buffers, drops, jobs);
             }
             // Not reached: each has some.
             None => discard(buffers, DropReason::ShuttingDown, drops.pool),
@@ -141,7 +160,7 @@ impl InboundSa {
     #[inline(always)]
     fn open_with(
         &self,
-        check: impl Fn(&VpeHeader) -> Result<(), DropReason>,
+        windows: &impl Check,
         sa_ref: SaRef,
         parsed: &[Parsed],
         buffers: &mut [Buffer],
@@ -150,28 +169,23 @@ impl InboundSa {
     ) {
         let from = jobs.len();
         jobs.extend(drain(buffers).map(|buffer| Job::new(buffer, Direction::Open, sa_ref.bits())));
-        let prepare = |all_right, (job, parsed)| all_right & self.prepare_vpe(job, parsed, &check).is_ok();
+        let prepare = |all_right, (job, parsed)| all_right & self.prepare_vpe(job, parsed, windows).is_ok();
         if !jobs[from..].iter_mut().zip(parsed).fold(true, prepare) {
-            let prepare = |sa: &Self, job: &mut Job, parsed: &Parsed| sa.prepare_vpe(job, parsed, &check);
+            let prepare = |sa: &Self, job: &mut Job, parsed: &Parsed| sa.prepare_vpe(job, parsed, windows);
             self.refuse_wrong(parsed, jobs, from, drops, prepare);
         }
     }
 
     /// [`prepare`](Self::prepare) for VPE: a packet without a text is a fill packet.
     #[inline(always)]
-    fn prepare_vpe(
-        &self,
-        job: &mut Job,
-        parsed: &Parsed,
-        check: &impl Fn(&VpeHeader) -> Result<(), DropReason>,
-    ) -> Result<(), DropReason> {
+    fn prepare_vpe(&self, job: &mut Job, parsed: &Parsed, windows: &impl Check) -> Result<(), DropReason> {
         let Parsed::Esp(arrival) = parsed else { return Err(DropReason::VpeMalformed) };
         self.check_place(arrival)?;
         let (at, end) = (usize::from(arrival.at), usize::from(arrival.end));
         // It is within the packet: that was so when its arrival was read.
         let header = job.buffer.bytes().get(at..).and_then(VpeHeader::parse);
         let Some(header) = header else { return Err(DropReason::VpeMalformed) };
-        check(&header)?;
+        windows.check(&header)?;
         job.sequence = header.number;
         (job.auth_start, job.text_start) = (arrival.at.into(), packet_offset(at + VPE_HEADER_BYTES));
         job.text_bytes = packet_offset(end - at - VPE_HEADER_BYTES);

@@ -311,7 +311,7 @@ impl WorkersWindows {
         self.top
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn check(&self, header: &VpeHeader) -> Result<(), DropReason> {
         self.all.check(header, self.limit)
     }

@@ -100,7 +100,7 @@ impl Windows {
     ///
     /// # Errors
     /// Why not.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn check(&self, header: &VpeHeader) -> Result<(), DropReason> {
         match self.place(header).and_then(|place| self.windows.get(place)) {
             Some((_, window)) => window.check(header.number).map_err(reason_of_replay),
