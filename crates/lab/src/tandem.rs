@@ -138,7 +138,7 @@ impl Drop for Tandem {
 }
 
 impl Device for Tandem {
-    /// The [highest rate](highest_rate) of gateways in memory, found once for each size.
+    /// The highest rate of gateways in memory, found once for each size.
     fn maximum_rate(&mut self, sizes: Sizes) -> Result<f64, DeviceError> {
         if let Some((_, rate)) = self.maxima.iter().find(|(known, _)| *known == sizes) {
             return Ok(*rate);
