@@ -6,6 +6,7 @@
 
 mod gathering;
 mod live;
+mod settled;
 
 use crate::formation::{Arranger, Formation, SuiteRanks};
 use crate::in_flight::InFlight;
@@ -237,7 +238,7 @@ impl Dispatcher {
         facts: &SaFacts,
     ) -> Result<(), OffloadState> {
         let lane = self.lanes.get_mut(direction, sa).ok_or(OffloadState::Off)?;
-        lane.first = self.placement.admit(lane.key, facts)?;
+        lane.name(self.placement.admit(lane.key, facts)?);
         Ok(())
     }
 
@@ -262,7 +263,7 @@ impl Dispatcher {
         self.placement.leave(key);
         let first = self.first_of(key, rank);
         if let Some(lane) = self.lanes.get_mut(direction, sa) {
-            lane.first = first;
+            lane.name(first);
         }
     }
 
@@ -306,6 +307,9 @@ impl Dispatcher {
     /// those whose turn came by that, are appended to `released` in the order of each SA.
     pub(crate) fn submit(&mut self, jobs: &mut Vec<Job>, released: &mut Vec<Job>) -> bool {
         let addressed = self.address(jobs);
+        if self.live.is_some() && self.is_to_be_decided(&addressed, jobs) {
+            return self.submit_live(jobs, released);
+        }
         let arranges = self.gathers();
         let is_idle = !self.is_busy();
         match addressed {
@@ -316,7 +320,6 @@ impl Dispatcher {
             Addressed::ToSeveral if is_idle && self.placement.all_synchronous() => {
                 self.run_in_place(None, jobs, released, self.arranger.formation != Formation::None)
             }
-            Addressed::NotAll if self.live.is_some() => self.submit_live(jobs, released),
             _ => {
                 self.lanes.ticket(jobs);
                 if arranges {
@@ -411,7 +414,7 @@ impl Dispatcher {
         if first == NOWHERE {
             first = self.first_of(key, suite_rank);
             if let Some(lane) = self.lanes.of_mut(&job) {
-                lane.first = first;
+                lane.name(first);
             }
         }
         self.enqueue(job, first, released);
@@ -512,7 +515,7 @@ impl Dispatcher {
         for lane in self.lanes.iter_mut() {
             if lane.first.0 as usize == engine {
                 // There may be a hundred thousand: each one's key is laid out elsewhere with its next packet.
-                lane.first = NOWHERE;
+                lane.name(NOWHERE);
             }
         }
         let packets = self.in_flight.give_up(engine);

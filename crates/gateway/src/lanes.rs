@@ -32,6 +32,8 @@ pub(crate) struct Lane {
     /// The key, from which others than the first engine get theirs.
     pub(crate) key: SaKey,
     pub(crate) suite_rank: u8,
+    /// `first` is the best of several engines, for now.
+    pub(crate) is_settled: bool,
     /// Ticket of the next job to submit. SAs that use a slot one after the other count on, so that a job of
     /// one is not taken for a job of another.
     next_ticket: u32,
@@ -43,7 +45,17 @@ const _: () = assert!(size_of::<Lane>() == 32);
 
 impl Lane {
     pub(crate) fn new(sa: SaRef, first: First, key: SaKey, suite_rank: u8) -> Self {
-        Self { sa, first, key, suite_rank, next_ticket: 0, ring: RingIndex::NONE }
+        Self { sa, first, key, suite_rank, is_settled: false, next_ticket: 0, ring: RingIndex::NONE }
+    }
+
+    /// From now on its jobs go to the only engine that takes them, or to none.
+    pub(crate) fn name(&mut self, first: First) {
+        (self.first, self.is_settled) = (first, false);
+    }
+
+    /// The engine that is named for it, unless others may get its jobs, too.
+    pub(crate) fn only(&self) -> First {
+        if self.is_settled { NOWHERE } else { self.first }
     }
 
     /// A slot without an SA.

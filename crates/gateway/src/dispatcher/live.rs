@@ -1,9 +1,10 @@
 //! Jobs that several engines could do, placed by what these cost ([`scheduler`](crate::scheduler)).
 //!
 //! The lane of an SA whose key only one engine takes names it, as ever, and its packets take the short way.
-//! All others name none: their jobs come here, where each is decided of.
+//! The jobs of all others come here, where each is decided of, unless their SA is [settled](super::settled).
 
 use super::Dispatcher;
+use super::settled::Settled;
 use crate::clock::{Clock, SystemClock};
 use crate::formation::Formation;
 use crate::lanes::{First, NO_ENGINE, NOWHERE};
@@ -20,7 +21,9 @@ use testudo_ipsec::Moment;
 
 /// What jobs are placed by.
 pub(super) struct Live {
-    costs: Costs,
+    pub(super) costs: Costs,
+    /// Where nothing is to be decided.
+    pub(super) settled: Settled,
     /// Engines that do each suite, by its rank.
     able: Vec<u8>,
     /// Jobs that deep engines get at a time.
@@ -76,6 +79,7 @@ impl Dispatcher {
         let together = if is_deep { SUBMISSION.max(2 * settings.chunk) } else { SUBMISSION };
         self.live = Some(Box::new(Live {
             costs,
+            settled: Settled::default(),
             able: Vec::new(),
             chunk: settings.chunk,
             chosen: Vec::with_capacity(SUBMISSION),
@@ -151,7 +155,7 @@ impl Dispatcher {
         let is_synchronous = self.placement.is_synchronous(engine);
         let Some(live) = &mut self.live else { return };
         for (class, time) in measured.jobs.into_iter().enumerate() {
-            live.costs.know(engine, label(rank, class), time);
+            live.costs.presume(engine, label(rank, class), time);
         }
         if !is_synchronous {
             live.costs.know_elsewhere(engine, measured.submit, measured.between);
@@ -186,7 +190,7 @@ impl Dispatcher {
         true
     }
 
-    /// [`submit`](Self::submit), where some SAs name no engine.
+    /// [`submit`](Self::submit), where each job is decided of that several engines could do.
     #[cold]
     pub(super) fn submit_live(&mut self, jobs: &mut Vec<Job>, released: &mut Vec<Job>) -> bool {
         self.begin_decisions();
@@ -302,7 +306,7 @@ impl Dispatcher {
         }
         *run = None;
         let Some(lane) = self.lanes.of(job) else { return (NOWHERE, None) };
-        let (first, key, rank) = (lane.first, lane.key, lane.suite_rank);
+        let (first, key, rank) = (lane.only(), lane.key, lane.suite_rank);
         let of = label(rank, class);
         if first != NOWHERE {
             return (first, Some(of));
@@ -322,8 +326,9 @@ impl Dispatcher {
             && let Some(lane) = self.lanes.of_mut(job)
         {
             // No other will ever take this key: from now on it goes the short way.
-            lane.first = chosen;
+            lane.name(chosen);
         }
+        self.settle_suite(job, of, chosen, reason, able);
         *run = (reason == Reason::Best).then_some(Run { sa, direction, class, of, able, first: chosen });
         (chosen, Some(of))
     }
@@ -344,7 +349,7 @@ impl Dispatcher {
     #[cold]
     pub(super) fn choose_behind(&mut self, job: &Job, key: SaKey, engine: usize, why: Reason) -> First {
         let Some(lane) = self.lanes.of_ticket(job) else { return NOWHERE };
-        let (rank, is_counted) = (lane.suite_rank, lane.first == NOWHERE);
+        let (rank, is_counted) = (lane.suite_rank, lane.only() == NOWHERE);
         let of = label(rank, class_of(job.text_bytes));
         let behind =
             self.able(rank) & u8::MAX.checked_shl(u32::try_from(engine + 1).unwrap_or(8)).unwrap_or(0);
@@ -372,6 +377,7 @@ impl Dispatcher {
         live.costs.left(engine, job_id(job));
         if let Some(rank) = rank.filter(|_| why == Reason::Failed) {
             live.costs.failed(engine, label(rank, class_of(job.text_bytes)));
+            live.settled.look_again();
         }
     }
 
@@ -445,6 +451,7 @@ impl Dispatcher {
         if let Some(live) = &mut self.live {
             live.able.iter_mut().for_each(|able| *able &= !(1 << engine));
             live.costs.withdrawn(engine);
+            live.settled.withdraw(engine);
             live.costs.shares.withdraw(engine);
         }
     }
@@ -455,9 +462,9 @@ fn has_ended(job: &Job) -> bool {
     matches!(job.status, JobStatus::Done | JobStatus::AuthenticationFailed)
 }
 
-fn label(rank: u8, class: usize) -> Label {
+pub(super) fn label(rank: u8, class: usize) -> Label {
     Label { rank: usize::from(rank).min(SUITES - 1), class }
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

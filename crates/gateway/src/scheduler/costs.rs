@@ -13,11 +13,16 @@
 //! expected, unless three in a row do. What is less than that counts as twice of what was expected at most,
 //! and changes that by an eighth.
 
+mod estimate;
+
 use super::live::{CLASSES, Choice, Offer, Offers, Reason, UNKNOWN, best};
 use super::shares::SharedShares;
 use crate::clock::Clock;
 use crate::placement::MAX_ENGINES;
 use crate::rings::JobId;
+#[cfg(test)]
+use estimate::FAILING;
+use estimate::{Estimate, MOST, PRESUMED, moved_at_most, picoseconds};
 use std::sync::Arc;
 use std::time::Duration;
 use testudo_ipsec::Moment;
@@ -32,8 +37,6 @@ const STALE_AND_LATE: Duration = Duration::from_secs(16);
 const LOOK: u32 = 256;
 /// Decisions between two publications of a class.
 const PUBLISH: u32 = 64;
-/// An engine that failed at so many jobs of a class since it did one is only asked for one now and then.
-const FAILING: u8 = 32;
 /// Jobs that an engine is measured with at a time: fewer do not show what many cost each.
 const ASKED: u64 = 32;
 /// Jobs of a call that says what many cost each.
@@ -42,10 +45,6 @@ const MANY: u64 = 8;
 const INTERRUPTED: u64 = 8;
 /// From so many in a row on, they were not.
 const BELIEVED: u8 = 3;
-/// A measurement of a submission counts as so many times of what was expected at most.
-const MOST: u64 = 2;
-/// The weight of a new measurement of a job is one part in so many, however many jobs it is of.
-const PARTS: u64 = 8;
 /// The same of handing over and taking back, which are measured with every call.
 const PARTS_OF_CALLS: u64 = 16;
 /// What a turn may take beside the time with engines: headers of 638 packets, and their ports.
@@ -56,51 +55,6 @@ const SHARES: u128 = 1 << 32;
 const PARTS_OF_WINDOWS: u64 = 4;
 /// Completions for a measurement of the time between them.
 const WINDOW: u64 = 64;
-
-/// What is known of an engine for one suite and class.
-#[derive(Debug, Clone, Copy, Default)]
-struct Estimate {
-    /// What a job takes: the worker's time, or the time that it is away from an engine without others. 0 if
-    /// nothing is known.
-    job_ps: u64,
-    /// When it was asked to do one to be measured.
-    asked: Option<Moment>,
-    /// Jobs that it failed at since one was done.
-    failed: u8,
-}
-
-impl Estimate {
-    fn is_known(&self) -> bool {
-        self.job_ps > 0
-    }
-
-    fn fails(&self) -> bool {
-        self.failed >= FAILING
-    }
-
-    fn learn(&mut self, job_ps: u64) {
-        self.failed = 0;
-        self.job_ps = moved(self.job_ps, job_ps, PARTS).clamp(1, UNKNOWN);
-    }
-}
-
-/// A mean that a new value changes by one part in `parts`; nothing is known while it is 0.
-fn moved(mean: u64, value: u64, parts: u64) -> u64 {
-    if mean == 0 {
-        return value;
-    }
-    if value >= mean { mean + (value - mean).div_ceil(parts) } else { mean - (mean - value).div_ceil(parts) }
-}
-
-/// The same, of which a value changes no more than one of [`MOST`] times the mean would.
-fn moved_at_most(mean: u64, value: u64, parts: u64) -> u64 {
-    let most = if mean == 0 { value } else { mean.saturating_mul(MOST) };
-    moved(mean, value.min(most), parts)
-}
-
-pub(crate) fn picoseconds(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos().saturating_mul(1000)).unwrap_or(u64::MAX).min(UNKNOWN)
-}
 
 /// Jobs of one suite and class.
 #[derive(Debug, Clone, Copy, Default)]
@@ -276,11 +230,18 @@ impl Costs {
         self.clock.now()
     }
 
-    /// What was measured before packets came.
+    /// What was measured before packets came. It decides until the first of them are measured, for which the
+    /// engine is soon asked.
+    pub(crate) fn presume(&mut self, engine: usize, of: Label, job: Duration) {
+        let estimate = &mut self.groups[of.rank][of.class].estimates[engine];
+        (estimate.job_ps, estimate.presumed) = (picoseconds(job).max(1), PRESUMED);
+    }
+
+    /// What was measured of packets just now.
+    #[cfg(test)]
     pub(crate) fn know(&mut self, engine: usize, of: Label, job: Duration) {
         let estimate = &mut self.groups[of.rank][of.class].estimates[engine];
-        estimate.job_ps = picoseconds(job).max(1);
-        estimate.asked = Some(self.now);
+        (estimate.job_ps, estimate.asked) = (picoseconds(job).max(1), Some(self.now));
     }
 
     /// The same of the worker's own time for jobs that an engine has elsewhere, and of the time between two
@@ -322,6 +283,22 @@ impl Costs {
             }
             of.room = if of.is_full { 0 } else { u64::try_from(room).unwrap_or(u64::MAX) };
         }
+    }
+
+    /// Whether any engine of a mask ends jobs later.
+    pub(crate) fn ends_late(&self, can: u8) -> bool {
+        can & self.late != 0
+    }
+
+    /// The engine that has all classes of a suite of which was decided, if that is one.
+    pub(crate) fn has_all(&self, rank: usize) -> Option<usize> {
+        let mut engines = self.groups[rank].iter().filter_map(|group| group.choice.engine);
+        let first = engines.next()?;
+        engines.all(|engine| engine == first).then_some(first)
+    }
+
+    pub(crate) fn now(&self) -> Moment {
+        self.now
     }
 
     fn offers(&self, of: Label, can: u8) -> Offers {
@@ -439,6 +416,7 @@ impl Costs {
             let stale =
                 if offer.expected_ps > bound_ps && estimate.is_known() { STALE_AND_LATE } else { STALE };
             let was_asked = estimate.asked.is_some_and(|asked| now.since(asked) < stale);
+            let was_asked = was_asked && estimate.presumed == 0;
             let is_free = offer.can && offer.has_room && (load.ends_inside || load.followed.is_none());
             // One is asked in a submission; of one that ends jobs inside `submit`, the first job says enough.
             let is_next = is_first || load.ends_inside && !estimate.is_known();

@@ -10,7 +10,7 @@
 //!                               none; no less than the job it has had the longest is away by now
 //! ```
 //!
-//! A class stays where it is until another engine was a tenth better for [`STEADY`] jobs in a row. A job that
+//! A class stays where it is until another engine was a twentieth cheaper for [`STEADY`] jobs in a row. A job that
 //! its class's engine would not have back in time, or has no room for, goes elsewhere alone and at once: to
 //! one that would have it back in time, or a tenth sooner where none would. That counts for the row, too.
 //!
@@ -21,6 +21,10 @@ use testudo_crypto::Engine;
 
 /// The longest text of each class of length, in bytes; one more class has all that is longer.
 pub const LENGTHS: [u32; 6] = [64, 128, 256, 512, 1024, 1536];
+/// All of them are multiples of this.
+const STEP: u32 = 64;
+/// The class of each step.
+const CLASS_OF_STEP: [u8; 24] = [0, 1, 2, 2, 3, 3, 3, 3, 4, 4, 4, 4, 4, 4, 4, 4, 5, 5, 5, 5, 5, 5, 5, 5];
 /// How many classes there are.
 pub const CLASSES: usize = LENGTHS.len() + 1;
 /// Jobs in a row for which another engine must be better.
@@ -30,7 +34,8 @@ pub(crate) const UNKNOWN: u64 = u64::MAX / 4;
 
 /// The class of a text of so many bytes.
 pub(crate) fn class_of(text_bytes: u32) -> usize {
-    LENGTHS.iter().take_while(|longest| text_bytes > **longest).count()
+    let at = usize::try_from(text_bytes.saturating_sub(1) / STEP).unwrap_or(usize::MAX);
+    CLASS_OF_STEP.get(at).map_or(LENGTHS.len(), |class| usize::from(*class))
 }
 
 /// Which jobs go where: by the order of engines, or by what they cost.
@@ -184,7 +189,7 @@ impl Choice {
         }
         let at_once = if best == mine { None } else { one.leaves_to(other, bound_ps) };
         if self.is_compared(offers) {
-            let is_cheaper = one.is_within(bound_ps) && is_a_tenth_less(other.cost_ps, one.cost_ps);
+            let is_cheaper = one.is_within(bound_ps) && is_a_twentieth_less(other.cost_ps, one.cost_ps);
             match best != mine && (at_once.is_some() || is_cheaper) {
                 true => self.lose_to(best),
                 false => self.streak = 0,
@@ -230,6 +235,10 @@ impl Choice {
             self.settle(rival);
         }
     }
+}
+
+fn is_a_twentieth_less(its: u64, mine: u64) -> bool {
+    its <= mine - mine / 20
 }
 
 fn is_a_tenth_less(its: u64, mine: u64) -> bool {

@@ -36,7 +36,7 @@ mod shares;
 pub(crate) use costs::{Costs, Held, Label, SUITES};
 pub use counts::Scheduled;
 pub(crate) use counts::SharedScheduled;
-pub(crate) use live::class_of;
+pub(crate) use live::{CLASSES, class_of};
 pub use live::{LENGTHS, PlacementMode, Reason};
 pub(crate) use measure::{Incomplete, MEASURING, Measured, complete, job, measure};
 pub use settings::{SchedulerSettings, SettingsError};

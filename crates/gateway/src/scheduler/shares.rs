@@ -145,9 +145,13 @@ impl SharedShares {
     }
 
     pub(crate) fn count(&self, of: Label, engine: usize, reason: Reason) {
+        self.count_many(of, engine, reason, 1);
+    }
+
+    pub(crate) fn count_many(&self, of: Label, engine: usize, reason: Reason, jobs: u64) {
         let at = Reason::ALL.iter().position(|other| *other == reason);
         if let Some(count) = at.and_then(|at| self.jobs.get(Self::row(of, engine))?.get(at)) {
-            count_one(count);
+            count.store(count.load(Ordering::Relaxed).wrapping_add(jobs), Ordering::Relaxed);
         }
     }
 

@@ -8,24 +8,24 @@ use testudo_engine_late::{LateConfig, LateEngine};
 use testudo_ipsec::SaRef;
 use zeroize::Zeroizing;
 
-const SUITE: Suite = Suite::AES128GCM16;
+pub(in crate::dispatcher) const SUITE: Suite = Suite::AES128GCM16;
 /// All jobs have texts of 64 bytes.
 const OF: Label = Label { rank: 0, class: 0 };
 
 /// The portable engine, as others may be.
-struct Odd {
+pub(in crate::dispatcher) struct Odd {
     inner: PortableEngine,
     name: &'static str,
     takes_keys: bool,
     is_synchronous: bool,
     /// The first job of each submission faults.
-    fails: bool,
+    pub(in crate::dispatcher) fails: bool,
     /// Submissions of which it takes nothing.
     refuses: u32,
 }
 
 impl Odd {
-    fn new(name: &'static str) -> Self {
+    pub(in crate::dispatcher) fn new(name: &'static str) -> Self {
         Self {
             inner: PortableEngine::new(),
             name,
@@ -81,7 +81,7 @@ impl Clock for Stepping {
 }
 
 /// A dispatcher that places by cost, with an outbound SA.
-fn dispatcher<const N: usize>(engines: [Odd; N]) -> (Dispatcher, SaRef) {
+pub(in crate::dispatcher) fn dispatcher<const N: usize>(engines: [Odd; N]) -> (Dispatcher, SaRef) {
     over(engines.into_iter().map(|engine| Box::new(engine) as Box<dyn Engine>).collect())
 }
 
@@ -98,8 +98,18 @@ fn over(engines: Vec<Box<dyn Engine>>) -> (Dispatcher, SaRef) {
 }
 
 /// Submits so many jobs. Returns the status of each.
-fn submit(dispatcher: &mut Dispatcher, sa: SaRef, count: u32) -> Vec<JobStatus> {
-    let of_sa = |number| Job { sa: sa.bits(), ..job(SUITE, 64, number, KeyId::NONE) };
+pub(in crate::dispatcher) fn submit(dispatcher: &mut Dispatcher, sa: SaRef, count: u32) -> Vec<JobStatus> {
+    submit_of(dispatcher, sa, count, 64)
+}
+
+/// The same of texts of so many bytes.
+pub(in crate::dispatcher) fn submit_of(
+    dispatcher: &mut Dispatcher,
+    sa: SaRef,
+    count: u32,
+    bytes: u32,
+) -> Vec<JobStatus> {
+    let of_sa = |number| Job { sa: sa.bits(), ..job(SUITE, bytes, number, KeyId::NONE) };
     let (mut jobs, mut released): (Vec<Job>, _) = ((0..count).map(of_sa).collect(), Vec::new());
     let in_place = dispatcher.submit(&mut jobs, &mut released);
     let ended = if in_place { jobs } else { released };

@@ -512,3 +512,23 @@ fn a_job_that_an_engine_is_asked_for_is_followed_before_others() {
     costs.gave_back(DEVICE, at(51), us(1), [id(1), id(2)].into_iter(), 0);
     assert!(costs.known(DEVICE, new) > 0);
 }
+
+/// It was of packets that a cache had.
+#[test]
+fn what_was_measured_before_packets_came_counts_until_the_first_of_them_are_measured() {
+    let mut costs = costs();
+    costs.groups[OF.rank][OF.class] = Group::default();
+    costs.presume(INSIDE, OF, us(4));
+    costs.presume(DEVICE, OF, us(50));
+    assert_eq!([INSIDE, DEVICE].map(|engine| costs.known(engine, OF)), [4_000_000, 50_000_000]);
+    assert_eq!(decide(&mut costs, 0, 0), (DEVICE, Reason::Measured));
+    assert_eq!(decide(&mut costs, 1, 0), (DEVICE, Reason::Best));
+    for (took, known) in [(7, 7), (6, 6), (9, 6)] {
+        costs.ended_inside(INSIDE, &[OF], us(took));
+        let now = costs.known(INSIDE, OF);
+        assert!(now.abs_diff(known * 1_000_000) < 2, "{now} ps: the least of three");
+    }
+    costs.ended_inside(INSIDE, &[OF], us(10));
+    let now = costs.known(INSIDE, OF);
+    assert!(now.abs_diff(6_500_000) < 3, "{now} ps: an eighth");
+}

@@ -48,7 +48,7 @@ fn best_by_lists(offers: &Offers) -> Option<usize> {
 #[derive(Default)]
 struct Slow {
     engine: Option<usize>,
-    /// Who was a tenth better for each job since the engine has the class.
+    /// Who was a twentieth cheaper, or a tenth sooner, for each job since the engine has the class.
     better: Vec<Option<usize>>,
     /// Jobs since then that counted for nothing.
     skipped: usize,
@@ -98,7 +98,8 @@ impl Slow {
             return (if reason == Reason::Best { mine } else { best }, reason);
         }
         self.skipped = 0;
-        let costs_less = best != mine && in_time == [true; 2] && is_less(other.cost_ps, one.cost_ps);
+        let is_cheaper = other.cost_ps <= one.cost_ps - one.cost_ps / 20;
+        let costs_less = best != mine && in_time == [true; 2] && is_cheaper;
         self.better.push((reason != Reason::Best || costs_less).then_some(best));
         let recent = self.better.iter().rev().take(usize::from(STEADY));
         if recent.filter(|who| **who == Some(best)).count() == usize::from(STEADY) {
@@ -171,10 +172,10 @@ fn no_engine_gets_a_job_that_it_cannot_do_or_that_another_would_have_back_in_tim
 }
 
 #[test]
-fn another_engine_must_be_a_tenth_better_for_a_while() {
+fn another_engine_must_be_a_twentieth_cheaper_for_a_while() {
     let mut choice = Choice::default();
-    let [slow, fast] = [offers([offer(100, 100), offer(200, 200)]), offers([offer(100, 100), offer(90, 90)])];
-    let nearly = offers([offer(100, 100), offer(91, 91)]);
+    let [slow, fast] = [offers([offer(100, 100), offer(200, 200)]), offers([offer(100, 100), offer(95, 95)])];
+    let nearly = offers([offer(100, 100), offer(96, 96)]);
     assert_eq!(choice.decide(&slow, BOUND), Some((0, Reason::Best)));
     (0..1000).for_each(|_| assert_eq!(choice.decide(&nearly, BOUND), Some((0, Reason::Best))));
     for _ in 1..STEADY {

@@ -1,0 +1,141 @@
+use super::*;
+use crate::dispatcher::live::label;
+use crate::dispatcher::live::tests::{Odd, dispatcher, submit, submit_of};
+use crate::scheduler::Share;
+use testudo_crypto::JobStatus;
+use testudo_ipsec::SaRef;
+
+const BATCH: u32 = 32;
+
+/// Two engines that end jobs inside `submit`, of which the first costs less, and an SA.
+fn two() -> (Dispatcher, SaRef) {
+    let (mut dispatcher, sa) = dispatcher(["first", "second"].map(Odd::new));
+    know(&mut dispatcher, 0, [1; CLASSES]);
+    know(&mut dispatcher, 1, [2; CLASSES]);
+    (dispatcher, sa)
+}
+
+/// What jobs of each class cost an engine, in microseconds.
+fn know(dispatcher: &mut Dispatcher, engine: usize, us: [u64; CLASSES]) {
+    let costs = &mut dispatcher.live.as_mut().unwrap().costs;
+    us.iter()
+        .enumerate()
+        .for_each(|(class, us)| costs.know(engine, label(0, class), Duration::from_micros(*us)));
+}
+
+fn named(dispatcher: &mut Dispatcher, sa: SaRef) -> Option<u32> {
+    let lane = dispatcher.lanes.get_mut(Direction::Seal, sa).unwrap();
+    lane.is_settled.then_some(lane.first.0)
+}
+
+fn rows(dispatcher: &Dispatcher) -> Vec<Share> {
+    dispatcher.shares().unwrap().snapshot().rows
+}
+
+fn totals(dispatcher: &Dispatcher) -> [u64; 2] {
+    let total = |name| rows(dispatcher).iter().filter(|row| row.engine == name).map(Share::total).sum();
+    ["first", "second"].map(total)
+}
+
+#[test]
+fn jobs_of_a_settled_suite_are_counted_and_seldom_decided_of() {
+    let (mut dispatcher, sa) = two();
+    let all = [JobStatus::Done; BATCH as usize];
+    (0..1000).for_each(|_| assert_eq!(submit(&mut dispatcher, sa, BATCH), all));
+    assert_eq!(named(&mut dispatcher, sa), Some(0));
+    assert_eq!(totals(&dispatcher), [u64::from(1000 * BATCH), 0]);
+    // Each that was decided of is learned of, and took no time on a clock that stands.
+    let before = dispatcher.live.as_ref().unwrap().costs.known(0, label(0, 0));
+    let us = Duration::from_micros(1);
+    dispatcher.live.as_mut().unwrap().costs.know(0, label(0, 0), us);
+    let learned = (0..2 * 64).filter(|_| {
+        let known = |dispatcher: &Dispatcher| dispatcher.live.as_ref().unwrap().costs.known(0, label(0, 0));
+        let before = known(&dispatcher);
+        submit(&mut dispatcher, sa, BATCH);
+        known(&dispatcher) != before
+    });
+    assert_eq!((learned.count(), before < 1_000_000), (2, true));
+}
+
+/// A worker that has little to do has time to decide.
+#[test]
+fn submissions_of_few_jobs_are_decided_of() {
+    let (mut dispatcher, sa) = two();
+    submit(&mut dispatcher, sa, BATCH);
+    let known = |dispatcher: &Dispatcher| dispatcher.live.as_ref().unwrap().costs.known(0, label(0, 0));
+    for jobs in [1, 15] {
+        let before = known(&dispatcher);
+        submit(&mut dispatcher, sa, jobs);
+        assert!(known(&dispatcher) < before, "{jobs} jobs");
+    }
+}
+
+#[test]
+fn a_suite_is_settled_while_one_engine_has_all_its_classes() {
+    let (mut dispatcher, sa) = two();
+    know(&mut dispatcher, 1, [2, 2, 2, 2, 2, 2, 0]);
+    for _ in 0..DECIDED {
+        assert_eq!(named(&mut dispatcher, sa), None);
+        assert_eq!(submit_of(&mut dispatcher, sa, BATCH, 64).len(), 32);
+    }
+    assert_eq!(named(&mut dispatcher, sa), Some(0));
+    // Long ones are the other engine's: that is found with the first of them that are decided of.
+    for _ in 0..3 {
+        assert_eq!(submit_of(&mut dispatcher, sa, BATCH, 2000).len(), 32);
+    }
+    assert_eq!(named(&mut dispatcher, sa), None);
+    let long = |row: &&Share| row.longest().is_none() && row.engine == "second";
+    let before = rows(&dispatcher).iter().find(long).unwrap().total();
+    assert!(before >= u64::from(BATCH), "{before}");
+    for _ in 0..100 {
+        submit_of(&mut dispatcher, sa, BATCH, 64);
+        submit_of(&mut dispatcher, sa, BATCH, 2000);
+    }
+    assert_eq!(named(&mut dispatcher, sa), None);
+    assert_eq!(rows(&dispatcher).iter().find(long).unwrap().total(), before + u64::from(100 * BATCH));
+}
+
+#[test]
+fn a_suite_goes_to_the_engine_that_has_become_better_and_its_lanes_follow() {
+    let (mut dispatcher, sa) = two();
+    (0..DECIDED).for_each(|_| assert_eq!(submit(&mut dispatcher, sa, BATCH).len(), 32));
+    assert_eq!(named(&mut dispatcher, sa), Some(0));
+    know(&mut dispatcher, 0, [4; CLASSES]);
+    know(&mut dispatcher, 1, [1; CLASSES]);
+    for batch in 0..400 {
+        dispatcher.poll(Moment(Duration::from_millis(batch)), &mut Vec::new());
+        submit(&mut dispatcher, sa, BATCH);
+    }
+    assert_eq!(named(&mut dispatcher, sa), Some(1));
+    let [first, second] = totals(&dispatcher);
+    assert_eq!(first + second, u64::from((400 + u32::from(DECIDED)) * BATCH));
+    assert!(second > first, "{second} of {}", first + second);
+}
+
+#[test]
+fn an_engine_out_of_service_is_named_by_no_settled_lane() {
+    let (mut dispatcher, sa) = two();
+    (0..DECIDED).for_each(|_| assert_eq!(submit(&mut dispatcher, sa, BATCH).len(), 32));
+    assert_eq!(named(&mut dispatcher, sa), Some(0));
+    assert_eq!(dispatcher.withdraw(0, &mut Vec::new()), 0);
+    assert_eq!(named(&mut dispatcher, sa), None);
+    assert_eq!(submit(&mut dispatcher, sa, BATCH), [JobStatus::Done; BATCH as usize]);
+    // The lane of an SA that only one engine takes names it, and its jobs are not counted.
+    assert_eq!(totals(&dispatcher), [u64::from(u32::from(DECIDED) * BATCH), 1]);
+}
+
+/// It fails at the first job of each submission, which another does.
+#[test]
+fn a_suite_leaves_an_engine_that_fails() {
+    let [mut first, second] = ["first", "second"].map(Odd::new);
+    first.fails = true;
+    let (mut dispatcher, sa) = dispatcher([first, second]);
+    know(&mut dispatcher, 0, [1; CLASSES]);
+    know(&mut dispatcher, 1, [2; CLASSES]);
+    for batch in 0..100 {
+        dispatcher.poll(Moment(Duration::from_millis(batch)), &mut Vec::new());
+        assert_eq!(submit(&mut dispatcher, sa, BATCH), [JobStatus::Done; BATCH as usize]);
+    }
+    let passed_on: u64 = rows(&dispatcher).iter().map(|row| row.passed_on).sum();
+    assert_eq!(totals(&dispatcher).iter().sum::<u64>(), u64::from(100 * BATCH) + passed_on);
+}
