@@ -129,6 +129,11 @@ pub(crate) fn rank(suite: Suite) -> usize {
     Suite::every().position(|other| other == suite).unwrap_or(usize::MAX)
 }
 
+/// Bytes of a job's text that count.
+fn text(job: &Job) -> u64 {
+    job.text_bytes.min(LONGEST_TEXT).into()
+}
+
 /// Reads jobs one after the other.
 pub(crate) struct Pricing<'a> {
     costs: &'a Costs,
@@ -140,13 +145,18 @@ impl Pricing<'_> {
     /// What this job adds.
     #[inline]
     pub(crate) fn add(&mut self, sum: &mut Expected, job: &Job) {
+        self.add_run(sum, job.key, 1, text(job));
+    }
+
+    /// What so many jobs under one key, with so many bytes of text together, add.
+    fn add_run(&mut self, sum: &mut Expected, key: KeyId, jobs: u64, text: u64) {
         let learned = match self.last {
             // Consecutive jobs tend to have one key.
-            Some((key, learned)) if key == job.key => learned,
+            Some((last, learned)) if last == key => learned,
             _ => {
-                let rank = self.engines.rank_of(job.key);
+                let rank = self.engines.rank_of(key);
                 let learned = rank.and_then(|rank| Some((rank, *self.costs.suites.get(rank)?)));
-                self.last = Some((job.key, learned));
+                self.last = Some((key, learned));
                 learned
             }
         };
@@ -154,9 +164,10 @@ impl Pricing<'_> {
         if let Some((rank, _)) = learned {
             sum.is_mixed |= *sum.rank.get_or_insert(rank) != rank;
         }
-        let text = u64::from(job.text_bytes.min(LONGEST_TEXT));
-        let ticks = |rate: u64| ((text + JOB_BYTES) * rate / RATE_BYTES).min(MOST_TICKS);
-        let (own, threads) = learned.map_or((UNKNOWN_TICKS, UNKNOWN_TICKS), |(_, learned)| {
+        // Lossless: there are no 2^20 jobs, whose texts and rates are below 2^17 and 2^25.
+        let ticks = |rate: u64| ((text + JOB_BYTES * jobs) * rate / RATE_BYTES).min(MOST_TICKS);
+        let unknown = (UNKNOWN_TICKS * jobs).min(MOST_TICKS);
+        let (own, threads) = learned.map_or((unknown, unknown), |(_, learned)| {
             (ticks(learned.own.ticks), ticks(learned.threads.ticks))
         });
         sum.own = (sum.own + own).min(MOST_TICKS);
@@ -164,10 +175,15 @@ impl Pricing<'_> {
         sum.bytes += text;
     }
 
-    /// All of these jobs.
+    /// All of these jobs, a run under one key at a time.
     pub(crate) fn of(mut self, jobs: &[Job]) -> Expected {
         let mut sum = Expected::default();
-        jobs.iter().for_each(|job| self.add(&mut sum, job));
+        for run in jobs.chunk_by(|one, next| one.key == next.key) {
+            let bytes = run.iter().map(text).sum();
+            if let Some(first) = run.first() {
+                self.add_run(&mut sum, first.key, run.len() as u64, bytes);
+            }
+        }
         sum
     }
 }
