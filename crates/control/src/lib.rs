@@ -15,6 +15,7 @@
 //!   before use.
 //! - [`service`] is the control plane of a running gateway: it installs tunnels, reloads, supplies sequence
 //!   numbers, and answers questions about the state of the gateway.
+//! - [`watch`] says what a gateway did between two such answers, and what its bottleneck is.
 //!
 //! Threads: [`Configuration`] is plain data; [`LeaseStore`] may be called from any thread and serialises its
 //! callers.
@@ -32,6 +33,7 @@ pub mod processors;
 pub mod service;
 pub mod store;
 pub mod vpe_key;
+pub mod watch;
 
 pub use config::{ConfigError, ConfigErrors, Configuration};
 pub use fingerprint::{Fingerprint, HalfDigest, KeyDigests, fingerprint, numbers_of};

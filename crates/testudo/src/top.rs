@@ -1,25 +1,19 @@
 //! `testudo top`: what a running gateway does now, and what its bottleneck is.
 //!
-//! Everything is computed from two readings of its status: rates are differences over the gateway's own time,
-//! cycles are those of the stage clock.
+//! Everything is computed from two readings of its status ([`testudo_control::watch`]).
 
-mod bottleneck;
-mod change;
-mod reading;
 mod screen;
-mod shares;
 mod view;
 
 use crate::cli::TopArgs;
 use crate::exit::{Failure, Kind, failure};
 use crate::out::{errln, outln};
 use crate::query::Asked;
-use change::Change;
-use reading::Reading;
 use screen::{Screen, Wake};
 use serde_json::json;
 use std::io::{self, IsTerminal};
 use std::time::{Duration, Instant};
+use testudo_control::watch::{Change, Reading};
 use view::Picture;
 
 /// `testudo top`

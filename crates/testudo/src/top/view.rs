@@ -1,10 +1,9 @@
 //! A snapshot for people, in 80 columns, and for programs.
 
-use super::bottleneck::{Bottleneck, Heaviest, bottleneck};
-use super::change::{Change, Direction, PortRates, WorkerRates};
-use super::reading::Reading;
-use super::shares;
 use serde_json::{Map, Value, json};
+use testudo_control::watch::{
+    Bottleneck, Change, Direction, Heaviest, PortRates, Reading, WorkerRates, bottleneck, shares,
+};
 use testudo_gateway::Role;
 use testudo_lab::table::grouped_figure;
 use testudo_packet::Stage;
@@ -350,8 +349,18 @@ pub fn json(change: &Change, reading: &Reading) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use super::super::change::reading;
     use super::*;
+
+    /// A reading after `seconds` of a gateway whose clock ticks 1,000 times in a microsecond.
+    fn reading(seconds: u64) -> Reading {
+        Reading {
+            measured_of: 8,
+            elapsed_ns: seconds * 1_000_000_000,
+            clock_ticks: 77 + seconds * 1_000_000_000,
+            free_buffers: 100,
+            ..Reading::default()
+        }
+    }
 
     /// A gateway with long names, all figures large, and every drop reason at once.
     fn crowded() -> (Change, Reading) {

@@ -18,6 +18,7 @@ pub struct Given {
 /// What an engine did between two readings.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EngineShare {
+    /// Its name.
     pub engine: String,
     /// Of all jobs, 0 to 1.
     pub share: f64,
@@ -26,6 +27,7 @@ pub struct EngineShare {
 }
 
 /// Reads the status' `placement`: nothing where the order of engines decides, and in older gateways.
+#[must_use]
 pub fn read(placement: &Value) -> Placed {
     let mut placed = Placed::new();
     for row in placement["shares"].as_array().into_iter().flatten() {
@@ -64,6 +66,7 @@ impl Given {
 
 /// What happened between two readings; engines that did most first. A job is that of the engine that did it;
 /// the reasons of an engine are in the proportions of all jobs that it was given.
+#[must_use]
 pub fn between(earlier: &Placed, later: &Placed) -> Vec<EngineShare> {
     let since = |(engine, given): (&String, &Given)| (engine.clone(), given.since(earlier.get(engine)));
     let given: Vec<_> = later.iter().map(since).filter(|(_, given)| given.done() > 0).collect();
@@ -87,6 +90,7 @@ fn percent(share: f64) -> String {
 }
 
 /// For people; `None` if no job was placed.
+#[must_use]
 pub fn words(shares: &[EngineShare]) -> Option<String> {
     let of = |share: &EngineShare| {
         let reason = |(reason, part): &(String, f64)| format!("{reason} {}", percent(*part));
@@ -98,6 +102,7 @@ pub fn words(shares: &[EngineShare]) -> Option<String> {
 }
 
 /// For programs.
+#[must_use]
 pub fn json(shares: &[EngineShare]) -> Value {
     let of = |share: &EngineShare| {
         let reasons = share.reasons.iter().map(|(reason, part)| (reason.clone(), json!(part)));

@@ -8,12 +8,17 @@ use testudo_packet::{Stage, StageTimes};
 /// What happened between two readings of one gateway.
 #[derive(Debug, Clone)]
 pub struct Change {
+    /// Of the gateway's own time.
     pub seconds: f64,
     /// Ticks of the processor's clock.
     pub ticks_per_second: f64,
+    /// Packets from the protected side.
     pub outbound: Direction,
+    /// Packets from the unprotected side.
     pub inbound: Direction,
+    /// The port of the protected side.
     pub protected: PortRates,
+    /// The port of the unprotected side.
     pub unprotected: PortRates,
     /// Packets a second, for each reason that occurred.
     pub drops: Vec<(String, f64)>,
@@ -31,6 +36,7 @@ pub struct Change {
 /// One direction: packets that came in at one side.
 #[derive(Debug, Clone)]
 pub struct Direction {
+    /// Packets that came in.
     pub packets_per_second: f64,
     /// Of inner packets.
     pub gbit_s: f64,
@@ -45,11 +51,15 @@ pub struct Direction {
 /// One worker.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct WorkerRates {
+    /// Which directions it has.
     pub role: Role,
     /// Whether its queues get no packets.
     pub is_parked: bool,
+    /// Packets from the protected side.
     pub outbound_per_second: f64,
+    /// Packets from the unprotected side.
     pub inbound_per_second: f64,
+    /// Packets that it dropped.
     pub dropped_per_second: f64,
     /// Share of the time that it spent on packets, 0 to 1.
     pub busy: f64,
@@ -58,10 +68,15 @@ pub struct WorkerRates {
 /// One port.
 #[derive(Debug, Clone)]
 pub struct PortRates {
+    /// Its interface, and of a fast one its kind.
     pub name: String,
+    /// Packets that came in by it.
     pub rx_packets_per_second: f64,
+    /// The same in 10^9 bits a second.
     pub rx_gbit_s: f64,
+    /// Packets that went out by it.
     pub tx_packets_per_second: f64,
+    /// The same in 10^9 bits a second.
     pub tx_gbit_s: f64,
     /// Share of the time in which packets waited for it, 0 to 1.
     pub waiting: f64,
@@ -85,32 +100,38 @@ fn share(part: u64, whole: u64) -> f64 {
 
 impl Direction {
     /// Packets that the worker took in one turn.
+    #[must_use]
     pub fn packets_per_batch(&self) -> Option<f64> {
         ratio(self.times.packets, self.times.batches)
     }
 
     /// Cycles of a packet in one stage.
+    #[must_use]
     pub fn cycles_per_packet(&self, stage: Stage) -> Option<f64> {
         ratio(self.times.of(stage), self.times.packets)
     }
 
     /// Cycles of a batch in one stage.
+    #[must_use]
     pub fn cycles_per_batch(&self, stage: Stage) -> Option<f64> {
         ratio(self.times.of(stage), self.times.batches)
     }
 
     /// Cycles of a packet, and of a batch, in all stages.
+    #[must_use]
     pub fn cycles(&self) -> (Option<f64>, Option<f64>) {
         let total = self.times.total();
         (ratio(total, self.times.packets), ratio(total, self.times.batches))
     }
 
     /// One stage's share of all stages, 0 to 1.
+    #[must_use]
     pub fn share(&self, stage: Stage) -> Option<f64> {
         ratio(self.times.of(stage), self.times.total())
     }
 
     /// The stage that takes most.
+    #[must_use]
     pub fn largest_stage(&self) -> Option<Stage> {
         let stage = Stage::ALL.into_iter().max_by_key(|stage| self.times.of(*stage))?;
         (self.times.of(stage) > 0).then_some(stage)
@@ -180,6 +201,7 @@ impl Interval {
 
 impl Change {
     /// What happened from `earlier` to `later`; `None` if another gateway answers now, or no time has passed.
+    #[must_use]
     pub fn between(earlier: &Reading, later: &Reading) -> Option<Self> {
         if !later.continues(earlier) || later.elapsed_ns == earlier.elapsed_ns {
             return None;
@@ -232,6 +254,7 @@ impl Change {
 
     /// How the packets are spread, where several workers have one role and something to do: the share of the
     /// busiest one's time, and of the idlest one's, if the first has half as much again to do or more.
+    #[must_use]
     pub fn imbalance(&self) -> Option<(f64, f64)> {
         Role::ALL.into_iter().find_map(|role| self.imbalance_of(role))
     }
@@ -244,16 +267,19 @@ impl Change {
     }
 
     /// Share of the time in which the workers were busy with packets, 0 to 1.
+    #[must_use]
     pub fn busy(&self) -> f64 {
         (self.outbound.busy + self.inbound.busy).min(1.0)
     }
 
     /// Both directions by name.
+    #[must_use]
     pub fn directions(&self) -> [(&'static str, &Direction); 2] {
         [("outbound", &self.outbound), ("inbound", &self.inbound)]
     }
 
     /// Both ports by side.
+    #[must_use]
     pub fn ports(&self) -> [(&'static str, &PortRates); 2] {
         [("protected", &self.protected), ("unprotected", &self.unprotected)]
     }

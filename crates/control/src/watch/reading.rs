@@ -8,9 +8,13 @@ use testudo_packet::{PortCounters, Stage, StageTimes};
 /// What a gateway reported about itself at one moment.
 #[derive(Debug, Clone, Default)]
 pub struct Reading {
+    /// Of the gateway's program.
     pub version: String,
+    /// Since it started.
     pub uptime_seconds: u64,
+    /// Tunnels in its configuration.
     pub tunnels: u64,
+    /// Those of them that carry nothing.
     pub tunnels_down: u64,
     /// The first engine in use.
     pub engine: String,
@@ -31,12 +35,17 @@ pub struct Reading {
     pub imbalance: Vec<String>,
     /// One batch in this many is measured.
     pub measured_of: u64,
+    /// Of measured batches from the protected side.
     pub outbound: StageTimes,
+    /// Of measured batches from the unprotected side.
     pub inbound: StageTimes,
+    /// The port of the protected side.
     pub protected: Port,
+    /// The port of the unprotected side.
     pub unprotected: Port,
     /// Every reason with its count.
     pub drops: Vec<(String, u64)>,
+    /// Of the pool.
     pub free_buffers: u64,
     /// Jobs by engine and reason, where they are placed by what they cost.
     pub placed: Placed,
@@ -45,6 +54,7 @@ pub struct Reading {
 /// One worker at one moment.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Worker {
+    /// Which directions it has.
     pub role: Role,
     /// Whether its queues get no packets.
     pub is_parked: bool,
@@ -59,7 +69,9 @@ pub struct Worker {
 /// One port at one moment.
 #[derive(Debug, Clone, Default)]
 pub struct Port {
+    /// Its interface, and of a fast one its kind.
     pub name: String,
+    /// Since the start.
     pub counters: PortCounters,
     /// How long packets have waited for it, in ticks.
     pub waited_ticks: u64,
@@ -85,6 +97,9 @@ fn text(object: &Value, key: &'static str) -> Result<String, Missing> {
 
 impl Reading {
     /// Reads the answer to `status`.
+    ///
+    /// # Errors
+    /// [`Missing`] names a field that the answer has not.
     pub fn parse(status: &Value) -> Result<Self, Missing> {
         let stages = &status["stages"];
         let (engine, missed_engine) = engines(status)?;
@@ -118,6 +133,7 @@ impl Reading {
     }
 
     /// Whether no counter is lower than in an `earlier` reading. Otherwise another gateway answers now.
+    #[must_use]
     pub fn continues(&self, earlier: &Reading) -> bool {
         let counts = |r: &Reading| {
             let ports = [&r.protected.counters, &r.unprotected.counters];

@@ -30,24 +30,42 @@ pub enum Bottleneck {
     /// There are no packets.
     NoPackets,
     /// Other processes have the processors that the worker needs.
-    Processors { queued: f64 },
+    Processors {
+        /// Share of the time in which a worker waited for one, 0 to 1.
+        queued: f64,
+    },
     /// A stage of the workers.
     Stage(Heaviest),
     /// One worker, while others have time left.
-    OneWorker { number: usize, busy: f64 },
+    OneWorker {
+        /// Which.
+        number: usize,
+        /// Share of its time, 0 to 1.
+        busy: f64,
+    },
     /// A port accepts no more.
-    Port { side: &'static str, waiting: f64 },
+    Port {
+        /// `protected` or `unprotected`.
+        side: &'static str,
+        /// Share of the time in which packets waited for it, 0 to 1.
+        waiting: f64,
+    },
     /// The pool has no buffers for more packets in flight.
     Buffers,
     /// Something before or after the gateway. If the worker is half busy already: the gateway's future
     /// bottleneck.
-    Elsewhere { next: Option<Heaviest> },
+    Elsewhere {
+        /// What would be it here.
+        next: Option<Heaviest>,
+    },
 }
 
 /// The most expensive stage of the most expensive direction.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Heaviest {
+    /// `outbound` or `inbound`.
     pub direction: &'static str,
+    /// Which stage.
     pub stage: Stage,
     /// Of its direction, of 1.
     pub share: f64,
@@ -77,6 +95,7 @@ fn full_one_of_several(change: &Change) -> Option<(usize, f64)> {
 
 /// Names the bottleneck. A worker without a processor comes first, because all of its stages seem slow; a
 /// busy one comes next, because everything else waits for it.
+#[must_use]
 pub fn bottleneck(change: &Change) -> Bottleneck {
     if change.directions().iter().all(|(_, direction)| direction.packets_per_second == 0.0)
         && change.ports().iter().all(|(_, port)| port.waiting < WAITING)
@@ -118,6 +137,7 @@ fn what(stage: Stage) -> &'static str {
 
 impl Bottleneck {
     /// For programs: a word, and for a port or a stage which.
+    #[must_use]
     pub fn kind(&self) -> &'static str {
         match self {
             Bottleneck::NoPackets => "none",
@@ -130,6 +150,7 @@ impl Bottleneck {
     }
 
     /// For people: one sentence.
+    #[must_use]
     pub fn tell(&self, change: &Change, reading: &Reading) -> String {
         let busy = change.busy() * 100.0;
         match self {
