@@ -2,9 +2,11 @@
 
 use crate::browser::Browser;
 use crate::support::link::Link;
+use crate::support::wait::PATIENCE;
 use crate::support::{Outcome, ensure};
 use crate::{busy_pair, stop};
 use std::path::PathBuf;
+use std::time::Instant;
 use testudo_judge::harness::{Suite, TestResult};
 use testudo_lab::traffic::{Load, Stream};
 
@@ -72,6 +74,24 @@ fn shows_what_happens(link: &mut Link) -> TestResult {
     browser.until("for the ports", &row("ports", "testudo0"))?;
     browser.until("for the engines", &row("engines", "portable"))?;
     browser.until("for the chart", "document.querySelector('#chart polyline').points.length >= 8")?;
+    // The sentence is top's, of the gateway's own data: the page reckons nothing of it.
+    let sentence = "document.getElementById('bottleneck')";
+    browser.until("for the bottleneck", &format!("!{sentence}.hidden && {sentence}.innerText !== ''"))?;
+    let kept = format!(
+        "fetch('/data.json').then((answer) => answer.json()).then((data) => data.bottleneck.words === {sentence}.innerText)"
+    );
+    // Data are new twice a second, the page asks once.
+    let deadline = Instant::now() + PATIENCE;
+    while browser.value(&kept)? != true {
+        ensure(Instant::now() < deadline, || {
+            "the page shows another sentence than its data have".to_owned()
+        })?;
+    }
+    let told = browser.value(&format!("{sentence}.innerText"))?;
+    let told = told.as_str().unwrap_or_default();
+    ensure(told.starts_with("bottleneck: ") || told.contains("bottleneck is not this gateway"), || {
+        format!("{told:?} is no sentence of top's")
+    })?;
     // What no policy names is dropped, with the reason in words.
     let stray = link.a.within(|| std::net::UdpSocket::bind("10.1.0.1:0"))??;
     link.a.route_into("10.99.0.0/16", "testudo0")?;
@@ -174,6 +194,8 @@ fn escapes(link: &mut Link) -> TestResult {
         )?;
     }
     browser.until("for notes", "document.getElementById('notes').innerText.includes('<img')")?;
+    let sentence = "document.getElementById('bottleneck').innerText";
+    browser.until("for the bottleneck as text", &format!("{sentence}.includes('<img src=x')"))?;
     browser.until("for the version", "document.getElementById('version').innerText.includes('<script>')")?;
     let made = browser.value("document.querySelectorAll('img').length + document.scripts.length")?;
     let title = browser.value("document.title")?;

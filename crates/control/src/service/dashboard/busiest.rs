@@ -1,5 +1,6 @@
 //! The SAs that carried most since the last look, with their rates.
 
+use super::RECENT;
 use crate::service::api::Shared;
 use crate::service::installed::InstalledTunnels;
 use crate::service::report::{self, EnginesInService};
@@ -12,8 +13,6 @@ use testudo_ipsec::TunnelIndex;
 
 /// SAs that are listed at most.
 pub(super) const MOST: usize = 100;
-/// A look that is longer ago says nothing of now.
-const RECENT: Duration = Duration::from_secs(10);
 
 /// An SA: its tunnel, its SPI, and whether it is an outbound one.
 type Name = (TunnelIndex, u32, bool);

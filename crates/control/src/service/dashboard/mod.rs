@@ -4,15 +4,17 @@
 //!   GET /               page.html  ┐
 //!   GET /dashboard.css  page.css   ├─ parts of the program: nothing comes from elsewhere
 //!   GET /dashboard.js   page.js    ┘
-//!   GET /data.json      {"status": that of `status --json`, "sas": the busiest rows of `sa list --json`, …}
+//!   GET /data.json      {"status": that of `status --json`, "bottleneck": top's sentence, "sas": …}
 //! ```
 //!
-//! The page computes rates from two answers, as `top` does. Everyone on the machine may ask, and so may every
+//! The page computes rates from two answers, as `top` does; the bottleneck's sentence is `top`'s own
+//! ([`crate::watch`]), of the time since the last data. Everyone on the machine may ask, and so may every
 //! page in a browser here: the cost of answering is bounded as that of the metrics, a name that is no local
 //! one is refused (DNS rebinding), other sites may neither read nor frame it, and what it shows has no keys.
 //! Nothing can be changed here.
 
 mod busiest;
+mod sentence;
 
 use super::api::Shared;
 use super::bodies::{Bodies, Body};
@@ -21,6 +23,7 @@ use super::http::{self, Hosts, Page, Refusal, Site};
 use super::report;
 use super::timed::{Stream, Timed};
 use busiest::Busiest;
+use sentence::Sentence;
 use serde_json::{Map, Value, json};
 use std::fmt;
 use std::io;
@@ -102,27 +105,39 @@ impl DashboardSocket {
     /// The system has no thread left.
     pub fn serve(self, shared: Arc<Shared>) -> Result<(), DashboardError> {
         let Self { listener, address } = self;
-        let (bodies, busiest) = (Bodies::new(FRESH), Mutex::new(Busiest::default()));
+        let (bodies, looks) = (Bodies::new(FRESH), Mutex::new(Looks::default()));
         let data = move || {
             let now = Instant::now();
             bodies.get(now, |_| {
-                let mut busiest = busiest.lock().unwrap_or_else(PoisonError::into_inner);
-                serde_json::to_string(&data(&shared, &mut busiest, now)).map_err(|_| fmt::Error)
+                let mut looks = looks.lock().unwrap_or_else(PoisonError::into_inner);
+                serde_json::to_string(&data(&shared, &mut looks, now)).map_err(|_| fmt::Error)
             })
         };
         serve(listener, PATIENCE, data).map_err(|source| DashboardError { address, source })
     }
 }
 
+/// A look that is longer ago says nothing of now.
+const RECENT: Duration = Duration::from_secs(10);
+
+/// What the last look has seen.
+#[derive(Debug, Default)]
+struct Looks {
+    busiest: Busiest,
+    sentence: Sentence,
+}
+
 /// What the page shows, at `now`.
-fn data(shared: &Shared, busiest: &mut Busiest, now: Instant) -> Value {
+fn data(shared: &Shared, looks: &mut Looks, now: Instant) -> Value {
     let installed = shared.installed();
     let status = report::status(&shared.facts, &installed);
-    let (sas, count) = busiest.look(shared, &installed, now);
+    let (sas, count) = looks.busiest.look(shared, &installed, now);
+    let bottleneck = looks.sentence.look(&status, now);
     let words = DropReason::ALL.iter().map(|reason| (reason.name().to_owned(), json!(reason.description())));
     let omitted = count.saturating_sub(sas.len());
     json!({
         "status": status,
+        "bottleneck": bottleneck,
         "sas": sas,
         "sas_count": count,
         "sas_omitted": omitted,

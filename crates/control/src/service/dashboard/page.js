@@ -149,6 +149,10 @@ function showHead(data, change) {
   at("tunnel-count").className = status.tunnels_down > 0 ? "bad" : "";
   text("buffers", grouped(status.free_buffers));
   text("drop-total", `${grouped(sum([...dropsOf(status).values()]))} packets since the start`);
+  // The sentence of `testudo top`, from the gateway.
+  const bottleneck = data.bottleneck?.words ?? "";
+  at("bottleneck").hidden = bottleneck === "";
+  if (at("bottleneck").textContent !== bottleneck) text("bottleneck", bottleneck);
   const notes = list(status.imbalance).map((one) => one.words);
   at("notes").hidden = notes.length === 0;
   at("notes").replaceChildren(...notes.map((words) => {

@@ -129,8 +129,9 @@ fn the_page_shows_every_stage_in_order() {
 #[test]
 fn the_dashboards_data_are_the_status_and_the_busiest_sas_with_rates() {
     let gateway = of_vpe();
-    let (mut busiest, start) = (Busiest::default(), Instant::now());
-    let first = data(&gateway.shared, &mut busiest, start);
+    let (mut looks, start) = (Looks::default(), Instant::now());
+    let first = data(&gateway.shared, &mut looks, start);
+    assert!(first["bottleneck"].is_null(), "one look is no change: {first}");
     let status = report::status(&gateway.shared.facts, &gateway.shared.installed());
     let keys = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
     assert_eq!(keys(&first["status"]), keys(&status), "one model");
@@ -152,13 +153,23 @@ fn the_dashboards_data_are_the_status_and_the_busiest_sas_with_rates() {
     while counted() == 0 {
         gateway.commander.save_windows(Vec::new()).unwrap();
     }
-    let second = data(&gateway.shared, &mut busiest, start + Duration::from_secs(2));
+    let second = data(&gateway.shared, &mut looks, start + Duration::from_secs(2));
     let top = &second["sas"][0];
     assert_eq!((&top["tunnel"], &top["direction"]), (&json!("a"), &json!("outbound")));
     assert_eq!(top["packets_per_second"], json!(top["packets"].as_f64().unwrap() / 2.0));
     assert_eq!(top["bits_per_second"], json!(top["bytes"].as_f64().unwrap() * 4.0));
     assert_eq!(second["sas"][1]["packets_per_second"], 0.0);
-    let late = data(&gateway.shared, &mut busiest, start + LONG);
+    assert_eq!(second["bottleneck"], told(&first["status"], &second["status"]));
+    let late = data(&gateway.shared, &mut looks, start + LONG);
     assert!(late["sas"][0]["packets_per_second"].is_null(), "nobody has looked for a minute");
+    assert!(late["bottleneck"].is_null(), "{late}");
     assert_eq!(second["drop_words"]["no_sa"], DropReason::NoSa.description());
+}
+
+/// What `testudo top` says of two answers to `status`.
+fn told(earlier: &Value, later: &Value) -> Value {
+    let [earlier, later] = [earlier, later].map(|status| crate::watch::Reading::parse(status).unwrap());
+    let change = crate::watch::Change::between(&earlier, &later).unwrap();
+    let found = crate::watch::bottleneck(&change);
+    json!({ "kind": found.kind(), "words": found.tell(&change, &later) })
 }
