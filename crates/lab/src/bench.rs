@@ -16,6 +16,7 @@
 //! For each repetition a case builds a new gateway, so that its repetitions do not share one accidental
 //! memory layout.
 
+pub(crate) mod bars;
 mod case;
 pub(crate) mod chart;
 mod compare;
@@ -29,6 +30,7 @@ mod nic;
 mod nic_paths;
 mod options;
 pub(crate) mod pair;
+pub(crate) mod picture;
 mod report;
 mod subject;
 mod tunnels;
@@ -51,6 +53,7 @@ pub use compare::CompareOptions;
 use compare::Comparison;
 use engines::Engines;
 pub use error::BenchError;
+pub(crate) use error::{NO_ENGINE, NOT_POSSIBLE};
 pub use nic::BenchNicOptions;
 pub use options::BenchOptions;
 use report::Series;

@@ -63,6 +63,9 @@ pub enum LabError {
         /// The time limit.
         limit: Duration,
     },
+    /// The kernel makes no link of a set rate.
+    #[error("no link of a set rate can be made: {0}")]
+    NoRate(NamespaceError),
     /// A stream that was to cross the link did not.
     #[error("{received} bytes of TCP were received, and {crossed} came by the link: they took another way")]
     AnotherWay {
@@ -74,6 +77,23 @@ pub enum LabError {
     /// Data was altered in the network.
     #[error("corrupted data: {0}")]
     Corrupted(String),
+}
+
+impl LabError {
+    /// Whether this machine lacks a device, a program or a right, so that no other attempt would do better.
+    pub(crate) fn is_of_the_machine(&self) -> bool {
+        match self {
+            Self::MissingProgram { .. } | Self::NoRate(_) => true,
+            Self::Namespace(error) => matches!(
+                error,
+                NamespaceError::Forbidden { .. }
+                    | NamespaceError::NotRoot(_)
+                    | NamespaceError::MissingProgram { .. }
+                    | NamespaceError::Tun { .. }
+            ),
+            _ => false,
+        }
+    }
 }
 
 /// Wraps an I/O error with what was attempted: `file.read(…).map_err(io("read the capture"))`.

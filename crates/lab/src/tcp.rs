@@ -22,11 +22,16 @@ mod cpu;
 mod options;
 mod printed;
 mod report;
+#[cfg(test)]
+pub(crate) mod sample;
+mod states;
 mod subject;
 mod tuning;
 mod watch;
 
+pub(crate) use cpu::STATES;
 pub use options::{Link, Mode, Protocols, Repetitions, TcpOptions};
+pub(crate) use states::parts as states_of_processors;
 pub use subject::Protocol;
 pub use tuning::Tuning;
 

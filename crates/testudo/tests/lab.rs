@@ -1,5 +1,5 @@
-//! `testudo lab efficiency` and `testudo lab tcp` as their users start them: meters of the program, and
-//! prices; gateways, links and tuning.
+//! `testudo lab` as its users start it: meters of the program, and prices; gateways, links and tuning; what is
+//! printed, drawn and refused.
 
 #![allow(clippy::unwrap_used, reason = "a test panics on failure")]
 
@@ -184,4 +184,89 @@ fn wrong_options_of_tcp_streams_are_told_with_the_code_for_the_command_line() {
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.code() == Some(2) && said.contains(told), "{said}");
     }
+}
+
+/// `testudo lab COMMAND` with trials that are as short as they can be.
+fn short(command: &str, more: &[&str]) -> Output {
+    let mut program = Command::new(env!("CARGO_BIN_EXE_testudo"));
+    program.args(["lab", command, "--quick", "--trial-seconds", "0.005", "--repetitions", "1"]);
+    program.args(["--engine", "portable"]).args(more).output().unwrap()
+}
+
+#[test]
+fn every_placement_is_measured_and_drawn_and_each_packets_time_has_its_blocks() {
+    let folder = tempfile::tempdir().unwrap();
+    let picture = folder.path().join("placements.svg");
+    let words = ["--suites", "des-sha1", "--sizes", "64,1518", "--json", "--svg", picture.to_str().unwrap()];
+    let rows = rows(&short("placements", &words));
+    let of = |placement: &str, bytes: u64| -> Vec<&Value> {
+        let is_of = |row: &&Value| {
+            row["placement"] == placement && row["suite"] == "des-sha1" && row["frame_bytes"] == bytes
+        };
+        rows.iter().filter(is_of).collect()
+    };
+    for placement in ["none", "io", "crypto", "both"] {
+        for bytes in [64, 1518] {
+            let of_it = of(placement, bytes);
+            let blocks: Vec<&str> = of_it.iter().map(|row| row["block"].as_str().unwrap()).collect();
+            assert_eq!(blocks, ["IP", "IPsec look-up", "IPsec headers", "cryptography"], "{placement}");
+            let share: f64 = of_it.iter().map(|row| figure(row, "share")).sum();
+            assert!((share - 1.0).abs() < 1e-6, "{placement}, {bytes}: {share}");
+            for row in of_it {
+                assert!(figure(row, "capacity") > 0.0 && figure(row, "turnaround_us") > 0.0, "{row:#}");
+                assert!(row["bottleneck"].is_string() && row.get("throughput").is_some(), "{row:#}");
+            }
+        }
+    }
+    for threads in 0..=2 {
+        let is_of = |row: &&Value| row["suite"] == "bypass" && row["io_threads"] == threads;
+        assert!(rows.iter().any(|row| is_of(&row)), "no gateway with {threads} I/O threads");
+    }
+    let drawn = std::fs::read_to_string(picture).unwrap();
+    assert!(drawn.starts_with("<svg ") && drawn.contains("<polyline "), "{drawn}");
+}
+
+#[test]
+fn a_placement_that_this_machine_has_not_says_why_and_options_that_are_wrong_are_refused() {
+    let words =
+        ["--suites", "des-sha1", "--sizes", "64", "--placements", "crypto", "--bypass-io-threads", "none"];
+    let gpu = short("placements", &[&words[..], &["--offload-engine", "gpu"]].concat());
+    let text = String::from_utf8_lossy(&gpu.stdout);
+    assert!(gpu.status.success(), "{}", String::from_utf8_lossy(&gpu.stderr));
+    // Where there is a GPU it is measured.
+    assert!(
+        text.contains("des-sha1, crypto, frames of 64: not possible here: ") || text.contains("cryptography"),
+        "{text}"
+    );
+    let table = short("placements", &words);
+    let text = String::from_utf8_lossy(&table.stdout);
+    for part in ["(Mbit/s)", "(µs)", "cryptography", "bottleneck"] {
+        assert!(text.contains(part), "{part} in {text}");
+    }
+    for (wrong, told) in [
+        (["--placements", "all"], "none, io, crypto, both"),
+        (["--sizes", "63"], "64 to 1518"),
+        (["--offload-engine", "abacus"], "there is no engine \"abacus\""),
+    ] {
+        let output = short("placements", &wrong);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            output.status.code().is_some_and(|code| [2, 5].contains(&code)) && said.contains(told),
+            "{said}"
+        );
+    }
+}
+
+#[test]
+fn the_picture_of_streams_has_throughput_and_the_processors_of_both_ends() {
+    let folder = tempfile::tempdir().unwrap();
+    let picture = folder.path().join("tcp.svg");
+    let rows = tcp(&["--sizes", "512,32768", "--pin", "--svg", picture.to_str().unwrap()]);
+    assert_eq!(rows.len(), 4);
+    let drawn = std::fs::read_to_string(picture).unwrap();
+    let count = |part: &str| drawn.matches(part).count();
+    assert_eq!([count("A TCP stream over message size"), count("Processors' time by state")], [1, 1]);
+    assert!(drawn.contains("left bar: the sender's end, right bar: the receiver's"), "{drawn}");
+    // Two ends of four rows; no processor is without a state.
+    assert!(count("<title>") >= 8 && count("<title>idle: ") <= 8, "{drawn}");
 }

@@ -7,21 +7,21 @@ use super::report::Series;
 use crate::statistics::Spread;
 
 /// Colours of the variants: distinguishable to most eyes and in print.
-const COLOURS: [&str; 8] =
+pub(super) const COLOURS: [&str; 8] =
     ["#0b6e99", "#c8452d", "#2e8540", "#8e4585", "#b8860b", "#4b4b4b", "#d16ba5", "#3ba7a0"];
 /// Mixes have no single length; each has a strip instead.
 pub(crate) const STRIPS: [&str; 2] = ["IMIX", "RANDOM"];
 const DASHES: [&str; 2] = ["none", "7 4"];
 
 /// Lengths in pixels.
-const LEFT: f64 = 70.0;
-const TOP: f64 = 64.0;
-const WIDTH: f64 = 620.0;
+pub(super) const LEFT: f64 = 70.0;
+pub(super) const TOP: f64 = 64.0;
+pub(super) const WIDTH: f64 = 620.0;
 const HEIGHT: f64 = 380.0;
 const MIX_WIDTH: f64 = 70.0;
-const LEGEND_GAP: f64 = 28.0;
-const LEGEND_LINE: f64 = 22.0;
-const CHARACTER: f64 = 6.8;
+pub(super) const LEGEND_GAP: f64 = 28.0;
+pub(super) const LEGEND_LINE: f64 = 22.0;
+pub(super) const CHARACTER: f64 = 6.8;
 
 /// One line of the picture.
 pub(crate) struct Line {
@@ -55,6 +55,15 @@ pub(crate) enum Extent {
     FirstPoint,
     /// Both where the points begin: small differences show, and no ratio of heights does.
     Points,
+    /// Upwards at zero, across at the first point, where equal steps double what is there.
+    Doubling,
+}
+
+/// A part of a picture.
+pub(crate) struct Drawn {
+    pub(super) body: String,
+    pub(super) width: f64,
+    pub(super) height: f64,
 }
 
 impl Line {
@@ -139,6 +148,8 @@ struct Axes {
     /// First and last of those across, and what is between two labels.
     bytes: [f64; 2],
     bytes_step: f64,
+    /// Whether labels double instead, and equal steps with them.
+    doubles: bool,
     value: [f64; 2],
     value_step: f64,
     /// Which of [`STRIPS`] follow the lengths, from left to right.
@@ -154,6 +165,7 @@ impl Axes {
         let (first, last) = match extent {
             Extent::Zero => (0.0, last.max(100.0)),
             Extent::FirstPoint | Extent::Points => (first, last.max(first + 1.0)),
+            Extent::Doubling => (first.max(1.0), last.max(2.0 * first.max(1.0))),
         };
         let bottom = if extent == Extent::Points && bottom < top { bottom } else { 0.0 };
         let mut bytes_step = step(last - first, 8.0);
@@ -164,9 +176,11 @@ impl Axes {
         let whole = |value: f64, step: f64| (value / step).ceil() * step;
         let begun = |value: f64, step: f64| (value / step).floor() * step;
         let end = if extent == Extent::Zero { whole(last, bytes_step / 2.0) } else { last };
+        let doubles = extent == Extent::Doubling;
         Self {
-            bytes: [begun(first, bytes_step), end],
+            bytes: [if doubles { first } else { begun(first, bytes_step) }, end],
             bytes_step,
+            doubles,
             value: [begun(bottom, value_step), whole(top, value_step)],
             value_step,
             strips: (0..STRIPS.len()).filter(|&n| lines.iter().any(|line| line.mixes[n].is_some())).collect(),
@@ -175,7 +189,18 @@ impl Axes {
 
     fn x(&self, bytes: f64) -> f64 {
         let [first, last] = self.bytes;
-        LEFT + (bytes - first) / (last - first) * WIDTH
+        let share = match self.doubles {
+            true => (bytes.max(first) / first).log2() / (last / first).log2(),
+            false => (bytes - first) / (last - first),
+        };
+        LEFT + share * WIDTH
+    }
+
+    /// What labels are at, across.
+    fn labels(&self) -> Vec<f64> {
+        let [first, last] = self.bytes;
+        let at = |n: f64| if self.doubles { first * n.exp2() } else { first + n * self.bytes_step };
+        (0..=1000).map(|n| at(f64::from(n))).take_while(|v| *v <= last + self.bytes_step * 1e-3).collect()
     }
 
     fn y(&self, value: f64) -> f64 {
@@ -212,7 +237,7 @@ impl Axes {
                 y + 4.0
             );
         }
-        for bytes in count(self.bytes, self.bytes_step) {
+        for bytes in self.labels() {
             let x = self.x(bytes);
             let _ = writeln!(
                 picture,
@@ -322,48 +347,57 @@ fn draw_legend(picture: &mut String, axes: &Axes, lines: &[Line]) {
     }
 }
 
-fn escaped(text: &str) -> String {
+pub(super) fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
 /// The picture: panels, one above the other.
 pub(crate) fn svg(panels: &[Panel]) -> String {
-    let (mut width, mut top, mut body) = (0.0_f64, 0.0, String::new());
-    for panel in panels {
-        let (drawn, panel_width, height) = draw_panel(panel);
-        let _ = writeln!(body, "<g transform=\"translate(0 {top})\">\n{drawn}</g>");
-        (width, top) = (width.max(panel_width), top + height);
+    stacked(&panels.iter().map(draw).collect::<Vec<_>>())
+}
+
+/// Parts of a picture, one above the other.
+pub(super) fn stacked(parts: &[Drawn]) -> String {
+    let (mut width, mut top, mut all) = (0.0_f64, 0.0, String::new());
+    for part in parts {
+        let _ = writeln!(all, "<g transform=\"translate(0 {top})\">\n{}</g>", part.body);
+        (width, top) = (width.max(part.width), top + part.height);
     }
     format!(
         r##"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {top}" width="{width}" height="{top}">
 <rect width="100%" height="100%" fill="#ffffff"/>
 <g font-family="'DejaVu Sans', Verdana, Helvetica, sans-serif" font-size="12" fill="#222222">
-{body}</g>
+{all}</g>
 </svg>
 "##
     )
 }
 
-/// A panel, its width and its height.
-fn draw_panel(panel: &Panel) -> (String, f64, f64) {
+/// Title and subtitle of a part.
+pub(super) fn heading(title: &str, subtitle: &str) -> String {
+    format!(
+        r##"<text x="{LEFT}" y="26" font-size="16" font-weight="bold">{}</text>
+<text x="{LEFT}" y="46" fill="#666666">{}</text>
+"##,
+        escaped(title),
+        escaped(subtitle)
+    )
+}
+
+/// A panel.
+pub(super) fn draw(panel: &Panel) -> Drawn {
     let Panel { title, subtitle, across, up, extent, lines } = panel;
     let axes = Axes::of(lines, *extent);
     let longest = lines.iter().map(|line| line.name.chars().count()).max().unwrap_or(0);
     let width = (axes.right() + LEGEND_GAP + 44.0 + longest as f64 * CHARACTER + 16.0).ceil();
     let legend_bottom = TOP + lines.len() as f64 * LEGEND_LINE + 20.0;
     let height = (TOP + HEIGHT + 62.0).max(legend_bottom).ceil();
-    let mut picture = format!(
-        r##"<text x="{LEFT}" y="26" font-size="16" font-weight="bold">{}</text>
-<text x="{LEFT}" y="46" fill="#666666">{}</text>
-"##,
-        escaped(title),
-        escaped(subtitle)
-    );
+    let mut picture = heading(title, subtitle);
     axes.draw(&mut picture, across, up);
     // The highest line is drawn last, so that its marks are on top.
     lines.iter().rev().for_each(|line| draw_line(&mut picture, &axes, line));
     draw_legend(&mut picture, &axes, lines);
-    (picture, width, height)
+    Drawn { body: picture, width, height }
 }
 
 #[cfg(test)]
@@ -483,6 +517,22 @@ mod tests {
                 let picture = svg(&[one]);
                 assert!(!picture.contains("NaN") && !picture.contains("inf"), "{points:?}: {picture}");
             }
+        }
+    }
+
+    #[test]
+    fn equal_steps_may_double_what_is_across() {
+        let lines = [line("a", 0, &[(64, 1.0), (1024, 2.0), (32_768, 3.0)], None)];
+        let axes = Axes::of(&lines, Extent::Doubling);
+        let labels = [64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16_384.0, 32_768.0];
+        assert_eq!(axes.labels(), labels);
+        assert_eq!((axes.x(64.0), axes.x(32_768.0)), (LEFT, LEFT + WIDTH));
+        let steps: Vec<f64> = labels.windows(2).map(|pair| axes.x(pair[1]) - axes.x(pair[0])).collect();
+        assert!(steps.iter().all(|step| (step - WIDTH / 9.0).abs() < 1e-9), "{steps:?}");
+        for points in [&[][..], &[(5, 2.0)], &[(0, 1.0), (3, 1.0)]] {
+            let lines = vec![line("a", 0, points, None)];
+            let picture = svg(&[Panel { extent: Extent::Doubling, ..panel(lines) }]);
+            assert!(!picture.contains("NaN") && !picture.contains("inf"), "{points:?}: {picture}");
         }
     }
 

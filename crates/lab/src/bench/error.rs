@@ -3,6 +3,11 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+/// The exit code where a device or a right is missing.
+pub(crate) const NOT_POSSIBLE: u8 = 4;
+/// That where no engine does the work.
+pub(crate) const NO_ENGINE: u8 = 5;
+
 /// Why the data path could not be measured, or files could not be compared. The text is for the user.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -40,17 +45,23 @@ pub enum BenchError {
     /// A network or its gateways could not be had, or failed.
     #[error(transparent)]
     Network(#[from] crate::error::LabError),
+    /// This machine lacks a device or a right.
+    #[error("{0}")]
+    NotPossible(String),
     /// A case is slower than the allowed loss.
     #[error("{0}")]
     Slower(String),
 }
 
 impl BenchError {
-    /// The program's exit codes: 2 command line, 5 no engine, 1 anything else.
+    /// The program's exit codes: 2 command line, 4 a device or a right is missing, 5 no engine, 1 anything
+    /// else.
     pub(crate) fn exit_code(&self) -> ExitCode {
         match self {
             BenchError::Usage(_) => ExitCode::from(2),
-            BenchError::Engine(_) => ExitCode::from(5),
+            BenchError::NotPossible(_) => ExitCode::from(NOT_POSSIBLE),
+            BenchError::Network(error) if error.is_of_the_machine() => ExitCode::from(NOT_POSSIBLE),
+            BenchError::Engine(_) => ExitCode::from(NO_ENGINE),
             _ => ExitCode::FAILURE,
         }
     }

@@ -6,7 +6,7 @@ use crate::error::{LabError, io};
 
 /// The states that are told apart. Nice time is the user's, waiting for a disk is idle, and a guest's time
 /// is in that of its user.
-pub(super) const STATES: [&str; 6] = ["user", "system", "softirq", "irq", "idle", "steal"];
+pub(crate) const STATES: [&str; 6] = ["user", "system", "softirq", "irq", "idle", "steal"];
 
 /// Clock ticks in each state since the machine started, by processor.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -7,8 +7,11 @@ use serde_json::{Map, Value, json};
 use super::cpu::{STATES, Shares};
 use super::options::{Link, TcpOptions};
 use super::printed::printed;
+use super::states;
 use super::subject::{Protocol, Setting, Subject};
+use crate::bench::bars::Bars;
 use crate::bench::chart::{self, Extent, Line, Panel, STRIPS};
+use crate::bench::picture::{self, Part};
 use crate::harness::{Interval, Unconverged};
 use crate::rfc2544::{Remarks, cells};
 use crate::statistics::Spread;
@@ -292,11 +295,15 @@ impl Report<'_> {
         [line].into_iter().chain(second).collect()
     }
 
-    /// Throughput over message size: axes for each setting, a line for each subject.
+    /// Two parts for each setting: throughput over message size, a line for each subject; and the processors'
+    /// time by state, of both ends.
     pub(super) fn svg(&self) -> String {
         let measured =
             self.settings().into_iter().filter(|rows| rows.iter().any(|row| row.measured.is_some()));
-        chart::svg(&measured.map(|rows| self.panel(&rows)).collect::<Vec<_>>())
+        let parts: Vec<(Panel, Bars)> =
+            measured.map(|rows| (self.panel(&rows), states::bars(&rows, self.options.pin))).collect();
+        let both = parts.iter().flat_map(|(lines, bars)| [Part::Lines(lines), Part::Bars(bars)]);
+        picture::svg(&both.collect::<Vec<_>>())
     }
 
     fn panel(&self, rows: &[&Row]) -> Panel {
@@ -318,19 +325,23 @@ impl Report<'_> {
             }
         }
         chart::sort(&mut lines);
-        let setting = rows.first().map(|row| &row.setting);
-        let subtitle = setting.map(|setting| {
-            format!("link: {}, MTU {} B, tuning: {}", setting.link, setting.mtu(), setting.stage.name)
-        });
         Panel {
             title: "A TCP stream over message size".to_owned(),
-            subtitle: format!("{}; means with 95 % confidence intervals", subtitle.unwrap_or_default()),
+            subtitle: format!("{}; means with 95 % confidence intervals", of_setting(rows)),
             across: "message size (bytes)".to_owned(),
             up: "throughput (Mbit/s of user data)".to_owned(),
-            extent: Extent::Zero,
+            extent: Extent::Doubling,
             lines,
         }
     }
+}
+
+/// The setting of rows, for people.
+pub(super) fn of_setting(rows: &[&Row]) -> String {
+    let words = |setting: &Setting| {
+        format!("link: {}, MTU {} B, tuning: {}", setting.link, setting.mtu(), setting.stage.name)
+    };
+    rows.first().map(|row| words(&row.setting)).unwrap_or_default()
 }
 
 /// Processors for people: `0 1 3`.
@@ -460,5 +471,7 @@ mod tests {
         let picture = Report { options: &options, processors: &processors, rows: rows() }.svg();
         assert_eq!(picture.matches("A TCP stream over message size").count(), 2);
         assert!(picture.contains("plain IP between sites") && picture.contains("tuning: tcp"));
+        assert_eq!(picture.matches("Processors' time by state").count(), 2, "beside each of them");
+        assert!(picture.contains("<title>softirq: 40.0 %</title>"), "{picture}");
     }
 }

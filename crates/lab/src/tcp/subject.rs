@@ -286,7 +286,7 @@ fn limit(network: &Network, mbit_s: u32) -> Result<(), LabError> {
     let rate = format!("{mbit_s}mbit");
     let burst = bucket(mbit_s).to_string();
     for site in [&network.a, &network.b] {
-        site.gateway.run(&[
+        let limited = site.gateway.run(&[
             "tc",
             "qdisc",
             "add",
@@ -300,7 +300,8 @@ fn limit(network: &Network, mbit_s: u32) -> Result<(), LabError> {
             &burst,
             "latency",
             QUEUE_LATENCY,
-        ])?;
+        ]);
+        limited.map_err(LabError::NoRate)?;
     }
     Ok(())
 }
