@@ -58,7 +58,7 @@ impl LabArgs {
         &self,
         candidates: Vec<Candidate>,
         devices: Vec<Candidate>,
-        meters: impl FnOnce() -> Meters,
+        meters: impl Fn() -> Meters + Sync,
     ) -> ExitCode {
         let text: Result<String, BenchError> = match &self.command {
             LabCommand::Rfc2544(options) => rfc2544::report(options, candidates),
@@ -66,7 +66,7 @@ impl LabArgs {
             LabCommand::Efficiency(options) => efficiency::report(options, candidates, meters()),
             LabCommand::Tcp(options) => tcp::report(options),
             LabCommand::Placements(options) => placements::report(options, candidates, devices),
-            LabCommand::Papers(options) => papers::report(options, candidates),
+            LabCommand::Papers(options) => papers::report(options, candidates, &meters),
         };
         match text.and_then(|text| print(&text)) {
             Ok(()) => ExitCode::SUCCESS,

@@ -20,6 +20,7 @@ use crate::harness::{Cores, Device, DeviceError, Meter, NotKnown, Step, Test, ca
 use crate::meters::Meters;
 use crate::rfc2544::{Watched, cells};
 use prices::Prices;
+pub(crate) use prices::text as prices_of;
 
 /// What was measured, and on what.
 struct Found {

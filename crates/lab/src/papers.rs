@@ -6,14 +6,16 @@
 //!   store ─ rows of earlier runs, if of the same settings, program and machine ─► reading ──────────┘
 //! ```
 //!
-//! A measurement is a command that users can give themselves, run in this process. Its rows are kept as they
-//! are, each in a file that is whole or not there, and read anew for each report; so a run that was stopped
-//! goes on where it was, and what is in the folder is never trusted more than what comes from outside. The
-//! report is written after each measurement.
+//! A measurement is a command that users can give themselves, run in this process, or in one of its own if it
+//! enters namespaces (`child`). Figures that read the rows of one command share its measurement. Its rows are
+//! kept as they are, each in a file that is whole or not there, and read anew for each report; so a run that was
+//! stopped goes on where it was, and what is in the folder is never trusted more than what comes from outside.
+//! The report is written after each measurement.
 //!
 //! `moongen`, `linux_ipsec`, `pipsea`, `vpe` and `network_processor` have what the papers print and how rows
 //! are read; `machine` what figures depend on; `html` and `markdown` write the report.
 
+mod child;
 mod html;
 mod item;
 mod linux_ipsec;
@@ -29,7 +31,7 @@ mod report;
 mod store;
 mod vpe;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
@@ -37,7 +39,9 @@ use serde_json::Value;
 use testudo_gateway::Candidate;
 
 use crate::bench::BenchError;
+use crate::efficiency::prices_of;
 use crate::estimate::{self, Estimate};
+use crate::meters::Meters;
 use crate::progress::Progress;
 use crate::rfc2544::is_silent;
 
@@ -57,7 +61,7 @@ pub struct PapersOptions {
     #[arg(long, value_delimiter = ',', value_name = "NAME,…")]
     pub only: Vec<Only>,
 
-    /// Take minutes instead of a quarter of an hour: short measurements, which vary more
+    /// Take minutes instead of hours: short measurements, which vary more
     #[arg(long)]
     pub quick: bool,
 
@@ -69,6 +73,10 @@ pub struct PapersOptions {
     /// Measure what earlier runs have measured, too
     #[arg(long)]
     pub again: bool,
+
+    /// What this machine costs, and systems of paper 002 today: a file in TOML (docs/LAB.md), for table 2 of 002
+    #[arg(long, value_name = "FILE")]
+    pub prices: Option<PathBuf>,
 
     /// Also write the report as Markdown, without pictures
     #[arg(long, value_name = "FILE")]
@@ -89,12 +97,37 @@ impl PapersOptions {
     }
 }
 
+/// The user's file of prices, as commands name it and results depend on it.
+#[derive(Debug)]
+struct PriceFile {
+    path: String,
+    text: String,
+}
+
+impl PriceFile {
+    /// Reads it, before anything is measured.
+    fn read(path: &Path) -> Result<Self, BenchError> {
+        let text = prices_of(path)?;
+        let is_word = |path: &&str| !path.contains(|c: char| c.is_whitespace() || c.is_control() || c == '`');
+        match path.to_str().filter(is_word) {
+            Some(path) => Ok(Self { path: path.to_owned(), text }),
+            // A command in a report is a line of words.
+            None => Err(BenchError::Usage("--prices: its path has spaces, or what is no text".to_owned())),
+        }
+    }
+}
+
 /// Measures what `options` say, and writes the report; what is printed. `candidates` are the engines that the
-/// program has besides the portable one.
+/// program has besides the portable one; `meters` opens what can be metered.
 ///
 /// # Errors
-/// [`BenchError`] if the folder cannot be used or a measurement failed; the report says which.
-pub(crate) fn report(options: &PapersOptions, candidates: Vec<Candidate>) -> Result<String, BenchError> {
+/// [`BenchError`] if the folder or the prices cannot be used, or a measurement failed; the report says which.
+pub(crate) fn report(
+    options: &PapersOptions,
+    candidates: Vec<Candidate>,
+    meters: &(dyn Fn() -> Meters + Sync),
+) -> Result<String, BenchError> {
+    let prices = options.prices.as_deref().map(PriceFile::read).transpose()?;
     let (machine, program) = (Machine::here(&candidates), machine::program());
     let engines = measure::Shared::new(candidates);
     let session = Session {
@@ -102,7 +135,8 @@ pub(crate) fn report(options: &PapersOptions, candidates: Vec<Candidate>) -> Res
         items: registry::all().filter(|item| options.is_wanted(item)).collect(),
         machine,
         program,
-        measure: &|command| measure::measure(command, &engines),
+        prices,
+        measure: &|command| measure::measure(command, &engines, meters),
     };
     session.run()
 }
@@ -113,6 +147,7 @@ struct Session<'a> {
     items: Vec<&'a Item>,
     machine: Machine,
     program: String,
+    prices: Option<PriceFile>,
     /// Runs a command of the program; its rows.
     measure: &'a (dyn Fn(&str) -> Result<Value, BenchError> + Sync),
 }
@@ -141,10 +176,12 @@ impl<'a> Session<'a> {
 
     fn settings(&self, item: &Item, method: &Method) -> Settings {
         let mode = self.options.mode();
+        let prices = self.prices.as_ref().filter(|_| method.has_prices());
         Settings {
             id: item.id(),
             mode: mode.name().to_owned(),
-            command: method.command(mode, self.machine.processors),
+            command: method.command(mode, self.machine.processors, prices.map(|file| file.path.as_str())),
+            prices: prices.map(|file| file.text.clone()),
             program: self.program.clone(),
             machine: self.machine.clone(),
         }
@@ -171,28 +208,31 @@ impl<'a> Session<'a> {
     }
 
     fn measure_rest(&self, store: &Store, report: &mut Report<'_>) -> Result<(), BenchError> {
-        let mode = self.options.mode();
-        let is_left = |entry: &&Entry<'_>| matches!(entry.state, State::NotYet);
-        let seconds = |item: &Item| item.method().map_or(0, |method| method.seconds(mode));
-        let left: Vec<Duration> = report
-            .entries
-            .iter()
-            .filter(is_left)
-            .map(|e| Duration::from_secs(seconds(e.item).into()))
-            .collect();
+        let left = self.left(&report.entries);
         let (count, expected) = (left.len(), left.iter().sum());
         let silent = is_silent(self.options.json);
         let (mut progress, mut estimate) = (Progress::new(expected, silent), Estimate::of(expected));
         let mut number = 0;
         for index in 0..report.entries.len() {
-            let Some(entry) = report.entries.get_mut(index) else { break };
-            let (State::NotYet, Some(method)) = (&entry.state, entry.item.method()) else { continue };
+            let Some(entry) = report.entries.get(index) else { break };
+            let (State::NotYet, Some(method), item) = (&entry.state, entry.item.method(), entry.item) else {
+                continue;
+            };
+            let expected = left.get(number).copied().unwrap_or_default();
             number += 1;
-            let expected = Duration::from_secs(method.seconds(mode).into());
-            let name = format!("{number} of {count}: {} {}", entry.item.paper.number(), entry.item.name);
+            let name = format!("{number} of {count}: {} {}", item.paper.number(), item.name);
             progress.stage(&name, expected);
             let start = Instant::now();
-            entry.state = self.measure_one(store, entry.item, method, (&progress, &estimate))?;
+            let state = match self.shared(&report.entries, item, method) {
+                Some((record, is_kept)) => {
+                    store.keep(item, self.options.mode(), &record)?;
+                    measured(record, method, is_kept)
+                }
+                None => self.measure_one(store, item, method, (&progress, &estimate))?,
+            };
+            if let Some(entry) = report.entries.get_mut(index) {
+                entry.state = state;
+            }
             estimate.done(expected, start.elapsed());
             if silent && !self.options.json {
                 let left = estimate::words(estimate.left(Duration::ZERO));
@@ -201,6 +241,34 @@ impl<'a> Session<'a> {
             self.write(store, report)?;
         }
         Ok(())
+    }
+
+    /// How long each item takes that is left, in order; those that share another's measurement take no time.
+    fn left(&self, entries: &[Entry<'_>]) -> Vec<Duration> {
+        let mut known: Vec<String> = Vec::new();
+        let mut left = Vec::new();
+        for entry in entries {
+            let (Some(method), item) = (entry.item.method(), entry.item) else { continue };
+            let command = self.settings(item, method).command;
+            let is_shared = known.contains(&command);
+            if matches!(entry.state, State::NotYet) {
+                let seconds = if is_shared { 0 } else { method.seconds(self.options.mode()) };
+                left.push(Duration::from_secs(seconds.into()));
+            }
+            known.push(command);
+        }
+        left
+    }
+
+    /// What another item has measured by the same command, and whether an earlier run did.
+    fn shared(&self, entries: &[Entry<'_>], item: &Item, method: &Method) -> Option<(Box<Record>, bool)> {
+        let settings = self.settings(item, method);
+        entries.iter().find_map(|entry| match &entry.state {
+            State::Measured { record, is_kept, .. } => {
+                record.shared_with(&settings).map(|record| (Box::new(record), *is_kept))
+            }
+            _ => None,
+        })
     }
 
     /// Measures an item and keeps the result.
@@ -215,13 +283,20 @@ impl<'a> Session<'a> {
         let (before, start) = (Usage::now(), Instant::now());
         let rows = match self.watched(&settings.command, method, shown) {
             Ok(rows) => rows,
-            Err(BenchError::Engine(reason)) => return Ok(State::NotPossible(reason)),
+            Err(BenchError::Engine(reason) | BenchError::NotPossible(reason)) => {
+                return Ok(State::NotPossible(reason));
+            }
+            Err(BenchError::Network(error)) if error.is_of_the_machine() => {
+                return Ok(State::NotPossible(error.to_string()));
+            }
             Err(error) => return Ok(State::Failed(error.to_string())),
         };
         if let Err(wrong) = reading::rows(&rows).and_then(method.read) {
             return Ok(State::Failed(format!("its rows cannot be read: {wrong}")));
         }
-        let others = before.zip(Usage::now()).and_then(|(before, after)| before.share_of_others(&after));
+        let others = before
+            .zip(Usage::now())
+            .and_then(|(before, after)| before.share_of_others(&after, method.crosses_the_kernel()));
         let record = Record::new(settings, start.elapsed().as_secs_f64(), others, rows);
         store.keep(item, self.options.mode(), &record)?;
         Ok(measured(Box::new(record), method, false))

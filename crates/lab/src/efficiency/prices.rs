@@ -37,12 +37,25 @@ fn dollars() -> String {
     "US$".to_owned()
 }
 
+/// The text of a file of prices.
+///
+/// # Errors
+/// [`BenchError::Usage`] that names the file and what is wrong with it.
+pub(crate) fn text(path: &Path) -> Result<String, BenchError> {
+    Prices::with_text(path).map(|(_, text)| text)
+}
+
 impl Prices {
     /// Reads the file.
     ///
     /// # Errors
     /// [`BenchError::Usage`] that names the file and what is wrong with it.
     pub(super) fn read(path: &Path) -> Result<Self, BenchError> {
+        Self::with_text(path).map(|(prices, _)| prices)
+    }
+
+    /// The same, and the text of the file.
+    fn with_text(path: &Path) -> Result<(Self, String), BenchError> {
         let wrong = |what: &dyn std::fmt::Display| {
             BenchError::Usage(format!("--prices: {}: {}", path.display(), what.to_string().trim_end()))
         };
@@ -52,7 +65,8 @@ impl Prices {
         if u64::try_from(read).is_ok_and(|read| read > MOST_BYTES) {
             return Err(wrong(&format!("more than {MOST_BYTES} bytes are no prices")));
         }
-        Self::parse(&text).map_err(|what| wrong(&what))
+        let prices = Self::parse(&text).map_err(|what| wrong(&what))?;
+        Ok((prices, text))
     }
 
     fn parse(text: &str) -> Result<Self, String> {

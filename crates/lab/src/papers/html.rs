@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use super::item::Paper;
 use super::report::{ABOUT, Entry, Line, Report, State};
 use crate::bench::chart;
+use crate::bench::picture::{self, Part};
 
 /// Nothing may be loaded from anywhere, and no script runs.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'";
@@ -105,6 +106,9 @@ fn section(page: &mut String, entry: &Entry<'_>) {
         entry.notes().iter().for_each(|note| paragraph(page, "note", note));
         for panel in &reading.panels {
             page.push_str(&chart::svg(std::slice::from_ref(panel)));
+        }
+        for bars in &reading.bars {
+            page.push_str(&picture::svg(&[Part::Bars(bars)]));
         }
     }
     table(page, &entry.lines());

@@ -83,10 +83,14 @@ impl Mode {
     }
 }
 
+/// Where a command names a file of prices.
+const PRICES: &str = " {prices}";
+
 /// A command of the program that measures it, and how its rows are read.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Method {
-    /// What follows `testudo`, in either mode. `{workers}` is 1, 2, 4, … up to the number of processors.
+    /// What follows `testudo`, in either mode. `{workers}` is 1, 2, 4, … up to the number of processors,
+    /// `{pin}` binds ends to processors where there are two, `{prices}` names the user's file of prices.
     pub(super) quick: &'static str,
     pub(super) full: &'static str,
     /// About how long either takes, in seconds.
@@ -106,8 +110,18 @@ impl Method {
         }
     }
 
-    /// The command for a machine with so many processors.
-    pub(super) fn command(&self, mode: Mode, processors: usize) -> String {
+    /// Whether it has a place for the user's file of prices.
+    pub(super) fn has_prices(&self) -> bool {
+        self.quick.contains(PRICES)
+    }
+
+    /// Whether packets cross the kernel, in processes of their own.
+    pub(super) fn crosses_the_kernel(&self) -> bool {
+        self.quick.starts_with("lab tcp ")
+    }
+
+    /// The command for a machine with so many processors, and with these prices.
+    pub(super) fn command(&self, mode: Mode, processors: usize, prices: Option<&str>) -> String {
         let words = match mode {
             Mode::Quick => self.quick,
             Mode::Full => self.full,
@@ -115,7 +129,9 @@ impl Method {
         let powers = (0..7).map(|power| 1_usize << power);
         let workers: Vec<String> =
             powers.filter(|workers| *workers <= processors.max(2)).map(|n| n.to_string()).collect();
-        words.replace("{workers}", &workers.join(","))
+        let pin = if processors > 1 { " --pin" } else { "" };
+        let prices = prices.map_or_else(String::new, |path| format!(" --prices {path}"));
+        words.replace("{workers}", &workers.join(",")).replace(" {pin}", pin).replace(PRICES, &prices)
     }
 }
 

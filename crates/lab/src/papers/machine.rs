@@ -111,7 +111,9 @@ fn date(seconds: u64) -> String {
 pub(super) struct Usage {
     all: u64,
     busy: u64,
-    /// Of this process.
+    /// The kernel's work for devices and packets, a part of `busy`.
+    interrupts: u64,
+    /// Of this process, and of those that it started and that have ended.
     own: u64,
 }
 
@@ -121,22 +123,28 @@ impl Usage {
         Self::of(&read("/proc/stat"), &read("/proc/self/stat"))
     }
 
-    /// user, nice, system, idle, iowait, irq, softirq, steal in the first line; utime and stime behind the
-    /// name in parentheses (proc(5)).
+    /// user, nice, system, idle, iowait, irq, softirq, steal in the first line; utime, stime, cutime and
+    /// cstime behind the name in parentheses (proc(5)).
     fn of(stat: &str, own: &str) -> Option<Self> {
         let first = stat.lines().next()?.strip_prefix("cpu ")?;
         let times: Vec<u64> = first.split_whitespace().take(8).map_while(|word| word.parse().ok()).collect();
         let all = times.iter().sum();
         let idle: u64 = times.get(3..5)?.iter().sum();
+        let interrupts = times.get(5..7)?.iter().sum();
         let fields: Vec<&str> = own.rsplit_once(')')?.1.split_whitespace().collect();
         let spent = |index: usize| fields.get(index).and_then(|word| word.parse::<u64>().ok());
-        Some(Self { all, busy: all - idle, own: spent(11)? + spent(12)? })
+        let own = [11, 12, 13, 14].into_iter().map(spent).sum::<Option<u64>>()?;
+        Some(Self { all, busy: all - idle, interrupts, own })
     }
 
-    /// The share of all processors' time that others had until `later`, 0 to 1.
-    pub(super) fn share_of_others(&self, later: &Self) -> Option<f64> {
+    /// The share of all processors' time that others had until `later`, 0 to 1. Where this process's packets
+    /// crossed the kernel, the time of interrupts was its own: the kernel counts it for no process.
+    pub(super) fn share_of_others(&self, later: &Self, crossed_the_kernel: bool) -> Option<f64> {
         let all = later.all.checked_sub(self.all).filter(|all| *all > 0)?;
-        let (busy, own) = (later.busy.checked_sub(self.busy)?, later.own.checked_sub(self.own)?);
+        let (busy, mut own) = (later.busy.checked_sub(self.busy)?, later.own.checked_sub(self.own)?);
+        if crossed_the_kernel {
+            own += later.interrupts.checked_sub(self.interrupts)?;
+        }
         Some((busy.saturating_sub(own) as f64 / all as f64).min(1.0))
     }
 }
@@ -161,12 +169,14 @@ mod tests {
 
     #[test]
     fn what_others_had_is_told_from_what_this_process_had() {
-        let own = |ticks: u64| format!("7 (a) b) R 1 1 1 0 -1 0 0 0 0 0 {ticks} 10 0 0 20 0");
+        let own = |ticks: u64| format!("7 (a) b) R 1 1 1 0 -1 0 0 0 0 0 {ticks} 10 {} 0 20 0", ticks / 7);
         let before = Usage::of("cpu  100 0 0 1000 0 0 0 0 0 0\ncpu0 1", &own(50)).unwrap();
-        let after = Usage::of("cpu  170 0 10 1100 20 0 0 0 0 0\n", &own(90)).unwrap();
-        // 200 ticks passed; 80 of them were busy, 40 of these with this process.
-        assert_eq!(before.share_of_others(&after), Some(0.2));
-        assert_eq!(before.share_of_others(&before), None);
+        let after = Usage::of("cpu  160 0 0 1100 20 0 20 0 0 0\n", &own(85)).unwrap();
+        // 200 ticks passed; 80 of them were busy, 40 of these with this process and what it had started, 20
+        // with packets.
+        assert_eq!(before.share_of_others(&after, false), Some(0.2));
+        assert_eq!(before.share_of_others(&after, true), Some(0.1));
+        assert_eq!(before.share_of_others(&before, false), None);
         assert_eq!(Usage::of("", ""), None);
         assert_eq!(Usage::of("cpu  1 2\n", &own(1)), None);
         assert!(Usage::now().is_some(), "proc(5) is here");

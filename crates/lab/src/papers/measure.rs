@@ -1,4 +1,5 @@
-//! Measurements by commands of the program, run in this process.
+//! Measurements by commands of the program, run in this process; but those that enter private namespaces are
+//! run as users run them, since nothing comes back from there (`child`).
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -7,9 +8,14 @@ use serde_json::Value;
 use testudo_gateway::Candidate;
 
 use crate::bench::{BenchArgs, BenchError};
+use crate::efficiency::{self, EfficiencyOptions};
+use crate::meters::Meters;
 use crate::overload::{self, OverloadOptions};
 use crate::placements::{self, PlacementsOptions};
 use crate::rfc2544::{self, Rfc2544Options};
+use crate::tcp::TcpOptions;
+
+use super::child;
 
 /// The commands that measure, as users give them.
 #[derive(Parser)]
@@ -30,6 +36,8 @@ enum Verb {
 enum Lab {
     Rfc2544(Rfc2544Options),
     Overload(OverloadOptions),
+    Efficiency(EfficiencyOptions),
+    Tcp(Box<TcpOptions>),
     Placements(Box<PlacementsOptions>),
 }
 
@@ -39,12 +47,18 @@ pub(super) fn parse(command: &str) -> Result<Program, BenchError> {
     Program::try_parse_from(words).map_err(|error| BenchError::Usage(format!("{command}: {error}")))
 }
 
-/// Runs a command with these engines; its rows.
-pub(super) fn measure(command: &str, candidates: &Shared) -> Result<Value, BenchError> {
+/// Runs a command with these engines and what `meters` opens; its rows.
+pub(super) fn measure(
+    command: &str,
+    candidates: &Shared,
+    meters: impl Fn() -> Meters,
+) -> Result<Value, BenchError> {
     match parse(command)?.verb {
         Verb::Bench(args) => args.rows(candidates.all()),
         Verb::Lab(Lab::Rfc2544(options)) => rfc2544::measure(&options, candidates.all()),
         Verb::Lab(Lab::Overload(options)) => overload::measure(&options, candidates.all()),
+        Verb::Lab(Lab::Efficiency(options)) => efficiency::measure(&options, candidates.all(), meters()),
+        Verb::Lab(Lab::Tcp(_)) => child::rows(command),
         Verb::Lab(Lab::Placements(options)) => placements::measure(&options, candidates.all(), Vec::new()),
     }
 }

@@ -110,11 +110,6 @@ pub(super) static ITEMS: [Item; 6] = [
     },
 ];
 
-fn remark_notes(reading: &mut Reading, row: &Value, of: &str) {
-    let notes = row.get("notes").and_then(Value::as_array).into_iter().flatten();
-    notes.filter_map(Value::as_str).for_each(|note| reading.remark(format!("{of}: {note}.")));
-}
-
 /// A capacity of a row, in Mbit/s, with its number of I/O threads, its placement and its size.
 struct Rate<'a> {
     placement: &'a str,
@@ -138,7 +133,7 @@ fn rates<'a>(rows: &'a [Value], suite: &str, reading: &mut Reading) -> Result<Ve
         } else if text(row, "block")? == "IP" {
             let (threads, megabits) = (count(row, "io_threads")?, number(row, "capacity")?);
             rates.push(Rate { placement, threads, bytes, megabits });
-            remark_notes(reading, row, &what);
+            reading.remark_notes(row, &what);
         }
     }
     Ok(rates)
@@ -231,7 +226,7 @@ fn overload(rows: &[Value]) -> Result<Reading, Wrong> {
             reading.find(words("processor"), "%", load);
             lines.add(&format!("{}: processor", length.words()), (colour, 1), at, load);
         }
-        remark_notes(&mut reading, row, &format!("{}, {share:.0} % of capacity", length.words()));
+        reading.remark_notes(row, &format!("{}, {share:.0} % of capacity", length.words()));
     }
     let axes = ["offered load (% of capacity)", "packets that came through, processor's busy time (%)"];
     reading.panels.push(lines.panel("Overload (section 4.3)", axes, Extent::Zero));
@@ -265,7 +260,7 @@ fn blocks(rows: &[Value]) -> Result<Reading, Wrong> {
             let what = format!("share of the cryptography before offloading, {name}, {engine}");
             reading.find(what, "%", Spread::of([share * 100.0]));
         }
-        remark_notes(&mut reading, row, &format!("{placement}, {name}"));
+        reading.remark_notes(row, &format!("{placement}, {name}"));
     }
     Ok(reading)
 }

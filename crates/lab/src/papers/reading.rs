@@ -3,6 +3,7 @@
 
 use serde_json::Value;
 
+use crate::bench::bars::Bars;
 use crate::bench::chart::{self, Extent, Line, Panel, STRIPS};
 use crate::statistics::Spread;
 
@@ -30,6 +31,7 @@ pub(super) struct Finding {
 pub(super) struct Reading {
     pub(super) findings: Vec<Finding>,
     pub(super) panels: Vec<Panel>,
+    pub(super) bars: Vec<Bars>,
     pub(super) remarks: Vec<String>,
 }
 
@@ -44,6 +46,23 @@ impl Reading {
             self.remarks.push(text);
         }
     }
+
+    /// Adds what a row says of itself, as remarks of what it is of.
+    pub(super) fn remark_notes(&mut self, row: &Value, of: &str) {
+        notes(row).for_each(|note| self.remark(format!("{of}: {note}.")));
+    }
+
+    /// Adds what a row says of itself where all rows say it.
+    pub(super) fn remark_common_notes(&mut self, rows: &[Value]) {
+        let Some((first, others)) = rows.split_first() else { return };
+        let is_of_all = |note: &&str| others.iter().all(|row| notes(row).any(|other| other == *note));
+        notes(first).filter(is_of_all).for_each(|note| self.remark(format!("Of all rows: {note}.")));
+    }
+}
+
+/// Notes of a row, for people.
+fn notes(row: &Value) -> impl Iterator<Item = &str> {
+    row.get("notes").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str)
 }
 
 /// The array that a command prints.

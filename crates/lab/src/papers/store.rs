@@ -26,6 +26,9 @@ pub(super) struct Settings {
     pub(super) mode: String,
     /// The command that was run in the process.
     pub(super) command: String,
+    /// Text of the user's file of prices, if the command reads one.
+    #[serde(default)]
+    pub(super) prices: Option<String>,
     pub(super) program: String,
     pub(super) machine: Machine,
 }
@@ -46,6 +49,20 @@ pub(super) struct Record {
 impl Record {
     pub(super) fn new(settings: Settings, seconds: f64, others_share: Option<f64>, rows: Value) -> Self {
         Self { format: FORMAT, settings, measured_at: super::machine::now(), seconds, others_share, rows }
+    }
+
+    /// The same measurement as the result of another figure, if it is one of these settings.
+    pub(super) fn shared_with(&self, settings: &Settings) -> Option<Self> {
+        let is_one = self.settings.is_one_measurement_with(settings);
+        is_one.then(|| Self { settings: settings.clone(), ..self.clone() })
+    }
+}
+
+impl Settings {
+    /// Whether a measurement of these settings is one of those, too: what another figure reads of its rows
+    /// changes nothing in them.
+    fn is_one_measurement_with(&self, other: &Self) -> bool {
+        Self { id: other.id.clone(), ..self.clone() } == *other
     }
 }
 
@@ -169,6 +186,7 @@ fn checked(record: Record, item: &Item, settings: &Settings) -> Result<Record, W
         (of.id != settings.id, "of another figure"),
         (of.machine != settings.machine, "of another machine"),
         (of.program != settings.program, "of another build of the program"),
+        (of.prices != settings.prices, "of other prices"),
         (of.mode != settings.mode || of.command != settings.command, "of other settings"),
     ];
     if let Some((_, what)) = differs.iter().find(|(differs, _)| *differs) {

@@ -13,6 +13,7 @@ use super::reading::{Lines, Reading, Wrong};
 use super::*;
 use crate::bench::chart::Extent;
 use crate::statistics::Spread;
+use crate::tcp::{TcpOptions, sample};
 
 #[derive(Parser)]
 struct Program {
@@ -79,7 +80,14 @@ fn machine() -> Machine {
 type Measure<'a> = &'a (dyn Fn(&str) -> Result<Value, BenchError> + Sync);
 
 fn session<'a>(options: &'a PapersOptions, measure: Measure<'a>) -> Session<'a> {
-    Session { options, items: FAKES.iter().collect(), machine: machine(), program: "p 1".to_owned(), measure }
+    Session {
+        options,
+        items: FAKES.iter().collect(),
+        machine: machine(),
+        program: "p 1".to_owned(),
+        prices: None,
+        measure,
+    }
 }
 
 /// Rows, and how often each command was run.
@@ -142,7 +150,7 @@ fn a_run_that_was_killed_goes_on_where_it_stopped() {
     session(&options(folder.path(), "--quick --again"), &dies).run().unwrap();
     assert_eq!(counted.all(), [2, 2, 3, 2]);
     session(&options(folder.path(), ""), &dies).run().unwrap();
-    assert_eq!(counted.times("fake full"), 4, "a full run takes nothing of a quick one");
+    assert_eq!(counted.times("fake full"), 1, "a full run takes nothing of a quick one, and one measurement");
 }
 
 /// The file of a measurement after `change`.
@@ -337,7 +345,18 @@ fn shortened(command: &str) -> String {
     shortened
 }
 
-/// Every command is run, with the portable engine alone, and what it prints is read.
+#[derive(Parser)]
+struct Tcp {
+    #[command(flatten)]
+    options: TcpOptions,
+}
+
+fn tcp_options(words: &str) -> TcpOptions {
+    Tcp::parse_from(["tcp"].into_iter().chain(words.split_whitespace())).options
+}
+
+/// Every command is run, with the portable engine alone, and what it prints is read; rows of TCP streams, which
+/// need processes of the program, are made up.
 #[test]
 fn every_measurement_of_the_registry_is_made_and_fills_the_report() {
     let folder = tempfile::tempdir().unwrap();
@@ -351,7 +370,13 @@ fn every_measurement_of_the_registry_is_made_and_fills_the_report() {
         items: registry::all().collect(),
         machine: machine(),
         program: "p".to_owned(),
-        measure: &|command| measure::measure(&shortened(command), &engines),
+        prices: None,
+        measure: &|command| match command.strip_prefix("lab tcp ") {
+            Some(words) => {
+                Ok(sample::rows(&tcp_options(words), |_, _, _, mtu, _| 500.0 + f64::from(mtu) / 100.0))
+            }
+            None => measure::measure(&shortened(command), &engines, Meters::of_this_machine),
+        },
     };
     let text = session.run().unwrap();
     println!("{text}");
@@ -371,7 +396,8 @@ fn every_measurement_of_the_registry_is_made_and_fills_the_report() {
         };
         measured += 1;
         assert_eq!(item["state"], "measured");
-        assert_eq!(item["command"], format!("testudo {}", method.quick));
+        let command = method.command(Mode::Quick, machine().processors, None);
+        assert_eq!(item["command"], format!("testudo {command}"));
         let findings = item["findings"].as_array().unwrap();
         assert!(!findings.is_empty() && !item["rows"].as_array().unwrap().is_empty(), "{}", known.id());
         for finding in findings {
@@ -379,10 +405,10 @@ fn every_measurement_of_the_registry_is_made_and_fills_the_report() {
         }
         println!("{}: {} findings", known.id(), findings.len());
     }
-    assert_eq!(measured, 15, "{text}");
+    assert_eq!(measured, 24, "{text}");
     let page = fs::read_to_string(folder.path().join("report.html")).unwrap();
     let elements = check_page(&page);
-    assert!(elements.iter().filter(|element| element.starts_with("svg ")).count() >= 12);
+    assert!(elements.iter().filter(|element| element.starts_with("svg ")).count() >= 18);
     for beside in ["<td class=\"what\">VPE, 1420 bytes</td>", "<td class=\"paper\">19.50 Gbit/s</td>"] {
         assert!(page.contains(beside), "{beside}");
     }
@@ -406,6 +432,7 @@ fn numbers_of_the_papers_stand_beside_what_was_found_of_the_same() {
         id: item.id(),
         mode: "full".to_owned(),
         command: "c".to_owned(),
+        prices: None,
         program: "p".to_owned(),
         machine: machine(),
     };
@@ -423,4 +450,211 @@ fn numbers_of_the_papers_stand_beside_what_was_found_of_the_same() {
     ];
     assert_eq!(lines, expected.map(|line| line.map(str::to_owned)));
     assert!(entry.notes().iter().any(|note| note.contains("other programs had 50 %")), "{:?}", entry.notes());
+}
+
+/// What is found of an item's rows, with the paper's number beside.
+fn found_of(id: &str, rows: &Value) -> (Vec<[String; 3]>, Vec<String>) {
+    let item = registry::all().find(|item| item.id() == id).unwrap();
+    let settings = Settings {
+        id: item.id(),
+        mode: "full".to_owned(),
+        command: "c".to_owned(),
+        prices: None,
+        program: "p".to_owned(),
+        machine: machine(),
+    };
+    let record = Record::new(settings, 1.0, None, rows.clone());
+    let entry = Entry { item, state: measured(Box::new(record), item.method().unwrap(), false) };
+    assert!(matches!(entry.state, State::Measured { .. }), "{:?}", entry.state.words());
+    (entry.lines().into_iter().map(|line| [line.what, line.here, line.paper]).collect(), entry.notes())
+}
+
+/// Rows of the figure's full command with these rates.
+fn streams(id: &str, rate: impl Fn(&str, &str, bool, u16, u32) -> f64) -> Value {
+    let method = registry::all().find(|item| item.id() == id).and_then(Item::method).unwrap();
+    let command = method.command(Mode::Full, 2, None);
+    sample::rows(&tcp_options(command.strip_prefix("lab tcp ").unwrap()), rate)
+}
+
+#[test]
+fn streams_of_known_rates_are_found_beside_the_numbers_of_paper_001() {
+    let check = |id: &str, rows: &Value, expected: &[[&str; 3]]| {
+        let (lines, _) = found_of(id, rows);
+        for line in expected {
+            assert!(lines.contains(&line.map(str::to_owned)), "{id}: no {line:?} in {lines:#?}");
+        }
+    };
+    let slow = |protocol: &str, _: &str, in_transport: bool, _: u16, _: u32| match (protocol, in_transport) {
+        ("plain", _) => 9.5,
+        (_, true) => 9.0,
+        (_, false) => 8.73,
+    };
+    check(
+        "001-figure-1",
+        &streams("001-figure-1", slow),
+        &[
+            ["plain IP, between sites, messages of 64 bytes", "9.50 Mbit/s", ""],
+            ["throughput lost by tunnel mode, of transport mode, ESP aes128-sha1, 64 bytes", "3.00 %", "3 %"],
+            ["processors busy, plain IP, between gateways, 32768 bytes", "87.50 %", ""],
+        ],
+    );
+    let fast = |protocol: &str, suite: &str, in_transport: bool, _: u16, _: u32| match (protocol, suite) {
+        ("plain", _) => 95.0,
+        (_, "3des-sha1") => 58.0,
+        _ if in_transport => 90.0,
+        _ => 86.4,
+    };
+    let rows = streams("001-figure-2", fast);
+    let lost = "difference between transport and tunnel mode, ESP aes128-sha1, 1024 bytes";
+    check("001-figure-2", &rows, &[[lost, "4.00 %", "3 to 5 %"]]);
+    let lost = "throughput lost by 3DES, of plain IP's, tunnel mode, 64 bytes";
+    check("001-figure-3", &rows, &[[lost, "37.00 Mbit/s", "35 to 40 Mbit/s"]]);
+    let gigabit = |protocol: &str, _: &str, _: bool, _: u16, bytes: u32| match (protocol, bytes) {
+        ("plain", 64) => 600.0,
+        ("plain", _) => 940.0,
+        _ => 290.0,
+    };
+    let rows = streams("001-figure-4", gigabit);
+    check(
+        "001-figure-4",
+        &rows,
+        &[
+            ["confidentiality and integrity, at most", "290.0 Mbit/s", "300 Mbit/s"],
+            ["plain IP fills the link, with messages from", "512 bytes", "more than 256 bytes"],
+        ],
+    );
+    let usage = "CPU usage with IPsec, ESP aes128-sha1, tunnel mode, 32768 bytes, receiver";
+    check("001-figure-5", &rows, &[[usage, "87.50 %", "100 % (most of it softirq, then irq)"]]);
+    let jumbo = |protocol: &str, _: &str, _: bool, mtu: u16, _: u32| match (protocol, mtu) {
+        ("plain" | "ah", 9000) => 985.0,
+        (_, 9000) => 400.0,
+        _ => 300.0,
+    };
+    check(
+        "001-figure-6",
+        &streams("001-figure-6", jumbo),
+        &[
+            ["AH with MD5 in tunnel mode, peak", "985.0 Mbit/s", "985 (as plain IP) Mbit/s"],
+            [
+                "ESP and AH combined, gain, AH+ESP aes256-sha1 sha1, MTU 9000 over 1500 bytes",
+                "100.0 Mbit/s",
+                "100 Mbit/s",
+            ],
+        ],
+    );
+}
+
+#[test]
+fn steps_of_tuning_have_their_gain_or_the_reason_why_they_were_not_measured() {
+    let rows = streams("001-section-5", |_, _, _, mtu, _| if mtu > 1500 { 650.0 } else { 200.0 });
+    let (lines, notes) = found_of("001-section-5", &rows);
+    let line = |what: &str| {
+        let found = lines.iter().find(|[line, ..]| line == what);
+        found.unwrap_or_else(|| panic!("no {what} in {lines:#?}")).clone()
+    };
+    let [_, here, paper] = line("gain by an MTU of 9,000 bytes, AH, md5, messages of 1024 bytes");
+    assert_eq!(here, "450.0 Mbit/s");
+    assert_eq!(paper, "up to 450 (tunnel mode, MD5) Mbit/s");
+    assert!(notes.iter().any(|note| note == "Step rings: it changes nothing here."), "{notes:?}");
+    assert!(notes.iter().any(|note| note == "Step governor: of the machine."), "{notes:?}");
+    assert!(!notes.iter().any(|note| note.contains("Step none")));
+}
+
+#[test]
+fn rows_of_streams_that_are_not_to_be_believed_are_refused() {
+    let rows = streams("001-figure-4", |_, _, _, _, _| 100.0);
+    for id in [
+        "001-figure-1",
+        "001-figure-2",
+        "001-figure-3",
+        "001-figure-4",
+        "001-figure-5",
+        "001-section-5",
+        "001-figure-6",
+    ] {
+        let read = registry::all().find(|item| item.id() == id).and_then(Item::method).unwrap().read;
+        let all = rows.as_array().unwrap();
+        read(all).unwrap_or_else(|wrong| panic!("{id}: {wrong}"));
+        let spoils: [&dyn Fn(&mut Value); 5] = [
+            &|row| row["mbit_per_second"] = json!("fast"),
+            &|row| row["mbit_per_second"] = json!(-1e300),
+            &|row| row["protocol"] = json!("<script>"),
+            &|row| row["message_bytes"] = json!(1e12),
+            &|row| row["path"] = Value::Null,
+        ];
+        for spoil in spoils {
+            let mut spoilt = all.clone();
+            spoil(&mut spoilt[1]);
+            assert!(read(&spoilt).is_err(), "{id}: {}", spoilt[1]);
+        }
+        assert!(
+            read(&[json!({ "protocol": null, "tuning": "none" })]).is_err(),
+            "{id}: nothing was measured"
+        );
+    }
+}
+
+#[test]
+fn figures_of_one_command_share_its_measurement_and_its_date() {
+    let folder = tempfile::tempdir().unwrap();
+    let counted = Counted::default();
+    let full = options(folder.path(), "");
+    session(&full, &|command| Ok(counted.rows(command))).run().unwrap();
+    assert_eq!(counted.times("fake full"), 1);
+    let items = json_of(folder.path())["papers"][0]["items"].as_array().unwrap().clone();
+    for item in &items[..4] {
+        assert_eq!((&item["state"], &item["kept"]), (&json!("measured"), &json!(false)));
+        assert_eq!(
+            (&item["seconds"], &item["measured_at"]),
+            (&items[0]["seconds"], &items[0]["measured_at"])
+        );
+    }
+    // One that is lost is made of the others, which an earlier run has measured.
+    fs::remove_file(folder.path().join("003-figure-92.full.json")).unwrap();
+    session(&full, &|_| panic!("nothing is left to be measured")).run().unwrap();
+    assert_eq!(states(folder.path())[..4], ["measured true"; 4]);
+}
+
+#[test]
+fn results_of_other_prices_are_measured_anew() {
+    let folder = tempfile::tempdir().unwrap();
+    let counted = Counted::default();
+    let with_prices = Method { quick: "fake 7 {prices}", ..*FAKES[0].method().unwrap() };
+    let item = Item { how: How::Measured(with_prices), ..FAKES[0] };
+    let quick = options(folder.path(), "--quick");
+    let run = |text: &str| {
+        let prices = Some(PriceFile { path: "/p.toml".to_owned(), text: text.to_owned() });
+        let measure = |command: &str| Ok(counted.rows(command));
+        let session = Session { items: vec![&item], prices, ..session(&quick, &measure) };
+        session.run().unwrap();
+        counted.times("fake 7 --prices /p.toml")
+    };
+    assert_eq!([run("one"), run("one"), run("two"), run("two")], [1, 1, 2, 2]);
+}
+
+#[test]
+fn files_of_prices_are_read_before_anything_is_measured() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("my prices.toml");
+    let refused = |path: &Path| PriceFile::read(path).unwrap_err().to_string();
+    assert!(refused(&path).starts_with("--prices: "));
+    fs::write(&path, "[machine]\nname = \"m\"\nprice = 439\n").unwrap();
+    assert!(refused(&path).contains("spaces"));
+    let plain = folder.path().join("prices.toml");
+    fs::rename(&path, &plain).unwrap();
+    assert!(PriceFile::read(&plain).unwrap().text.contains("439"));
+}
+
+#[test]
+fn what_a_process_says_that_a_machine_lacks_is_not_possible_here() {
+    let folder = tempfile::tempdir().unwrap();
+    let quick = options(folder.path(), "--quick");
+    let measure = |command: &str| match command {
+        "fake 1" => Err(BenchError::NotPossible("no namespaces".to_owned())),
+        "fake 2" => Err(crate::LabError::MissingProgram { program: "tc", package: "iproute2" }.into()),
+        _ => Ok(json!([{ "value": 3.0 }])),
+    };
+    session(&quick, &measure).run().unwrap();
+    let expected = ["not_possible_here null", "not_possible_here null", "measured false", "measured false"];
+    assert_eq!(states(folder.path())[..4], expected);
 }
