@@ -240,6 +240,19 @@ impl Network {
         [host_a, site_a, link_a, link_b, site_b, host_b]
     }
 
+    /// Gives all cables this MTU, in bytes of an IP packet, and the switch in the middle, if there is one.
+    pub(crate) fn set_mtu(&self, mtu: u16) -> Result<(), LabError> {
+        for (namespace, interface) in self.interfaces() {
+            namespace.mtu(interface, mtu.into())?;
+        }
+        if let Some(switch) = &self.switch {
+            for interface in TO_GATEWAYS {
+                switch.mtu(interface, mtu.into())?;
+            }
+        }
+        Ok(())
+    }
+
     /// Joins the sites over the link without a tunnel, as routers would.
     pub(crate) fn join_in_clear(&self) -> Result<(), LabError> {
         for (here, there) in [(&self.a, &self.b), (&self.b, &self.a)] {

@@ -1,51 +1,73 @@
-//! `testudo lab rfc2544`: the methods of RFC 2544 over two gateways in memory ([`crate::tandem`]).
+//! `testudo lab rfc2544`: the methods of RFC 2544 over two gateways in memory ([`crate::tandem`]), or over two
+//! processes in namespaces (`path`).
 //!
 //! Results repeat within 3 % or rows say that they do not. A row names the processors that it was measured
 //! on, and says where generator and gateways share one. Nothing but what was measured in the run is printed.
 
 pub(crate) mod cells;
 mod options;
+mod path;
 mod report;
 
 pub(crate) use cells::{Remarks, notes};
-pub use options::{Rfc2544Options, TandemArgs, TestName};
+pub use options::{Over, Rfc2544Options, TandemArgs, TestName};
 pub(crate) use options::{Watched, is_silent, seconds};
 
 use serde_json::Value;
 use testudo_gateway::Candidate;
 
 use crate::bench::BenchError;
-use crate::generator::Sizes;
+use crate::generator::{FEED_PACKETS, Sizes};
 use crate::harness::{
     Device, DeviceError, Measurement, Plan, Test, back_to_back, frame_loss, latency, throughput,
 };
-use crate::tandem::Tandem;
+use path::Path;
+use report::Subject;
 
 /// Measures what `options` say, and returns the array that `testudo lab rfc2544 --json` prints.
 ///
 /// # Errors
 /// [`BenchError`] if there is no engine for the suite, or the gateways failed.
 pub fn measure(options: &Rfc2544Options, candidates: Vec<Candidate>) -> Result<Value, BenchError> {
-    let (device, rows) = run(options, candidates)?;
-    Ok(report::json(options, &device, &rows))
+    let (subject, rows) = run(options, candidates)?;
+    Ok(report::json(options, &subject, &rows))
 }
 
 /// The same as text: a table, or that array.
 pub(crate) fn report(options: &Rfc2544Options, candidates: Vec<Candidate>) -> Result<String, BenchError> {
-    let (device, rows) = run(options, candidates)?;
+    let (subject, rows) = run(options, candidates)?;
     if options.json {
-        return Ok(format!("{:#}\n", report::json(options, &device, &rows)));
+        return Ok(format!("{:#}\n", report::json(options, &subject, &rows)));
     }
-    Ok(report::table(options, &device, &rows))
+    Ok(report::table(options, &subject, &rows))
 }
 
 fn run(
     options: &Rfc2544Options,
     candidates: Vec<Candidate>,
-) -> Result<(Tandem, Vec<Measurement>), BenchError> {
+) -> Result<(Subject, Vec<Measurement>), BenchError> {
+    if options.over != Over::Memory {
+        let mut path = Path::build(options)?;
+        let rows = rows(options, &mut path)?;
+        return Ok((path.end(options)?, rows));
+    }
     let mut device = options.device.open(candidates)?;
+    let rows = rows(options, &mut device)?;
+    let (args, cores) = (&options.device, device.cores());
+    let subject = Subject {
+        heading: cells::heading(&device, &args.suite, args.sas, args.flows),
+        cores: cells::cores_json(cores),
+        engine: device.engine().to_owned(),
+        flows: args.flows,
+        queue: format!("The queue before the gateways holds {FEED_PACKETS} packets."),
+        notes: cells::shared(cores).into_iter().collect(),
+    };
+    Ok((subject, rows))
+}
+
+fn rows(options: &Rfc2544Options, device: &mut dyn Device) -> Result<Vec<Measurement>, BenchError> {
     let (plan, sizes, tests) = (options.plan(), options.sizes(), options.tests());
-    let mut watched = Watched::new(&mut device, options.expected(), plan.trial, options.json);
+    let mut watched = Watched::new(device, options.expected(), plan.trial, options.json);
     let mut rows = Vec::new();
     for sizes in sizes {
         let measured = of_size(&mut watched, sizes, &plan, &tests);
@@ -56,8 +78,7 @@ fn run(
             })?,
         );
     }
-    drop(watched);
-    Ok((device, rows))
+    Ok(rows)
 }
 
 /// The rows of one size: those of `tests`, in order.

@@ -270,3 +270,66 @@ fn the_picture_of_streams_has_throughput_and_the_processors_of_both_ends() {
     // Two ends of four rows; no processor is without a state.
     assert!(count("<title>") >= 8 && count("<title>idle: ") <= 8, "{drawn}");
 }
+
+/// Rows of `lab rfc2544` over a network, of short trials; nothing of it stays.
+fn over(kind: &str) -> Vec<Value> {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_testudo"));
+    command.args(["lab", "rfc2544", "--quick", "--trial-seconds", "0.05", "--repetitions", "1", "--json"]);
+    command.args(["--engine", "portable", "--tests", "throughput,latency", "--sizes", "64,1518"]);
+    let rows = rows(&command.args(["--over", kind]).env("TMPDIR", folder.path()).output().unwrap());
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while std::fs::read_dir(folder.path()).unwrap().count() > 0 {
+        assert!(Instant::now() < deadline, "the run left files behind");
+        std::thread::yield_now();
+    }
+    rows
+}
+
+/// What rows over a network have, whatever the machine's speed.
+fn check_over(kind: &str) {
+    let rows = over(kind);
+    let of = |test: &str, bytes: u64| -> Vec<&Value> {
+        rows.iter().filter(|row| row["test"] == test && row["frame_bytes"] == bytes).collect()
+    };
+    for bytes in [64, 1518] {
+        assert_eq!((of("throughput", bytes).len(), of("latency", bytes).len()), (1, 6), "{rows:#?}");
+        // However short a search is, packets came through at each rate.
+        assert!(of("latency", bytes).iter().any(|row| figure(row, "throughput_packets_per_second") > 0.0));
+        for row in of("latency", bytes) {
+            let latency = &row["latency_us"];
+            if !latency.is_null() {
+                assert!(0.0 < figure(latency, "p50") && figure(latency, "p50") <= figure(latency, "p99"));
+            }
+        }
+    }
+    for row in &rows {
+        assert_eq!(
+            (&row["over"], &row["engine"], &row["sas"]),
+            (&kind.into(), &"portable".into(), &1.into())
+        );
+        assert_eq!(row["flows"], 64);
+        let notes: Vec<&str> = row["notes"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
+        assert!(notes.iter().any(|note| note.contains("packets may be 0.2 s late")), "{notes:?}");
+        let shared = row["cores"]["shared"] == true;
+        assert_eq!(notes.iter().any(|note| note.starts_with("cores shared: 4 threads")), shared, "{row:#}");
+    }
+}
+
+#[test]
+fn rates_and_latencies_are_measured_over_virtual_cables() {
+    check_over("veth");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_testudo"));
+    let refused = command.args(["lab", "rfc2544", "--over", "veth", "--sas", "2"]).output().unwrap();
+    assert_eq!(refused.status.code(), Some(2), "{}", String::from_utf8_lossy(&refused.stderr));
+}
+
+/// bpf(2) is for root outside of user namespaces.
+#[test]
+fn rates_and_latencies_are_measured_over_af_xdp() {
+    if std::env::var_os("TESTUDO_WITHOUT_XDP").is_some() {
+        println!("skipped: TESTUDO_WITHOUT_XDP is set");
+        return;
+    }
+    check_over("xdp");
+}

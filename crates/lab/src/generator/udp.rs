@@ -1,7 +1,8 @@
 //! The generator over sockets: through whatever network lies between two hosts, such as namespaces joined by
 //! veth.
 
-use std::io;
+use std::fs::File;
+use std::io::{self, Read, Seek};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -23,20 +24,71 @@ const MOST_FLOWS: u32 = 64;
 const POLL: Duration = Duration::from_millis(10);
 /// Packets that come later than this after the last one sent are lost (RFC 2544 section 23 says two seconds).
 const RESIDUAL: Duration = Duration::from_secs(2);
-/// The rate that a search begins with: sockets send no faster.
+/// The rate that a path is flooded with: sockets send no faster.
 const MOST_PACKETS_PER_SECOND: f64 = 500_000.0;
+/// How long a path is flooded to know what rates make sense, and the maximum rate as a multiple of what it
+/// carries then.
+const PROBE: Duration = Duration::from_millis(50);
+const BEYOND: f64 = 2.0;
+/// The kernel's list of UDP sockets, of the network of the thread that opens it (proc(5)).
+const SOCKETS: [&str; 2] = ["/proc/thread-self/net/udp", "/proc/thread-self/net/udp6"];
 const LARGEST_BYTES: usize = 65_535;
 /// Lengths before they repeat.
 const ROUND_PACKETS: usize = 4096;
 
 /// A path between two hosts, which carries UDP one way; it is a [`Device`]. Frames are as long as Ethernet
 /// would have them; the kernel writes their headers.
+///
+/// The sink is not what loses packets: those that found its socket full have come through, and count as received.
+/// How late they were nobody knows.
 #[derive(Debug)]
 pub struct UdpPath {
     senders: Vec<UdpSocket>,
-    receiver: UdpSocket,
+    sink: Sink,
     seed: u64,
     trials: u16,
+    residual: Duration,
+    maxima: Vec<(Sizes, f64)>,
+    counts: [u64; 2],
+}
+
+/// The socket at the end, and where the kernel counts what it did not take.
+#[derive(Debug)]
+struct Sink {
+    socket: UdpSocket,
+    sockets: File,
+}
+
+impl Sink {
+    /// A socket of this thread's network.
+    fn open(at: SocketAddr) -> Result<Self, LabError> {
+        let [v4, v6] = SOCKETS;
+        let path = if at.is_ipv6() { v6 } else { v4 };
+        let sockets = File::open(path).map_err(io_error(format!("read {path}")))?;
+        Ok(Self { socket: receiver(at)?, sockets })
+    }
+
+    fn address(&self) -> Result<SocketAddr, LabError> {
+        self.socket.local_addr().map_err(io_error("read the port of a UDP socket"))
+    }
+
+    /// Packets that came to the socket so far and found it full.
+    fn unread(&mut self) -> io::Result<u64> {
+        let (mut text, port) = (String::new(), self.socket.local_addr()?.port());
+        self.sockets.rewind()?;
+        self.sockets.read_to_string(&mut text)?;
+        drops(&text, port).ok_or_else(|| io::Error::other(format!("the kernel has no socket of port {port}")))
+    }
+}
+
+/// The count of drops, the last column, of the socket with this local port.
+fn drops(sockets: &str, port: u16) -> Option<u64> {
+    let of = |line: &str| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let (_, local) = words.get(1)?.split_once(':')?;
+        (u16::from_str_radix(local, 16) == Ok(port)).then(|| words.last()?.parse().ok()).flatten()
+    };
+    sockets.lines().find_map(of)
 }
 
 impl UdpPath {
@@ -58,10 +110,10 @@ impl UdpPath {
             let prefix = format!("{network}/{length}");
             from.run(&["ip", "route", "add", "local", &prefix, "dev", "lo"])?;
         }
-        let receiver = to.within(|| receiver((address, 0).into()))??;
-        let there = receiver.local_addr().map_err(io_error("read the port of a UDP socket"))?;
+        let sink = to.within(|| Sink::open((address, 0).into()))??;
+        let there = sink.address()?;
         let senders = from.within(|| senders(there, flows, sources, seed))??;
-        Ok(Self { senders, receiver, seed, trials: 0 })
+        Ok(Self::of(senders, sink, seed))
     }
 
     /// The same between two sockets of this host, through its loopback.
@@ -69,10 +121,31 @@ impl UdpPath {
     /// # Errors
     /// A socket cannot be opened.
     pub fn loopback(flows: u32, seed: u64) -> Result<Self, LabError> {
-        let receiver = receiver((Ipv4Addr::LOCALHOST, 0).into())?;
-        let there = receiver.local_addr().map_err(io_error("read the port of a UDP socket"))?;
-        let senders = senders(there, flows, Some((Ipv4Addr::new(127, 0, 0, 0), 16)), seed)?;
-        Ok(Self { senders, receiver, seed, trials: 0 })
+        let sink = Sink::open((Ipv4Addr::LOCALHOST, 0).into())?;
+        let senders = senders(sink.address()?, flows, Some((Ipv4Addr::new(127, 0, 0, 0), 16)), seed)?;
+        Ok(Self::of(senders, sink, seed))
+    }
+
+    fn of(senders: Vec<UdpSocket>, sink: Sink, seed: u64) -> Self {
+        Self { senders, sink, seed, trials: 0, residual: RESIDUAL, maxima: Vec::new(), counts: [0; 2] }
+    }
+
+    /// The same, which waits so long for packets that are late, where RFC 2544 section 23 says two seconds.
+    #[must_use]
+    pub fn patient_for(self, residual: Duration) -> Self {
+        Self { residual, ..self }
+    }
+
+    /// Flows: each is a socket.
+    #[must_use]
+    pub fn flows(&self) -> usize {
+        self.senders.len()
+    }
+
+    /// Packets that came through so far, and those among them that found the sink's socket full.
+    #[must_use]
+    pub fn counts(&self) -> [u64; 2] {
+        self.counts
     }
 }
 
@@ -133,8 +206,18 @@ fn receive(socket: &UdpSocket, trial: u16, timer: Timer, watch: &Watch) -> io::R
 }
 
 impl Device for UdpPath {
-    fn maximum_rate(&mut self, _: Sizes) -> Result<f64, DeviceError> {
-        Ok(MOST_PACKETS_PER_SECOND)
+    /// Twice what the path carries when it is flooded, found once for each size.
+    fn maximum_rate(&mut self, sizes: Sizes) -> Result<f64, DeviceError> {
+        if let Some((_, rate)) = self.maxima.iter().find(|(known, _)| *known == sizes) {
+            return Ok(*rate);
+        }
+        let flooded = self.trial(sizes, Load::rate(MOST_PACKETS_PER_SECOND, PROBE))?;
+        let rate = MOST_PACKETS_PER_SECOND.min(BEYOND * flooded.received_rate());
+        if flooded.received == 0 || rate < 1.0 {
+            return Err(DeviceError("no packet comes through the path".to_owned()));
+        }
+        self.maxima.push((sizes, rate));
+        Ok(rate)
     }
 
     fn trial(&mut self, sizes: Sizes, load: Load) -> Result<Trial, DeviceError> {
@@ -142,12 +225,14 @@ impl Device for UdpPath {
         let (watch, timer, trial) = (Watch::default(), Timer::start(), self.trials);
         let mut generator = load.generator(trial, timer.now_ns());
         let lengths = sizes.lengths(ROUND_PACKETS, self.seed);
+        let failed = |error: io::Error| DeviceError(format!("cannot receive: {error}"));
+        let unread = self.sink.unread().map_err(failed)?;
         let arrivals = thread::scope(|scope| {
-            let sink = scope.spawn(|| receive(&self.receiver, trial, timer, &watch));
+            let sink = scope.spawn(|| receive(&self.sink.socket, trial, timer, &watch));
             send(&self.senders, &lengths, &mut generator, timer);
             let last = timer.now_ns();
             let all = generator.offered();
-            let patience_ns = u64::try_from(RESIDUAL.as_nanos()).unwrap_or(u64::MAX);
+            let patience_ns = u64::try_from(self.residual.as_nanos()).unwrap_or(u64::MAX);
             while watch.received.load(Ordering::Acquire) < all
                 && timer.now_ns() - last < patience_ns
                 && !sink.is_finished()
@@ -157,8 +242,12 @@ impl Device for UdpPath {
             watch.stop.store(true, Ordering::Release);
             sink.join().unwrap_or_else(|_| Err(io::Error::other("the receiving thread has panicked")))
         });
-        let arrivals = arrivals.map_err(|error| DeviceError(format!("cannot receive: {error}")))?;
-        Ok(Trial::of(load, &generator, arrivals))
+        let trial = Trial::of(load, &generator, arrivals.map_err(failed)?);
+        // Those of an earlier trial that come now are none of this one's; no more came than were offered.
+        let unread = self.sink.unread().map_err(failed)?.saturating_sub(unread).min(trial.lost());
+        let received = trial.received + unread;
+        self.counts = [self.counts[0] + received, self.counts[1] + unread];
+        Ok(Trial { received, ..trial })
     }
 }
 
@@ -199,6 +288,38 @@ mod tests {
             assert_eq!((trial.offered, trial.received, trial.duplicated), (100, 100, 0));
             assert!(trial.latency.quantile_us(0.5).unwrap() > 0.0);
         }
+    }
+
+    #[test]
+    fn packets_that_the_sink_does_not_take_have_come_through() {
+        let list = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode ref pointer drops\n\
+                    34: 0100007F:0035 00000000:0000 07 00000000:00000000 00:00000000 00000000   0  0 1 2 0 9\n\
+                    35: 0100007F:1F90 00000000:0000 07 00000000:00000000 00:00000000 00000000   0  0 2 2 0 41\n";
+        assert_eq!((drops(list, 8080), drops(list, 53), drops(list, 80)), (Some(41), Some(9), None));
+        assert_eq!(drops("no list", 53), None);
+
+        let mut path = UdpPath::loopback(1, 5).unwrap();
+        // Nobody reads: what the socket's buffer does not hold is dropped there, and counted.
+        let before = path.sink.unread().unwrap();
+        let packet = [0; 1400];
+        let sent = (0..50_000).filter(|_| path.senders[0].send(&packet).is_ok()).count();
+        let unread = path.sink.unread().unwrap() - before;
+        println!("{unread} of {sent} were dropped");
+        assert!(unread > 0 && unread < sent as u64);
+        // A trial afterwards counts neither those nor what still lies in the buffer.
+        let load = Load { packets_per_second: 5_000.0, length: Length::Packets(100) };
+        let trial = path.trial(Sizes::Bytes(64), load).unwrap();
+        assert_eq!((trial.offered, trial.received <= 100), (100, true), "{trial:?}");
+    }
+
+    #[test]
+    fn the_maximum_rate_is_beyond_what_a_path_carries_and_found_once() {
+        let mut path = UdpPath::loopback(4, 6).unwrap().patient_for(Duration::from_millis(50));
+        let rate = path.maximum_rate(Sizes::Bytes(64)).unwrap();
+        assert!(rate > 1.0 && rate <= MOST_PACKETS_PER_SECOND, "{rate}");
+        assert_eq!(path.maximum_rate(Sizes::Bytes(64)).unwrap().to_bits(), rate.to_bits());
+        let [received, unread] = path.counts();
+        assert!(received > 0 && unread <= received && path.flows() == 4);
     }
 
     #[test]

@@ -15,10 +15,13 @@ pub(crate) fn notes(row: &Measurement, cores: Cores) -> Vec<String> {
     if row.is_disturbed {
         notes.push("other work had the processor of the gateways in a trial".to_owned());
     }
-    if cores.are_shared() {
-        notes.push("cores shared: generator and gateways have one processor".to_owned());
-    }
+    notes.extend(shared(cores));
     notes
+}
+
+/// That threads have fewer processors than they are, if so.
+pub(super) fn shared(cores: Cores) -> Option<String> {
+    cores.are_shared().then(|| "cores shared: generator and gateways have one processor".to_owned())
 }
 
 /// Remarks that rows refer to by number, each once.

@@ -2,21 +2,36 @@
 
 use serde_json::{Map, Value, json};
 
-use super::cells::{Remarks, cores_json, figure, frame_bytes, heading, latency_cells, notes, percent};
+use super::cells::{Remarks, figure, frame_bytes, latency_cells, notes, percent};
 use super::options::Rfc2544Options;
-use crate::generator::FEED_PACKETS;
 use crate::harness::{Cores, LatencyUs, Measurement};
 use crate::table::Table;
-use crate::tandem::Tandem;
 
-fn all_notes(options: &Rfc2544Options, row: &Measurement, cores: Cores) -> Vec<String> {
-    let mut notes = notes(row, cores);
+/// What was measured, for a report.
+#[derive(Debug, Clone)]
+pub(super) struct Subject {
+    /// Lines of text.
+    pub(super) heading: String,
+    /// `{gateways, generator, shared}`.
+    pub(super) cores: Value,
+    pub(super) engine: String,
+    pub(super) flows: u32,
+    /// What is before the gateways, in words.
+    pub(super) queue: String,
+    /// What is to be said of all rows.
+    pub(super) notes: Vec<String>,
+}
+
+fn all_notes(options: &Rfc2544Options, subject: &Subject, row: &Measurement) -> Vec<String> {
+    // Who shares processors is among what is said of all.
+    let mut notes = notes(row, Cores { device: 1, generator: 0 });
+    notes.extend(subject.notes.iter().cloned());
     notes.extend(options.deviations(row.test));
     notes
 }
 
 /// The array that `--json` prints.
-pub(super) fn json(options: &Rfc2544Options, device: &Tandem, rows: &[Measurement]) -> Value {
+pub(super) fn json(options: &Rfc2544Options, subject: &Subject, rows: &[Measurement]) -> Value {
     let object = |row: &Measurement| {
         let latency =
             row.latency_us.map(|LatencyUs { p50, p99, max }| json!({ "p50": p50, "p99": p99, "max": max }));
@@ -35,28 +50,28 @@ pub(super) fn json(options: &Rfc2544Options, device: &Tandem, rows: &[Measuremen
         put("trial_seconds", json!(options.plan().trial.as_secs_f64()));
         put("converged", json!(row.unconverged.is_none()));
         put("conforming", json!(options.deviations(row.test).is_empty()));
-        put("cores", cores_json(device.cores()));
+        put("over", json!(options.over.name()));
+        put("cores", subject.cores.clone());
         put("suite", json!(options.device.suite));
-        put("engine", json!(device.engine()));
+        put("engine", json!(subject.engine));
         put("sas", json!(options.device.sas));
-        put("flows", json!(options.device.flows));
+        put("flows", json!(subject.flows));
         put("seed", json!(options.device.seed));
-        put("notes", json!(all_notes(options, row, device.cores())));
+        put("notes", json!(all_notes(options, subject, row)));
         Value::Object(object)
     };
     Value::Array(rows.iter().map(object).collect())
 }
 
 /// The table, and what its columns and remarks mean.
-pub(super) fn table(options: &Rfc2544Options, device: &Tandem, rows: &[Measurement]) -> String {
-    let args = &options.device;
-    let mut text = heading(device, &args.suite, args.sas, args.flows);
+pub(super) fn table(options: &Rfc2544Options, subject: &Subject, rows: &[Measurement]) -> String {
+    let mut text = subject.heading.clone();
     let plan = options.plan();
     text += &format!(
         "RFC 2544: trials of {} s, {} repetitions, seed {}.{}\n\n",
         plan.trial.as_secs_f64(),
         plan.repetitions,
-        args.seed,
+        options.device.seed,
         if options.quick { " --quick: does not conform to RFC 2544." } else { "" },
     );
     let heads = [
@@ -83,13 +98,78 @@ pub(super) fn table(options: &Rfc2544Options, device: &Tandem, rows: &[Measureme
         ];
         line.extend(latency_cells(row));
         line.push(percent(row.repeat_spread));
-        line.push(remarks.refer(all_notes(options, row, device.cores())));
+        line.push(remarks.refer(all_notes(options, subject, row)));
         cells.push(line);
     }
     text += &Table::report(cells).to_string();
     text += &format!(
         "\n  kpps: thousands of packets per second. p50, p99, max: latencies of packets that came back, queues included.\n  \
-         spread: how far repetitions are apart, as a share of their median. The queue before the gateways holds {FEED_PACKETS} packets.\n",
+         spread: how far repetitions are apart, as a share of their median; above 3 % they do not repeat. {}\n",
+        subject.queue,
     );
     text + &remarks.lines()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::of_size;
+    use super::super::options::Watched;
+    use super::*;
+    use crate::generator::Sizes;
+    use crate::harness::Test;
+    use crate::harness::fake::FakeDevice;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Program {
+        #[command(flatten)]
+        options: Rfc2544Options,
+    }
+
+    fn subject() -> Subject {
+        let cores = json!({ "gateways": 1, "generator": 0, "shared": false });
+        let [heading, engine, queue] = ["A device.\n", "none", "It has a queue."].map(str::to_owned);
+        Subject { heading, cores, engine, flows: 1, queue, notes: Vec::new() }
+    }
+
+    /// The table and the rows of a device, of these tests.
+    fn reported(device: &mut FakeDevice, tests: &[Test]) -> (String, Vec<Value>) {
+        let options =
+            Program::parse_from(["rfc2544", "--trial-seconds", "0.2", "--repetitions", "6"]).options;
+        let (plan, expected) = (options.plan(), std::time::Duration::ZERO);
+        let mut watched = Watched::new(device, expected, plan.trial, true);
+        let rows = of_size(&mut watched, Sizes::Bytes(64), &plan, tests).unwrap();
+        let Value::Array(json) = json(&options, &subject(), &rows) else { panic!("no array") };
+        (table(&options, &subject(), &rows), json)
+    }
+
+    /// Of a device whose rate is another in each trial, every row that does not repeat says so, in the table as in
+    /// JSON; of one that is always the same, none does.
+    #[test]
+    fn results_that_do_not_repeat_within_3_percent_say_so() {
+        const WORDS: &str = "which is more than 3 %";
+        let says = |row: &Value| {
+            let notes: Vec<_> = row["notes"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
+            notes.iter().any(|note| note.starts_with("repetitions differ by ") && note.contains(WORDS))
+        };
+        let mut device = FakeDevice { wander: 0.2, ..FakeDevice::new(50_000.0, 31) };
+        let (text, rows) = reported(&mut device, &[Test::FrameLoss]);
+        println!("{text}");
+        let spread = |row: &Value| row["repeat_spread"].as_f64().unwrap();
+        assert!(spread(&rows[0]) > 0.03, "{}", rows[0]);
+        for row in &rows {
+            assert_eq!(says(row), spread(row) > 0.03, "{row}");
+            assert_eq!(row["converged"] == true, spread(row) <= 0.03, "{row}");
+        }
+        let first = text.lines().find(|line| line.contains("64 frame loss")).unwrap();
+        let number = first.split_whitespace().last().unwrap();
+        let remark = text.lines().find(|line| line.starts_with(&format!("  {number}: "))).unwrap();
+        assert!(first.contains(&format!("{:.2}", spread(&rows[0]) * 100.0)), "{first}");
+        let remarked: Vec<&str> = text.lines().filter(|line| line.contains(WORDS)).collect();
+        assert!(!remarked.is_empty() && !remark.is_empty(), "{text}");
+
+        let (text, rows) = reported(&mut FakeDevice::new(50_000.0, 32), &[Test::Throughput, Test::FrameLoss]);
+        assert!(rows.iter().all(|row| spread(row) <= 0.03 && !says(row)), "{rows:#?}");
+        assert!(!text.contains(WORDS), "{text}");
+    }
 }

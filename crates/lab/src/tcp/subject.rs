@@ -184,9 +184,7 @@ impl Bed<'_> {
         let network = Network::build(self.inside, self.options.ipv6, PortKind::Tun)?;
         std::fs::create_dir(folder).map_err(io(format!("make the folder {}", folder.display())))?;
         if setting.untuned_mtu != ETHERNET_MTU {
-            for (namespace, interface) in network.interfaces() {
-                namespace.mtu(interface, setting.untuned_mtu.into())?;
-            }
+            network.set_mtu(setting.untuned_mtu)?;
         }
         let done = setting.stage.apply(&network, &self.program, folder, setting.mtu())?;
         if let Link::Mbit(rate) = setting.link {
