@@ -89,26 +89,28 @@ FN void aes_decrypt(uint *s, GLOBAL const uint *key, uint rounds, LOCAL const ui
 #undef INVERSE
 }
 
-// The first block is the IV in the making, or when opening the IV (RFC 3602 3): the caller's range says
-// which.
-FN void cbc(GLOBAL uint *text, uint bytes, uint opens, GLOBAL const uint *key, uint rounds,
-    LOCAL const uint *t) {
-  uint chain[4] = {0, 0, 0, 0}, s[4];
+// The first block is the IV in the making (RFC 3602 3): the caller's range says so.
+FN void cbc_seal(GLOBAL uint *text, uint bytes, GLOBAL const uint *key, uint rounds, LOCAL const uint *t) {
+  uint s[4] = {0, 0, 0, 0};
   for (uint at = 0; at < bytes / 4; at += 4) {
-    for (uint n = 0; n < 4; n++) s[n] = text[at + n];
-    if (opens) {
-      uint next[4];
-      for (uint n = 0; n < 4; n++) next[n] = s[n];
-      if (at > 0) {
-        aes_decrypt(s, key, rounds, t);
-        for (uint n = 0; n < 4; n++) text[at + n] = s[n] ^ chain[n];
-      }
-      for (uint n = 0; n < 4; n++) chain[n] = next[n];
-    } else {
-      for (uint n = 0; n < 4; n++) s[n] ^= chain[n];
-      aes_encrypt(s, key, rounds, t);
-      for (uint n = 0; n < 4; n++) text[at + n] = chain[n] = s[n];
-    }
+    for (uint n = 0; n < 4; n++) s[n] ^= text[at + n];
+    aes_encrypt(s, key, rounds, t);
+    for (uint n = 0; n < 4; n++) text[at + n] = s[n];
+  }
+}
+
+// Opens blocks from `first` up to `end`. `before` is the block in front of the first one as it came: by now
+// another lane may have opened it.
+FN void cbc_open(GLOBAL uint *text, uint first, uint end, LOCAL const uint *before, GLOBAL const uint *key,
+                 uint rounds, LOCAL const uint *t) {
+  uint chain[4], s[4];
+  for (uint n = 0; n < 4; n++) chain[n] = before[n];
+  for (uint at = 4 * first; at < 4 * end; at += 4) {
+    uint next[4];
+    for (uint n = 0; n < 4; n++) next[n] = s[n] = text[at + n];
+    aes_decrypt(s, key, rounds, t);
+    for (uint n = 0; n < 4; n++) text[at + n] = s[n] ^ chain[n];
+    for (uint n = 0; n < 4; n++) chain[n] = next[n];
   }
 }
 
@@ -227,17 +229,15 @@ FN ulong triple_des(ulong block, GLOBAL const uint *key, LOCAL const uint *sp) {
   return swapped(left) | (ulong)swapped(right) << 32;
 }
 
-// As `cbc`, with blocks of 8 bytes (RFC 2451).
-FN void des_cbc(GLOBAL uint *text, uint bytes, uint opens, GLOBAL const uint *key, LOCAL const uint *sp) {
-  ulong chain = 0;
-  for (uint at = 0; at < bytes / 4; at += 2) {
+// As AES in CBC mode, with blocks of 8 bytes (RFC 2451), those from `first` up to `end`; `chain` is the one in
+// front of these.
+FN void des_cbc(GLOBAL uint *text, uint first, uint end, ulong chain, uint opens, GLOBAL const uint *key,
+                LOCAL const uint *sp) {
+  for (uint at = 2 * first; at < 2 * end; at += 2) {
     ulong before = text[at] | (ulong)text[at + 1] << 32;
     ulong after = triple_des(opens ? before : before ^ chain, key, sp);
     if (opens) after ^= chain;
     chain = opens ? before : after;
-    // The IV of a packet that is opened stays as it is.
-    if (opens && at == 0) continue;
     text[at] = (uint)after, text[at + 1] = (uint)(after >> 32);
   }
 }
-

@@ -1,51 +1,117 @@
-FN void encrypt_or_decrypt(uint kind, GLOBAL const uint *job, GLOBAL uint *packet, GLOBAL const uint *key,
-                           LOCAL const uint *t) {
-  GLOBAL uint *text = packet + job[JOB_CIPHER_AT] / 4;
-  uint bytes = job[JOB_CIPHER_BYTES], cipher = CIPHER(kind);
-  GLOBAL const uint *round_keys = key + KEY_ROUNDS;
-  if (cipher == CIPHER_CBC) cbc(text, bytes, OPENS(kind), round_keys, ROUNDS(kind), t);
-  else if (cipher == CIPHER_CTR) ctr(text, bytes, job + JOB_NONCE, round_keys, ROUNDS(kind), t);
-  else if (cipher == CIPHER_3DES) des_cbc(text, bytes, OPENS(kind), round_keys, t);
+// A job, and the lane's part of its packet.
+typedef struct {
+  GLOBAL const uint *words, *key;
+  GLOBAL uint *packet, *result;
+  uint part, parts;
+} a_job;
+
+FN a_job job_of(GLOBAL const uint *words, uint part, uint parts, GLOBAL uint *arena, GLOBAL const uint *keys) {
+  a_job job;
+  job.words = words, job.key = keys + KEY_WORDS * words[JOB_KEY];
+  job.packet = arena + words[JOB_PACKET], job.result = arena + words[JOB_RESULT];
+  job.part = part, job.parts = parts;
+  return job;
 }
 
-FN void authenticate(uint kind, GLOBAL const uint *job, GLOBAL const uint *packet, GLOBAL const uint *key,
-                     uint *digest) {
-  uint hash = INTEGRITY(kind), bytes = job[JOB_AUTHENTICATED];
-  if (hash >= HMAC_SHA384) long_hmac(hash, key + KEY_HMAC, packet, bytes, digest);
-  else if (hash > 0) hmac(hash, key + KEY_HMAC, packet, bytes, digest);
+FN uint is_des(uint kind) { return CIPHER(kind) == CIPHER_3DES; }
+FN uint is_cbc(uint kind) { return CIPHER(kind) == CIPHER_CBC || is_des(kind); }
+
+// CBC mode opens blocks in any order if it still has the one before each: parts are equal, one after the other,
+// but for what is left at the end. The first block is the IV and stays.
+FN uint first_of_part(const a_job *job, uint blocks) {
+  return 1 + job->part * ((blocks + job->parts - 2) / job->parts);
+}
+FN uint end_of_part(const a_job *job, uint blocks) {
+  uint end = first_of_part(job, blocks) + (blocks + job->parts - 2) / job->parts;
+  return end < blocks ? end : blocks;
+}
+FN uint cbc_blocks(uint kind, const a_job *job) { return job->words[JOB_CIPHER_BYTES] / (is_des(kind) ? 8 : 16); }
+
+// The lane of the part before overwrites it.
+FN void keep_block_before(uint kind, const a_job *job, LOCAL uint *block) {
+  uint blocks = cbc_blocks(kind, job), first = first_of_part(job, blocks), words = is_des(kind) ? 2 : 4;
+  if (first >= blocks) return;
+  GLOBAL const uint *text = job->packet + job->words[JOB_CIPHER_AT] / 4;
+  for (uint n = 0; n < words; n++) block[n] = text[words * (first - 1) + n];
 }
 
-FN void do_job(uint kind, GLOBAL const uint *job, GLOBAL uint *arena, GLOBAL const uint *keys,
-    LOCAL const uint *t) {
-  GLOBAL uint *packet = arena + job[JOB_PACKET], *result = arena + job[JOB_RESULT];
-  GLOBAL const uint *key = keys + KEY_WORDS * job[JOB_KEY];
-  uint digest[DIGEST_WORDS];
-  for (uint n = 0; n < DIGEST_WORDS; n++) digest[n] = 0;
-  if (CIPHER(kind) == CIPHER_GCM) {
-    gcm(kind, job, packet, key, t, digest);
-  } else {
-    // Encrypt, then authenticate; authenticate, then decrypt.
-    for (uint step = 0; step < 2; step++) {
-      if (step == OPENS(kind)) encrypt_or_decrypt(kind, job, packet, key, t);
-      else authenticate(kind, job, packet, key, digest);
-    }
+FN void encrypt_or_decrypt(uint kind, const a_job *job, LOCAL const uint *block, LOCAL const uint *t) {
+  GLOBAL uint *text = job->packet + job->words[JOB_CIPHER_AT] / 4;
+  GLOBAL const uint *round_keys = job->key + KEY_ROUNDS, *nonce = job->words + JOB_NONCE;
+  uint bytes = job->words[JOB_CIPHER_BYTES], rounds = ROUNDS(kind);
+  uint blocks = cbc_blocks(kind, job), first = first_of_part(job, blocks), end = end_of_part(job, blocks);
+  if (is_des(kind)) {
+    ulong chain = OPENS(kind) ? block[0] | (ulong)block[1] << 32 : 0;
+    if (!OPENS(kind)) first = 0, end = job->part == 0 ? blocks : 0;
+    des_cbc(text, first, end, chain, OPENS(kind), round_keys, t);
+  } else if (is_cbc(kind)) {
+    if (OPENS(kind)) cbc_open(text, first, end, block, round_keys, rounds, t);
+    else if (job->part == 0) cbc_seal(text, bytes, round_keys, rounds, t);
+  } else if (CIPHER(kind) == CIPHER_CTR) {
+    if (job->part == 0) ctr(text, bytes, nonce, round_keys, rounds, t);
   }
-  for (uint n = 0; n < DIGEST_WORDS; n++) result[n] = digest[n];
-  result[DIGEST_WORDS] = job[JOB_MARK];
+}
+
+FN void put_digest(const a_job *job, const uint *digest) {
+  for (uint n = 0; n < DIGEST_WORDS; n++) job->result[n] = digest[n];
+}
+
+// HMAC is one lane's: each block of it needs the one before.
+FN void authenticate(uint kind, const a_job *job) {
+  uint hash = INTEGRITY(kind), bytes = job->words[JOB_AUTHENTICATED], digest[DIGEST_WORDS];
+  GLOBAL const uint *states = job->key + KEY_HMAC;
+  for (uint n = 0; n < DIGEST_WORDS; n++) digest[n] = 0;
+  if (hash >= HMAC_SHA384) long_hmac(hash, states, job->packet, bytes, digest);
+  else if (hash > 0) hmac(hash, states, job->packet, bytes, digest);
+  put_digest(job, digest);
+}
+
+// Steps: the first half and the second, of which one is the cipher's and one the hash's, and the mark.
+#define STEPS 3
+
+// One step of a lane. In that of the cipher it has its part of a packet; in that of the hash it has a packet
+// for itself, so that those at work are neighbours. The mark says that all lanes of a packet came so far.
+FN void do_step(uint step, GLOBAL const uint *bin, GLOBAL const uint *first, GLOBAL uint *arena,
+                GLOBAL const uint *keys, LOCAL const uint *t, LOCAL uint *block) {
+  uint kind = bin[BIN_KIND], jobs = bin[BIN_JOBS], parts = bin[BIN_PARTS], packet = LANE / parts;
+  uint is_whole = LANE < jobs, is_combined = CIPHER(kind) == CIPHER_GCM;
+  if (packet < jobs) {
+    a_job job = job_of(first + JOB_WORDS * packet, LANE % parts, parts, arena, keys);
+    // Encrypt, then authenticate; authenticate, then decrypt.
+    if (step == 0 && OPENS(kind) && is_cbc(kind)) keep_block_before(kind, &job, block);
+    if (step == OPENS(kind) && !is_combined) encrypt_or_decrypt(kind, &job, block, t);
+  }
+  if (!is_whole) return;
+  a_job job = job_of(first + JOB_WORDS * LANE, 0, 1, arena, keys);
+  if (step == 1 && is_combined) {
+    uint digest[DIGEST_WORDS];
+    for (uint n = 0; n < DIGEST_WORDS; n++) digest[n] = 0;
+    gcm(kind, job.words, job.packet, job.key, t, digest);
+    put_digest(&job, digest);
+  } else if (step == 1 - OPENS(kind)) {
+    authenticate(kind, &job);
+  } else if (step == 2) {
+    job.result[DIGEST_WORDS] = job.words[JOB_MARK];
+  }
 }
 
 KERNEL void testudo_run(GLOBAL const uint *plan, GLOBAL uint *arena, GLOBAL const uint *keys) {
-  SHARED uint table[SHARED_WORDS];
+  SHARED uint table[SHARED_WORDS], blocks[BLOCK_WORDS * MOST_LANES];
   GLOBAL const uint *bin = plan + BIN_WORDS * GROUP;
-  uint kind = bin[0], count = bin[2];
-  load_tables(table, kind, LANE, LANES);
+  EACH_LANE load_tables(table, bin[BIN_KIND], LANE, LANES);
   BARRIER;
-  for (uint n = LANE; n < count; n += LANES) do_job(kind, plan + bin[1] + JOB_WORDS * n, arena, keys, table);
+  for (uint step = 0; step < STEPS; step++) {
+    EACH_LANE do_step(step, bin, plan + bin[BIN_JOBS_AT], arena, keys, table, blocks + BLOCK_WORDS * LANE);
+    BARRIER;
+  }
 }
 
 #if !defined(__OPENCL_VERSION__) && !defined(__CUDACC__)
-// A launch on the CPU: group by group, each of one lane.
-extern "C" void testudo_run_groups(const uint *plan, uint *arena, const uint *keys, uint groups) {
+// A launch on the CPU: group by group, step by step, lane by lane.
+extern "C" void testudo_run_groups(const uint *plan, uint *arena, const uint *keys, uint groups, uint lanes,
+                                   uint is_last_lane_first) {
+  LANES = lanes, IS_LAST_LANE_FIRST = is_last_lane_first;
   for (GROUP = 0; GROUP < groups; GROUP++) testudo_run(plan, arena, keys);
+  LANE = 0, LANES = 1;
 }
 #endif

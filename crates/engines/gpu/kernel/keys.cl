@@ -110,7 +110,7 @@ FN void expand_long_hmac(uint hash, const raw_key *raw, GLOBAL uint *to) {
 
 KERNEL void testudo_expand(GLOBAL uint *keys, uint slot, uint kind, raw_key raw) {
   SHARED uint table[SHARED_WORDS];
-  load_tables(table, kind, LANE, LANES);
+  EACH_LANE load_tables(table, kind, LANE, LANES);
   BARRIER;
   if (LANE != 0) return;
   GLOBAL uint *key = keys + KEY_WORDS * slot;

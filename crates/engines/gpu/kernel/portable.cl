@@ -2,16 +2,22 @@
 // ciphers, hashes, jobs, keys. It is OpenCL C 1.2, CUDA C++ (NVRTC: no header is included) and, for tests,
 // C++ on the CPU.
 //
-//   plan    bins, then jobs: what is to be done. Group g does bin g, each of its lanes every LANES-th job.
-//             bin   kind, the word at which its first job is, number of jobs, 0
+//   plan    bins, then jobs: what is to be done. Group g does bin g.
+//             bin   kind, the word at which its first job is, number of jobs, lanes of a packet: a power of two;
+//                   the product of both is LANES at most
 //             job   see JOB_*
 //   arena   packets, in place, and behind each its digest and mark
 //   keys    KEY_WORDS for each slot: schedules, written by `testudo_expand`, zeroed by `testudo_wipe`
 //
+// A group goes from step to step together. In a step a lane has a part of a packet (PACKET, PART), or, where a
+// packet cannot be divided, a whole one (LANE). Between steps only global and shared memory keep anything, so
+// that the CPU can have a step done by one lane after the other.
+//
 // All is 32-bit words, of bytes in the order of a little-endian machine. Offsets and lengths come from the
 // host, which has checked them. A bin has one kind, so that the lanes of a group do not part ways.
 //
-// PoCL 3.1 miscompiles blocks in arrays where they can be in words (3DES), and arrays of bytes.
+// PoCL 3.1 miscompiles blocks in arrays where they can be in words and 3DES called from two places, and arrays of
+// bytes.
 //
 // Not constant in time: tables are indexed by secrets.
 
@@ -22,7 +28,8 @@
 #define LOCAL __local
 #define SHARED __local
 #define CONSTANT __constant
-#define BARRIER barrier(CLK_LOCAL_MEM_FENCE)
+#define EACH_LANE
+#define BARRIER barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE)
 #define GROUP ((uint)get_group_id(0))
 #define LANE ((uint)get_local_id(0))
 #define LANES ((uint)get_local_size(0))
@@ -35,6 +42,7 @@ typedef unsigned long long ulong;
 #define LOCAL
 #define SHARED __shared__
 #define CONSTANT static __constant__ const
+#define EACH_LANE
 #define BARRIER __syncthreads()
 #define GROUP (blockIdx.x)
 #define LANE (threadIdx.x)
@@ -49,9 +57,11 @@ typedef unsigned long long ulong;
 #define SHARED static thread_local
 #define CONSTANT static const
 #define BARRIER
-static thread_local uint GROUP;
-#define LANE 0u
-#define LANES 1u
+static thread_local uint GROUP, LANE, LANES = 1;
+// Lanes that need each other's results of the same step do not get them in both orders.
+static thread_local bool IS_LAST_LANE_FIRST;
+#define EACH_LANE \
+  for (uint turn = 0; turn < LANES && ((LANE = IS_LAST_LANE_FIRST ? LANES - 1 - turn : turn), true); turn++)
 #endif
 
 // A kind: cipher, integrity algorithm, whether it opens, words of the AES key, a byte each from the lowest.
@@ -71,7 +81,15 @@ static thread_local uint GROUP;
 #define HMAC_SHA384 4
 #define HMAC_SHA512 5
 
+// Lanes of a group at most.
+#define MOST_LANES 128
+
 #define BIN_WORDS 4
+// Words of a bin.
+#define BIN_KIND 0
+#define BIN_JOBS_AT 1
+#define BIN_JOBS 2
+#define BIN_PARTS 3
 #define JOB_WORDS 12
 // Words of a job. The packet's offset is in words, the cipher's offset in bytes behind that, lengths are in
 // bytes.
@@ -93,7 +111,9 @@ static thread_local uint GROUP;
 // Of the digest, behind which the mark is.
 #define DIGEST_WORDS 16
 
+// Tables, and a block for each lane.
 #define SHARED_WORDS 512
+#define BLOCK_WORDS 4
 
 // What the host has of a key: the cipher's, at most 8 words, then the integrity algorithm's.
 #define RAW_CIPHER 0

@@ -1,6 +1,7 @@
 //! Jobs that go to the device together.
 
 use crate::device::{BIN_WORDS, JOB_WORDS, Launch};
+use crate::parts::Parts;
 use crate::place::{MARK_WORD, Placed};
 use std::time::Instant;
 use testudo_crypto::Job;
@@ -77,17 +78,21 @@ impl Batch {
         (self.arena_bytes, self.given_back) = (0, 0);
     }
 
-    /// Writes the plan: bins of one kind and up to `lanes` jobs, in the order in which jobs came. `None` if
-    /// the plan is too short.
-    pub(crate) fn plan(&mut self, mark: u32, lanes: usize, plan: &mut [u32]) -> Option<Launch> {
+    /// Writes the plan: bins of one kind and one number of lanes for a packet, as many jobs as `lanes` are
+    /// for, in the order in which jobs came. `None` if the plan is too short.
+    pub(crate) fn plan(&mut self, mark: u32, lanes: usize, by: Parts, plan: &mut [u32]) -> Option<Launch> {
         self.mark = mark;
-        let same_kind = |a: &Placed, b: &Placed| a.work.kind == b.work.kind;
-        let bins = || self.placed.chunk_by(same_kind).flat_map(|kind| kind.chunks(lanes.max(1)));
+        let parts = |placed: &Placed| by.of(&placed.work, placed.kernel_bytes, lanes);
+        let is_alike = |a: &Placed, b: &Placed| a.work.kind == b.work.kind && parts(a) == parts(b);
+        let jobs_of_bin = |alike: &[Placed]| (lanes / alike.first().map_or(1, parts)).max(1);
+        let bins = || self.placed.chunk_by(is_alike).flat_map(|alike| alike.chunks(jobs_of_bin(alike)));
         let count = bins().count();
         let mut at = count * BIN_WORDS;
         for (bin, jobs) in bins().enumerate() {
-            let kind = jobs.first()?.work.kind;
-            let words = [kind, u32::try_from(at).ok()?, u32::try_from(jobs.len()).ok()?, 0];
+            let first = jobs.first()?;
+            let [jobs_at, count, parts] =
+                [at, jobs.len(), parts(first)].map(|number| u32::try_from(number).ok());
+            let words = [first.work.kind, jobs_at?, count?, parts?];
             plan.get_mut(bin * BIN_WORDS..)?.first_chunk_mut().map(|to| *to = words)?;
             for job in jobs {
                 let to: &mut [u32; JOB_WORDS] = plan.get_mut(at..)?.first_chunk_mut()?;

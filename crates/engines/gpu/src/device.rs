@@ -14,6 +14,8 @@ pub(crate) const RESULT_BYTES: usize = DIGEST_BYTES + 4;
 
 /// Lanes of a group, and thereby jobs of a bin, at least; a device that prefers more has more.
 pub(crate) const MIN_LANES: usize = 32;
+/// And at most, as in `portable.cl`.
+pub(crate) const MOST_LANES: usize = 128;
 /// How long a device may take for its first launch, since drivers finish compiling then.
 const FIRST_WAIT: Duration = Duration::from_secs(60);
 /// How long a device that is closed may take for what it still has.
@@ -49,7 +51,7 @@ pub(crate) trait Device: Send {
     /// What it is, for people.
     fn description(&self) -> String;
 
-    /// Lanes of a work-group.
+    /// Lanes of a work-group, at most [`MOST_LANES`].
     fn lanes(&self) -> usize;
 
     /// Plan and arena of a batch, to be written before [`launch`](Self::launch) and read when it
@@ -77,6 +79,8 @@ pub(crate) fn warm_up(device: &mut dyn Device) -> Result<(), String> {
     device.expand(0, 0, &RawKey([0; _]))?;
     let (plan, _) = device.memory(0).ok_or("there is no batch")?;
     plan.fill(0);
+    // Of no jobs, one lane each: the last of a bin's words.
+    plan.get_mut(BIN_WORDS - 1).map(|parts| *parts = 1).ok_or("there is no plan")?;
     device.launch(0, Launch { bins: 1, plan_words: BIN_WORDS, arena_bytes: 4 })?;
     device.wipe(0)?;
     let start = Instant::now();

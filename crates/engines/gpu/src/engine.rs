@@ -3,6 +3,7 @@
 use crate::NAME;
 use crate::batch::Batch;
 use crate::device::{Device, Sizes};
+use crate::parts::Parts;
 use crate::place::{self, Unplaced};
 use crate::work::{RawKey, Work};
 use std::collections::VecDeque;
@@ -50,6 +51,7 @@ pub(crate) struct GpuEngine {
     /// Why the device is out of service.
     broken: Option<String>,
     patience: Duration,
+    parts: Parts,
     /// Jobs of a batch at most.
     batch_jobs: usize,
 }
@@ -69,6 +71,7 @@ impl GpuEngine {
             mark: 0,
             broken: None,
             patience: PATIENCE,
+            parts: Parts::ByLength,
             batch_jobs: sizes.batch_jobs,
         }
     }
@@ -76,6 +79,12 @@ impl GpuEngine {
     /// How long the first job of a batch may wait.
     pub(crate) fn set_patience(&mut self, patience: Duration) {
         self.patience = patience;
+    }
+
+    /// By what lanes are given to packets.
+    #[cfg(test)]
+    pub(crate) fn set_parts(&mut self, parts: Parts) {
+        self.parts = parts;
     }
 
     /// Since when the batch that was launched last waits.
@@ -110,10 +119,10 @@ impl GpuEngine {
     fn launch(&mut self) {
         let Some(mut batch) = self.open.take_if(|batch| !batch.is_empty()) else { return };
         self.mark = self.mark.wrapping_add(1).max(1);
-        let (mark, lanes) = (self.mark, self.device.lanes());
+        let (mark, lanes, parts) = (self.mark, self.device.lanes(), self.parts);
         self.with_device(|device| {
             let memory = device.memory(batch.index).ok_or("a batch is with the device already")?;
-            let launch = batch.plan(mark, lanes, memory.0).ok_or("a plan is too long")?;
+            let launch = batch.plan(mark, lanes, parts, memory.0).ok_or("a plan is too long")?;
             device.launch(batch.index, launch)
         });
         self.under_way.push_back(batch);

@@ -43,6 +43,7 @@ mod device;
 mod engine;
 mod open;
 mod opencl;
+mod parts;
 mod place;
 mod several;
 #[cfg(test)]

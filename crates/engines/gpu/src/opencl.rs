@@ -1,7 +1,9 @@
 //! A device of OpenCL's.
 
 use crate::SOURCE;
-use crate::device::{Device, KEY_WORDS, LAST_WAIT, Launch, MIN_LANES, Sizes, in_one_line, warm_up};
+use crate::device::{
+    Device, KEY_WORDS, LAST_WAIT, Launch, MIN_LANES, MOST_LANES, Sizes, in_one_line, warm_up,
+};
 use crate::work::RawKey;
 use opencl3::command_queue::CommandQueue;
 use opencl3::context::Context;
@@ -285,7 +287,7 @@ impl OpenClDevice {
             (kernel("testudo_run")?, kernel("testudo_expand")?, kernel("testudo_wipe")?);
         let multiple = run.get_work_group_size_multiple(found.id).unwrap_or(1).max(1);
         let most = run.get_work_group_size(found.id).unwrap_or(1).max(1);
-        let lanes = MIN_LANES.next_multiple_of(multiple).min(most);
+        let lanes = MIN_LANES.next_multiple_of(multiple).min(most).min(MOST_LANES);
         let copies = copies.unwrap_or_else(|| !device.host_unified_memory().unwrap_or(false));
         let batches = (0..sizes.batches).map(|_| Memory::new(&context, &queue, sizes, copies));
         let batches = batches.collect::<Result<_, _>>()?;

@@ -12,6 +12,8 @@ const ALIGNMENT: usize = 16;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Placed {
     pub work: Work,
+    /// What of it can be divided among lanes.
+    pub kernel_bytes: usize,
     /// The job for the kernel; its mark is set by the launch.
     pub words: [u32; JOB_WORDS],
     /// Where the text is in the arena, its length, and where the digest is.
@@ -69,6 +71,7 @@ pub(crate) fn lay_out(
     words.iter_mut().zip(head.into_iter().chain(nonce)).for_each(|(to, from)| *to = from);
     Ok(Placed {
         work: *work,
+        kernel_bytes: laid.cipher_bytes,
         words,
         text_at: start + laid.text_at,
         text_bytes: laid.text_bytes,

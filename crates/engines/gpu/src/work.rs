@@ -1,5 +1,6 @@
 //! What a suite is to the kernel.
 
+use crate::parts::{MOST_PARTS, power_of_two_up_to};
 use testudo_crypto::{AesKey, Cipher, Direction, Integrity, KeyMaterial, Suite};
 use zeroize::Zeroizing;
 
@@ -75,6 +76,11 @@ impl Work {
 impl Work {
     /// How many simple steps a lane does for a byte, about: what makes suites differ.
     pub(crate) fn steps_per_byte(&self) -> u64 {
+        self.cipher_steps() + self.integrity_steps()
+    }
+
+    /// The cipher's of these, and those of an authentication that is the cipher's.
+    fn cipher_steps(&self) -> u64 {
         // Rounds of AES are 16 look-ups and as many XORs, for 16 bytes; of DES 8 and some, for 8 bytes.
         let aes = |key| match key {
             AesKey::Aes128 => 25,
@@ -83,21 +89,37 @@ impl Work {
         };
         // GHASH is 32 look-ups of 16 bytes for a block.
         const GHASH: u64 = 20;
-        let cipher = match self.suite.cipher() {
+        match self.suite.cipher() {
             Cipher::AesCbc(key) | Cipher::AesCtr(key) => aes(key),
             Cipher::AesGcm(key) | Cipher::AesGcmImplicitIv(key) | Cipher::AesGcmVpe(key) => aes(key) + GHASH,
             Cipher::AesGmac(_) => GHASH,
             Cipher::TripleDesCbc => 180,
             _ => 0,
-        };
-        let integrity = match self.suite.integrity() {
+        }
+    }
+
+    fn integrity_steps(&self) -> u64 {
+        match self.suite.integrity() {
             Integrity::HmacMd5 => 7,
             Integrity::HmacSha1 => 12,
             Integrity::HmacSha256 => 25,
             Integrity::HmacSha384 | Integrity::HmacSha512 => 31,
             _ => 0,
-        };
-        cipher + integrity
+        }
+    }
+
+    /// Whether several lanes may share a packet: those of CBC mode when it opens. What CBC mode seals is a
+    /// chain, and so is HMAC.
+    pub(crate) fn is_divided(&self) -> bool {
+        matches!((self.layout, self.direction), (Layout::Pair(Mode::Cbc), Direction::Open))
+    }
+
+    /// The most lanes for a packet. One of them does the hash: the others are of no use as soon as they are
+    /// done in half of its time.
+    pub(crate) fn most_parts(&self) -> usize {
+        let ratio = (2 * self.cipher_steps()).checked_div(self.integrity_steps());
+        let most = ratio.and_then(|ratio| usize::try_from(ratio).ok()).unwrap_or(MOST_PARTS);
+        power_of_two_up_to(most.min(MOST_PARTS))
     }
 }
 

@@ -6,7 +6,7 @@
 
 use super::compiler::{self, Architecture, Compiler, Image};
 use super::driver::{Context, DevicePtr, Driver, Event, Found, Function, Pinned, Stream};
-use crate::device::{Device, KEY_WORDS, LAST_WAIT, Launch, MIN_LANES, Sizes, warm_up};
+use crate::device::{Device, KEY_WORDS, LAST_WAIT, Launch, MIN_LANES, MOST_LANES, Sizes, warm_up};
 use crate::work::RawKey;
 use std::collections::HashMap;
 use std::ffi::c_void;
@@ -132,7 +132,7 @@ impl CudaDevice {
                 // SAFETY: nothing was started yet, and what was made is known to nobody.
                 unsafe { context.close() };
             })?;
-        let (lanes, copies) = (MIN_LANES.next_multiple_of(found.warp), !found.is_integrated);
+        let (lanes, copies) = (MIN_LANES.next_multiple_of(found.warp).min(MOST_LANES), !found.is_integrated);
         let shares = if copies { "" } else { ", in the host's memory" };
         let description = format!("{}, {}{shares}, {lanes} lanes", driver.description(), found.name);
         let mut device = Self { context, parts, copies, description, lanes, has_failed: false };

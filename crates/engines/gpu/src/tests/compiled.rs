@@ -20,8 +20,8 @@ pub(super) struct Faults {
     pub errs: AtomicBool,
     /// Launches so far.
     pub launches: AtomicU32,
-    /// The keys' memory, after each call.
-    pub keys: Mutex<Vec<u32>>,
+    /// The slot that was wiped last, afterwards.
+    pub wiped: Mutex<Vec<u32>>,
 }
 
 impl Faults {
@@ -30,7 +30,7 @@ impl Faults {
     }
 }
 
-type Run = unsafe extern "C" fn(*const u32, *mut u32, *const u32, u32);
+type Run = unsafe extern "C" fn(*const u32, *mut u32, *const u32, u32, u32, u32);
 type Expand = unsafe extern "C" fn(*mut u32, u32, u32, RawKeyByValue);
 type Wipe = unsafe extern "C" fn(*mut u32, u32);
 
@@ -81,6 +81,9 @@ struct Memory {
 
 /// The device.
 pub(super) struct Compiled {
+    lanes: u32,
+    /// In which order lanes do a step: what they need of each other in one is missing in one of both.
+    is_last_lane_first: bool,
     batches: Vec<Memory>,
     keys: Vec<u32>,
     faults: Arc<Faults>,
@@ -97,7 +100,14 @@ impl Compiled {
             batches: (0..sizes.batches).map(memory).collect(),
             keys: vec![0; sizes.keys * KEY_WORDS],
             faults,
+            lanes: 7,
+            is_last_lane_first: false,
         }
+    }
+
+    /// With groups of so many lanes.
+    pub(super) fn with_lanes(sizes: Sizes, lanes: u32, is_last_lane_first: bool) -> Self {
+        Self { lanes, is_last_lane_first, ..Self::new(sizes, Arc::default()) }
     }
 
     fn check(&self) -> Result<(), String> {
@@ -119,7 +129,7 @@ impl Device for Compiled {
     }
 
     fn lanes(&self) -> usize {
-        7
+        self.lanes as usize
     }
 
     fn memory(&mut self, batch: usize) -> Option<(&mut [u32], &mut [u8])> {
@@ -140,7 +150,9 @@ impl Device for Compiled {
         assert!((slot as usize) < self.keys.len() / KEY_WORDS);
         // SAFETY: the slot is within the keys.
         unsafe { (kernels().wipe)(self.keys.as_mut_ptr(), slot) };
-        self.faults.keys.lock().unwrap().clone_from(&self.keys);
+        let wiped = &self.keys[KEY_WORDS * slot as usize..][..KEY_WORDS];
+        self.faults.wiped.lock().unwrap().clear();
+        self.faults.wiped.lock().unwrap().extend_from_slice(wiped);
         Ok(())
     }
 
@@ -154,9 +166,9 @@ impl Device for Compiled {
             return Ok(());
         }
         let (plan, arena) = (memory.plan.as_ptr(), memory.arena.as_mut_ptr());
-        let groups = u32::try_from(launch.bins).unwrap();
+        let (groups, order) = (u32::try_from(launch.bins).unwrap(), u32::from(self.is_last_lane_first));
         // SAFETY: plan and arena are as long as the plan says: that is what is tested.
-        unsafe { (kernels().run)(plan, arena, self.keys.as_ptr(), groups) };
+        unsafe { (kernels().run)(plan, arena, self.keys.as_ptr(), groups, self.lanes, order) };
         if self.faults.errs.load(Ordering::Relaxed) {
             // The first word of the last digest.
             memory.arena[launch.arena_bytes / 4 - 17] ^= 1;

@@ -110,7 +110,7 @@ fn a_removed_key_does_its_last_jobs_and_is_zeroed_on_the_device() {
     assert_eq!(faults.launches.load(Ordering::Relaxed), 1, "the second waits for more");
     engine.remove(key);
     assert_eq!(faults.launches.load(Ordering::Relaxed), 2);
-    assert!(faults.keys.lock().unwrap().iter().all(|word| *word == 0));
+    assert_eq!(*faults.wiped.lock().unwrap(), [0; KEY_WORDS]);
     faults.hangs.store(false, Ordering::Relaxed);
     let done = all(&mut engine);
     assert_eq!(done.iter().filter(|job| job.status == JobStatus::Done).count(), 6);
@@ -172,5 +172,6 @@ fn the_kernel_has_the_sizes_of_the_host() {
         assert!(SOURCE[0].contains(&line), "{line}");
     }
     assert!(SOURCE[0].contains(&format!("#define JOB_MARK {}\n", crate::place::MARK_WORD)));
+    assert!(SOURCE[0].contains(&format!("#define MOST_LANES {}\n", crate::device::MOST_LANES)));
     assert!(SOURCE[0].contains("#define DIGEST_WORDS 16\n"));
 }

@@ -7,6 +7,7 @@ mod cuda;
 mod faults;
 mod nvml;
 mod opencl;
+mod parts;
 
 use crate::engine::GpuEngine;
 use crate::open::GpuConfig;

@@ -99,10 +99,12 @@ int enqueue(void *stream, std::function<void()> run) {
 int fail(int code) { return failed = code; }
 
 // What a launch may touch is checked by the plan alone, since the kernel believes it.
-bool plan_is_sound(const uint *plan, const uint *arena, const uint *keys, uint groups) {
+bool plan_is_sound(const uint *plan, const uint *arena, const uint *keys, uint groups, uint lanes) {
   for (uint group = 0; group < groups; group++) {
     const uint *bin = plan + BIN_WORDS * group;
     if (!reachable(number(bin), 4 * BIN_WORDS)) return false;
+    u64 parts = bin[BIN_PARTS];
+    if (parts == 0 || (parts & (parts - 1)) != 0 || parts * bin[BIN_JOBS] > lanes || lanes > MOST_LANES) return false;
     for (uint n = 0; n < bin[2]; n++) {
       const uint *job = plan + bin[1] + JOB_WORDS * n;
       if (!reachable(number(job), 4 * JOB_WORDS)) return false;
@@ -238,8 +240,8 @@ API int cuLaunchKernel(void *function, unsigned groups, unsigned, unsigned, unsi
     auto keys = argument<const uint *>(arguments, 2);
     launches++;
     return enqueue(stream, [=] {
-      if (!plan_is_sound(plan, arena, keys, groups)) fail(ILLEGAL_ADDRESS);
-      else if (!faults[IDLES]) testudo_run_groups(plan, arena, keys, groups);
+      if (!plan_is_sound(plan, arena, keys, groups, lanes)) fail(ILLEGAL_ADDRESS);
+      else if (!faults[IDLES]) testudo_run_groups(plan, arena, keys, groups, lanes, next_random() % 2);
     });
   }
   auto keys = argument<uint *>(arguments, 0);
