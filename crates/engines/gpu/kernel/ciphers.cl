@@ -121,13 +121,14 @@ FN void key_stream(uint *s, GLOBAL const uint *nonce, uint counter, GLOBAL const
   aes_encrypt(s, key, rounds, t);
 }
 
-FN void ctr(GLOBAL uint *text, uint bytes, GLOBAL const uint *nonce, GLOBAL const uint *key, uint rounds,
-            LOCAL const uint *t) {
-  uint s[4], counter = 1;
-  for (uint at = 0; at < bytes; at += 16) {
-    key_stream(s, nonce, counter++, key, rounds, t);
+// Every `parts`-th block from `part` on, so that neighbours read neighbours.
+FN void ctr(GLOBAL uint *text, uint bytes, uint part, uint parts, GLOBAL const uint *nonce,
+            GLOBAL const uint *key, uint rounds, LOCAL const uint *t) {
+  uint s[4];
+  for (uint block = part; 16 * block < bytes; block += parts) {
+    key_stream(s, nonce, 1 + block, key, rounds, t);
     for (uint n = 0; n < 4; n++) {
-      uint place = at + 4 * n;
+      uint place = 16 * block + 4 * n;
       put_within(text, place, bytes, word_within(text, place, bytes) ^ s[n]);
     }
   }

@@ -48,7 +48,7 @@ FN void encrypt_or_decrypt(uint kind, const a_job *job, LOCAL const uint *block,
     if (OPENS(kind)) cbc_open(text, first, end, block, round_keys, rounds, t);
     else if (job->part == 0) cbc_seal(text, bytes, round_keys, rounds, t);
   } else if (CIPHER(kind) == CIPHER_CTR) {
-    if (job->part == 0) ctr(text, bytes, nonce, round_keys, rounds, t);
+    ctr(text, bytes, job->part, job->parts, nonce, round_keys, rounds, t);
   }
 }
 

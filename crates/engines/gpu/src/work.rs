@@ -108,10 +108,14 @@ impl Work {
         }
     }
 
-    /// Whether several lanes may share a packet: those of CBC mode when it opens. What CBC mode seals is a
-    /// chain, and so is HMAC.
+    /// Whether several lanes may share a packet: in counter mode, and in CBC mode when it is opened. What CBC
+    /// mode seals is a chain, and so is HMAC.
     pub(crate) fn is_divided(&self) -> bool {
-        matches!((self.layout, self.direction), (Layout::Pair(Mode::Cbc), Direction::Open))
+        match self.layout {
+            Layout::Pair(Mode::Cbc) => self.direction == Direction::Open,
+            Layout::Pair(Mode::Ctr) => true,
+            Layout::Pair(Mode::Null) | Layout::Gcm | Layout::Gmac => false,
+        }
     }
 
     /// The most lanes for a packet. One of them does the hash: the others are of no use as soon as they are

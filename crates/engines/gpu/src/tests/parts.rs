@@ -20,7 +20,8 @@ const _: () = assert!(PARTS[5] == MOST_PARTS);
 const ESP_HEADER_BYTES: usize = 8;
 
 /// Suites of each mode that is divided, by the names of proposals.
-const SUITES: [&str; 4] = ["aes128-sha1", "aes256-sha512", "aes192-md5", "3des-sha1"];
+const SUITES: [&str; 6] =
+    ["aes128-sha1", "aes256-sha512", "aes192-md5", "3des-sha1", "aes128ctr-sha256", "aes256ctr-sha384"];
 
 fn suites() -> impl Iterator<Item = Suite> {
     SUITES.iter().map(|name| name.parse().unwrap())
@@ -196,7 +197,14 @@ fn lanes_of_a_packet_follow_from_suite_direction_and_length() {
     {
         assert_eq!(of(suite, direction, 9000), 1, "{suite}");
     }
-    for (suite, most) in [("aes128-sha1", 4), ("aes256-sha512", 2), ("3des-sha1", 16), ("3des-md5", 32)] {
+    assert_eq!(of("aes128ctr-sha1", Seal, 1500), 4);
+    for (suite, most) in [
+        ("aes128-sha1", 4),
+        ("aes256-sha512", 2),
+        ("aes192ctr-sha256", 2),
+        ("3des-sha1", 16),
+        ("3des-md5", 32),
+    ] {
         let counts =
             [0, 64, 127, 128, 255, 256, 512, 1024, 1500, 2048, 65_535].map(|bytes| of(suite, Open, bytes));
         assert_eq!(counts, [1, 1, 1, 2, 2, 4, 8, 16, 16, 32, 32].map(|count| most.min(count)), "{suite}");
