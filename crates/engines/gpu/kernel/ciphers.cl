@@ -151,32 +151,63 @@ FN void ghash_multiply(uint *y, GLOBAL const uint *powers, LOCAL const uint *red
   y[0] = a, y[1] = b, y[2] = c, y[3] = d;
 }
 
-// The additional data is padded to 16 bytes, and the text follows it.
-FN void gcm(uint kind, GLOBAL const uint *job, GLOBAL uint *packet, GLOBAL const uint *key,
-    LOCAL const uint *t,
-            uint *digest) {
-  GLOBAL const uint *round_keys = key + KEY_ROUNDS, *powers = key + KEY_GHASH, *nonce = job + JOB_NONCE;
+FN uint levels_of(uint parts) {
+  uint levels = 0;
+  while (1u << levels < parts) levels++;
+  return levels;
+}
+
+// GHASH of X_0, X_1, ... is the sum of X_n * H^(m - n). What a lane has of it is every `parts`-th block, by
+// powers of H^parts, and lacks H^(parts - part) as a factor. Lanes are then added up in pairs, in which the
+// first lacks one, two, four ... powers of H more than the second; the last power comes at the end. Blocks of
+// zeros in front make all lanes' counts equal.
+FN void gcm_blocks(uint kind, GLOBAL const uint *job, GLOBAL uint *packet, GLOBAL const uint *key,
+                   uint part, uint parts, LOCAL uint *sum, LOCAL const uint *t) {
+  GLOBAL const uint *round_keys = key + KEY_ROUNDS, *nonce = job + JOB_NONCE;
+  GLOBAL const uint *powers = key + KEY_GHASH + GHASH_WORDS * levels_of(parts);
   LOCAL const uint *reduction = t + 320;
   uint y[4] = {0, 0, 0, 0}, s[4], rounds = ROUNDS(kind), opens = OPENS(kind);
-  uint aad_bytes = job[JOB_AUTHENTICATED], bytes = job[JOB_CIPHER_BYTES], counter = 2;
-  for (uint at = 0; at < aad_bytes; at += 16) {
-    for (uint n = 0; n < 4; n++) y[n] ^= swapped(word_within(packet, at + 4 * n, aad_bytes));
-    ghash_multiply(y, powers, reduction);
-  }
+  uint aad_bytes = job[JOB_AUTHENTICATED], bytes = job[JOB_CIPHER_BYTES];
+  // Additional data and text, each padded to whole blocks, and their lengths.
+  uint aad_blocks = (aad_bytes + 15) / 16, blocks = aad_blocks + (bytes + 15) / 16 + 1;
+  uint in_front = (parts - blocks % parts) % parts;
   GLOBAL uint *text = packet + job[JOB_CIPHER_AT] / 4;
-  for (uint at = 0; at < bytes; at += 16) {
-    key_stream(s, nonce, counter++, round_keys, rounds, t);
-    for (uint n = 0; n < 4; n++) {
-      uint place = at + 4 * n, before = word_within(text, place, bytes);
-      put_within(text, place, bytes, before ^ s[n]);
-      y[n] ^= swapped(opens ? before : word_within(text, place, bytes));
+  for (uint place = part; place < in_front + blocks; place += parts) {
+    if (place < in_front) continue;
+    if (place >= parts) ghash_multiply(y, powers, reduction);
+    uint block = place - in_front, at = 16 * (block - aad_blocks);
+    if (block < aad_blocks) {
+      for (uint n = 0; n < 4; n++) y[n] ^= swapped(word_within(packet, 16 * block + 4 * n, aad_bytes));
+    } else if (block + 1 < blocks) {
+      key_stream(s, nonce, 2 + block - aad_blocks, round_keys, rounds, t);
+      for (uint n = 0; n < 4; n++) {
+        uint before = word_within(text, at + 4 * n, bytes);
+        put_within(text, at + 4 * n, bytes, before ^ s[n]);
+        y[n] ^= swapped(opens ? before : word_within(text, at + 4 * n, bytes));
+      }
+    } else {
+      y[1] ^= aad_bytes * 8;
+      y[3] ^= bytes * 8;
     }
-    ghash_multiply(y, powers, reduction);
   }
-  y[1] ^= aad_bytes * 8;
-  y[3] ^= bytes * 8;
-  ghash_multiply(y, powers, reduction);
-  key_stream(s, nonce, 1, round_keys, rounds, t);
+  for (uint n = 0; n < 4; n++) sum[n] = y[n];
+}
+
+// Adds up a pair of lanes that are `1 << level` apart, into the first.
+FN void gcm_pair(GLOBAL const uint *key, uint level, LOCAL uint *sum, LOCAL const uint *t) {
+  uint y[4];
+  for (uint n = 0; n < 4; n++) y[n] = sum[n];
+  ghash_multiply(y, key + KEY_GHASH + GHASH_WORDS * level, t + 320);
+  LOCAL const uint *other = sum + (BLOCK_WORDS << level);
+  for (uint n = 0; n < 4; n++) sum[n] = y[n] ^ other[n];
+}
+
+FN void gcm_digest(uint kind, GLOBAL const uint *job, GLOBAL const uint *key, LOCAL const uint *sum,
+                   uint *digest, LOCAL const uint *t) {
+  uint y[4], s[4];
+  for (uint n = 0; n < 4; n++) y[n] = sum[n];
+  ghash_multiply(y, key + KEY_GHASH, t + 320);
+  key_stream(s, job + JOB_NONCE, 1, key + KEY_ROUNDS, ROUNDS(kind), t);
   for (uint n = 0; n < 4; n++) digest[n] = swapped(y[n]) ^ s[n];
 }
 
@@ -230,7 +261,7 @@ FN ulong triple_des(ulong block, GLOBAL const uint *key, LOCAL const uint *sp) {
   return swapped(left) | (ulong)swapped(right) << 32;
 }
 
-// As AES in CBC mode, with blocks of 8 bytes (RFC 2451), those from `first` up to `end`; `chain` is the one in
+// As AES in CBC mode, with blocks of 8 bytes (RFC 2451), from `first` up to `end`; `chain` is the block in
 // front of these.
 FN void des_cbc(GLOBAL uint *text, uint first, uint end, ulong chain, uint opens, GLOBAL const uint *key,
                 LOCAL const uint *sp) {

@@ -5,7 +5,8 @@ typedef struct {
   uint part, parts;
 } a_job;
 
-FN a_job job_of(GLOBAL const uint *words, uint part, uint parts, GLOBAL uint *arena, GLOBAL const uint *keys) {
+FN a_job job_of(GLOBAL const uint *words, uint part, uint parts, GLOBAL uint *arena,
+                GLOBAL const uint *keys) {
   a_job job;
   job.words = words, job.key = keys + KEY_WORDS * words[JOB_KEY];
   job.packet = arena + words[JOB_PACKET], job.result = arena + words[JOB_RESULT];
@@ -16,8 +17,8 @@ FN a_job job_of(GLOBAL const uint *words, uint part, uint parts, GLOBAL uint *ar
 FN uint is_des(uint kind) { return CIPHER(kind) == CIPHER_3DES; }
 FN uint is_cbc(uint kind) { return CIPHER(kind) == CIPHER_CBC || is_des(kind); }
 
-// CBC mode opens blocks in any order if it still has the one before each: parts are equal, one after the other,
-// but for what is left at the end. The first block is the IV and stays.
+// CBC mode opens blocks in any order if it still has the one before each. Parts are equal and one after the
+// other; the last ones may be shorter or empty. The first block is the IV and stays.
 FN uint first_of_part(const a_job *job, uint blocks) {
   return 1 + job->part * ((blocks + job->parts - 2) / job->parts);
 }
@@ -25,7 +26,9 @@ FN uint end_of_part(const a_job *job, uint blocks) {
   uint end = first_of_part(job, blocks) + (blocks + job->parts - 2) / job->parts;
   return end < blocks ? end : blocks;
 }
-FN uint cbc_blocks(uint kind, const a_job *job) { return job->words[JOB_CIPHER_BYTES] / (is_des(kind) ? 8 : 16); }
+FN uint cbc_blocks(uint kind, const a_job *job) {
+  return job->words[JOB_CIPHER_BYTES] / (is_des(kind) ? 8 : 16);
+}
 
 // The lane of the part before overwrites it.
 FN void keep_block_before(uint kind, const a_job *job, LOCAL uint *block) {
@@ -66,43 +69,65 @@ FN void authenticate(uint kind, const a_job *job) {
   put_digest(job, digest);
 }
 
-// Steps: the first half and the second, of which one is the cipher's and one the hash's, and the mark.
-#define STEPS 3
+// Steps of a pair: the cipher and the hash, in either order.
+#define PAIR_STEPS 2
 
 // One step of a lane. In that of the cipher it has its part of a packet; in that of the hash it has a packet
-// for itself, so that those at work are neighbours. The mark says that all lanes of a packet came so far.
-FN void do_step(uint step, GLOBAL const uint *bin, GLOBAL const uint *first, GLOBAL uint *arena,
-                GLOBAL const uint *keys, LOCAL const uint *t, LOCAL uint *block) {
-  uint kind = bin[BIN_KIND], jobs = bin[BIN_JOBS], parts = bin[BIN_PARTS], packet = LANE / parts;
-  uint is_whole = LANE < jobs, is_combined = CIPHER(kind) == CIPHER_GCM;
+// for itself, so that those at work are neighbours.
+FN void pair_step(uint step, uint kind, uint jobs, uint parts, GLOBAL const uint *first, GLOBAL uint *arena,
+                  GLOBAL const uint *keys, LOCAL const uint *t, LOCAL uint *block) {
+  uint packet = LANE / parts;
   if (packet < jobs) {
     a_job job = job_of(first + JOB_WORDS * packet, LANE % parts, parts, arena, keys);
     // Encrypt, then authenticate; authenticate, then decrypt.
     if (step == 0 && OPENS(kind) && is_cbc(kind)) keep_block_before(kind, &job, block);
-    if (step == OPENS(kind) && !is_combined) encrypt_or_decrypt(kind, &job, block, t);
+    if (step == OPENS(kind)) encrypt_or_decrypt(kind, &job, block, t);
   }
-  if (!is_whole) return;
-  a_job job = job_of(first + JOB_WORDS * LANE, 0, 1, arena, keys);
-  if (step == 1 && is_combined) {
+  if (step == 1 - OPENS(kind) && LANE < jobs) {
+    a_job job = job_of(first + JOB_WORDS * LANE, 0, 1, arena, keys);
+    authenticate(kind, &job);
+  }
+}
+
+// Steps of AES-GCM: all blocks, then pairs of lanes, and the digest.
+FN void gcm_step(uint step, uint kind, uint jobs, uint parts, GLOBAL const uint *first, GLOBAL uint *arena,
+                 GLOBAL const uint *keys, LOCAL const uint *t, LOCAL uint *sum) {
+  uint packet = LANE / parts, part = LANE % parts, levels = levels_of(parts);
+  if (packet >= jobs) return;
+  a_job job = job_of(first + JOB_WORDS * packet, part, parts, arena, keys);
+  if (step == 0) {
+    gcm_blocks(kind, job.words, job.packet, job.key, part, parts, sum, t);
+  } else if (step <= levels) {
+    if (part % (1u << step) == 0) gcm_pair(job.key, step - 1, sum, t);
+  } else if (step == levels + 1 && part == 0) {
     uint digest[DIGEST_WORDS];
     for (uint n = 0; n < DIGEST_WORDS; n++) digest[n] = 0;
-    gcm(kind, job.words, job.packet, job.key, t, digest);
+    gcm_digest(kind, job.words, job.key, sum, digest, t);
     put_digest(&job, digest);
-  } else if (step == 1 - OPENS(kind)) {
-    authenticate(kind, &job);
-  } else if (step == 2) {
-    job.result[DIGEST_WORDS] = job.words[JOB_MARK];
   }
 }
 
 KERNEL void testudo_run(GLOBAL const uint *plan, GLOBAL uint *arena, GLOBAL const uint *keys) {
   SHARED uint table[SHARED_WORDS], blocks[BLOCK_WORDS * MOST_LANES];
-  GLOBAL const uint *bin = plan + BIN_WORDS * GROUP;
-  EACH_LANE load_tables(table, bin[BIN_KIND], LANE, LANES);
+  GLOBAL const uint *bin = plan + BIN_WORDS * GROUP, *first = plan + bin[BIN_JOBS_AT];
+  uint kind = bin[BIN_KIND], jobs = bin[BIN_JOBS], parts = bin[BIN_PARTS];
+  uint is_gcm = CIPHER(kind) == CIPHER_GCM, steps = is_gcm ? 2 + levels_of(parts) : PAIR_STEPS;
+  EACH_LANE load_tables(table, kind, LANE, LANES);
   BARRIER;
-  for (uint step = 0; step < STEPS; step++) {
-    EACH_LANE do_step(step, bin, plan + bin[BIN_JOBS_AT], arena, keys, table, blocks + BLOCK_WORDS * LANE);
+  for (uint step = 0; step < steps; step++) {
+    EACH_LANE {
+      LOCAL uint *block = blocks + BLOCK_WORDS * LANE;
+      if (is_gcm) gcm_step(step, kind, jobs, parts, first, arena, keys, table, block);
+      else pair_step(step, kind, jobs, parts, first, arena, keys, table, block);
+    }
     BARRIER;
+  }
+  // The mark says that all lanes of a packet came so far.
+  EACH_LANE {
+    if (LANE < jobs) {
+      GLOBAL const uint *job = first + JOB_WORDS * LANE;
+      arena[job[JOB_RESULT] + DIGEST_WORDS] = job[JOB_MARK];
+    }
   }
 }
 

@@ -20,12 +20,10 @@ FN void expand_aes(uint kind, const raw_key *raw, GLOBAL uint *to) {
   }
 }
 
-// The hash key, a block of zeros encrypted, multiplied by each number of four bits.
-FN void expand_ghash(uint kind, GLOBAL uint *key, LOCAL const uint *t) {
-  uint h[4] = {0, 0, 0, 0};
-  GLOBAL uint *powers = key + KEY_GHASH;
-  aes_encrypt(h, key + KEY_ROUNDS, ROUNDS(kind), t);
-  for (uint n = 0; n < 4; n++) h[n] = swapped(h[n]), powers[n] = 0;
+// Multiplies a power of the hash key by each number of four bits.
+FN void expand_power(const uint *power, GLOBAL uint *powers) {
+  uint h[4];
+  for (uint n = 0; n < 4; n++) h[n] = power[n], powers[n] = 0;
   for (uint bit = 8; bit > 0; bit /= 2) {
     for (uint n = 0; n < 4; n++) powers[4 * bit + n] = h[n];
     uint carried = (h[3] & 1) * 0xe1000000;
@@ -36,6 +34,18 @@ FN void expand_ghash(uint kind, GLOBAL uint *key, LOCAL const uint *t) {
     for (uint low = 1; low < bit; low++) {
       for (uint n = 0; n < 4; n++) powers[4 * (bit + low) + n] = powers[4 * bit + n] ^ powers[4 * low + n];
     }
+  }
+}
+
+// The hash key, a block of zeros encrypted, and squares of squares of it.
+FN void expand_ghash(uint kind, GLOBAL uint *key, LOCAL const uint *t) {
+  uint h[4] = {0, 0, 0, 0};
+  aes_encrypt(h, key + KEY_ROUNDS, ROUNDS(kind), t);
+  for (uint n = 0; n < 4; n++) h[n] = swapped(h[n]);
+  for (uint level = 0; level < GHASH_POWERS; level++) {
+    GLOBAL uint *powers = key + KEY_GHASH + GHASH_WORDS * level;
+    expand_power(h, powers);
+    ghash_multiply(h, powers, t + 320);
   }
 }
 

@@ -3,21 +3,21 @@
 // C++ on the CPU.
 //
 //   plan    bins, then jobs: what is to be done. Group g does bin g.
-//             bin   kind, the word at which its first job is, number of jobs, lanes of a packet: a power of two;
-//                   the product of both is LANES at most
+//             bin   kind, the word at which its first job is, number of jobs, lanes of a packet: a power of
+//                   two up to 32; the product of both is LANES at most
 //             job   see JOB_*
 //   arena   packets, in place, and behind each its digest and mark
 //   keys    KEY_WORDS for each slot: schedules, written by `testudo_expand`, zeroed by `testudo_wipe`
 //
-// A group goes from step to step together. In a step a lane has a part of a packet (PACKET, PART), or, where a
-// packet cannot be divided, a whole one (LANE). Between steps only global and shared memory keep anything, so
-// that the CPU can have a step done by one lane after the other.
+// A group goes from step to step together. In a step a lane has a part of a packet, or, where that cannot be
+// divided, a whole one. Between steps only global and shared memory keep anything, so that the CPU can have a
+// step done by one lane after the other.
 //
 // All is 32-bit words, of bytes in the order of a little-endian machine. Offsets and lengths come from the
 // host, which has checked them. A bin has one kind, so that the lanes of a group do not part ways.
 //
-// PoCL 3.1 miscompiles blocks in arrays where they can be in words and 3DES called from two places, and arrays of
-// bytes.
+// PoCL 3.1 miscompiles arrays of bytes, blocks of 3DES in arrays of words, and 3DES that is called from two
+// places; it ends in an error where steps follow each other without a loop.
 //
 // Not constant in time: tables are indexed by secrets.
 
@@ -102,12 +102,15 @@ static thread_local bool IS_LAST_LANE_FIRST;
 #define JOB_NONCE 6
 #define JOB_MARK 9
 
-// Words of a key's slot. Round keys are those of AES or 3DES, in the order of their use; SP 800-38D's hash
-// key is there multiplied by each number of four bits; HMAC's are the two states after the padded key.
-#define KEY_WORDS 160
+// Words of a key's slot. Round keys are those of AES or 3DES, in the order of their use. SP 800-38D's hash
+// key H is there, with H^2, H^4 and so on up to H^32 for up to 32 lanes of a packet, each multiplied by each
+// number of four bits; HMAC, which no key has beside that, has its two states after the padded key.
+#define KEY_WORDS 448
 #define KEY_ROUNDS 0
 #define KEY_GHASH 60
 #define KEY_HMAC 124
+#define GHASH_WORDS 64
+#define GHASH_POWERS 6
 // Of the digest, behind which the mark is.
 #define DIGEST_WORDS 16
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 /// Words of a bin and of a job in the plan, and of a key's slot, as in `portable.cl`.
 pub(crate) const BIN_WORDS: usize = 4;
 pub(crate) const JOB_WORDS: usize = 12;
-pub(crate) const KEY_WORDS: usize = 160;
+pub(crate) const KEY_WORDS: usize = 448;
 /// Bytes of the digest, behind which a job's mark is.
 pub(crate) const DIGEST_BYTES: usize = 64;
 /// Bytes behind each packet: digest and mark.

@@ -7,16 +7,21 @@
 //! ```
 //!
 //! **Bins.** A launch serves every suite: jobs of one kind (cipher, integrity algorithm, direction, length of
-//! the key) that come one after the other are cut into bins of as many as a work-group has lanes. The
+//! the key) that come one after the other are cut into bins of as many as a work-group has lanes for. The
 //! gateway's packet scheduler submits jobs sorted by suite and length, so that a group's lanes end together
 //! (PIPSEA 3.2); others get the same answers from more bins.
+//!
+//! **Lanes of a packet.** Where the mode allows it (CBC when opening, CTR, GCM) several lanes share a packet:
+//! how many follows from suite, direction and length, is a power of two, and is the same in a bin (`parts`).
+//! What HMAC does is one lane's; in that step neighbouring lanes have a packet each.
 //!
 //! **Batches.** Two are with the device at a time, one being copied while another is computed. A batch goes
 //! when it is full or flushed; while two are away no job is taken.
 //!
 //! **Nothing is believed.** Packets are copied, and copied back only when all is right: ICVs are compared
 //! here, in constant time, and if anything goes wrong the packet stays as it was. Each job has a mark,
-//! another in each launch, which its lane writes last: what has not been computed is found out. After a
+//! another in each launch, which is written after its last lane has ended: what has not been computed is
+//! found out. After a
 //! failure, a wrong mark or 750 ms without an answer the device gets no more; what it had ends as faults, for
 //! the next engine.
 //!
@@ -27,15 +32,15 @@
 //! **The kernel** is one source for OpenCL C, CUDA C++ and, for tests, C++ on the CPU ([`SOURCE`]). It is not
 //! constant in time: its tables are indexed by secrets, and who shares the GPU may measure that.
 //!
-//! Layers: `work` says what a suite is to the kernel, `place` lays a job out and ends it, `batch` gathers
-//! jobs and plans bins, `device` is what runs them (`opencl`, `cuda`; in tests the source compiled as C++),
-//! `engine` is the safe [`Engine`](testudo_crypto::Engine).
+//! Layers: `work` says what a suite is to the kernel, `place` lays a job out and ends it, `parts` says how
+//! many lanes it gets, `batch` gathers jobs and plans bins, `device` is what runs them (`opencl`, `cuda`; in
+//! tests the source compiled as C++), `engine` is the safe [`Engine`](testudo_crypto::Engine).
 //!
 //! [`NvidiaEnergy`] is apart from all that: what NVIDIA's GPUs have taken, for measurements.
 //!
 //! Several devices are as many of these engines, `several`, which all have every key.
 //!
-//! Deliberately missing: parallelism within a packet, headers written by the kernel.
+//! Deliberately missing: headers written by the kernel.
 
 mod batch;
 mod cuda;

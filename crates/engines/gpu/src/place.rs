@@ -71,7 +71,10 @@ pub(crate) fn lay_out(
     words.iter_mut().zip(head.into_iter().chain(nonce)).for_each(|(to, from)| *to = from);
     Ok(Placed {
         work: *work,
-        kernel_bytes: laid.cipher_bytes,
+        kernel_bytes: match work.layout {
+            Layout::Pair(_) => laid.cipher_bytes,
+            Layout::Gcm | Layout::Gmac => laid.bytes,
+        },
         words,
         text_at: start + laid.text_at,
         text_bytes: laid.text_bytes,

@@ -108,13 +108,13 @@ impl Work {
         }
     }
 
-    /// Whether several lanes may share a packet: in counter mode, and in CBC mode when it is opened. What CBC
-    /// mode seals is a chain, and so is HMAC.
+    /// Whether several lanes may share a packet: in counter mode and AES-GCM, and in CBC mode when it is
+    /// opened. What CBC mode seals is a chain, and so is HMAC.
     pub(crate) fn is_divided(&self) -> bool {
         match self.layout {
             Layout::Pair(Mode::Cbc) => self.direction == Direction::Open,
-            Layout::Pair(Mode::Ctr) => true,
-            Layout::Pair(Mode::Null) | Layout::Gcm | Layout::Gmac => false,
+            Layout::Pair(Mode::Ctr) | Layout::Gcm | Layout::Gmac => true,
+            Layout::Pair(Mode::Null) => false,
         }
     }
 

@@ -20,8 +20,17 @@ const _: () = assert!(PARTS[5] == MOST_PARTS);
 const ESP_HEADER_BYTES: usize = 8;
 
 /// Suites of each mode that is divided, by the names of proposals.
-const SUITES: [&str; 6] =
-    ["aes128-sha1", "aes256-sha512", "aes192-md5", "3des-sha1", "aes128ctr-sha256", "aes256ctr-sha384"];
+const SUITES: [&str; 9] = [
+    "aes128-sha1",
+    "aes256-sha512",
+    "aes192-md5",
+    "3des-sha1",
+    "aes128ctr-sha256",
+    "aes256ctr-sha384",
+    "aes128gcm16",
+    "aes256gcm8",
+    "aes128gmac",
+];
 
 fn suites() -> impl Iterator<Item = Suite> {
     SUITES.iter().map(|name| name.parse().unwrap())
@@ -181,6 +190,29 @@ fn each_number_of_lanes_gives_the_same_on_pocl() {
     is_right(&mut engine, Parts::ByLength, 7);
 }
 
+/// The table of the documentation.
+#[test]
+fn the_documentation_has_the_most_lanes_of_each_suite() {
+    let documentation = include_str!("../../../../../docs/GPU.md");
+    for (name, ciphers) in [
+        ("AES-128: CTR; CBC opened", &["aes128", "aes128ctr"][..]),
+        ("AES-192: CTR; CBC opened", &["aes192", "aes192ctr"]),
+        ("AES-256: CTR; CBC opened", &["aes256", "aes256ctr"]),
+        ("3DES: CBC opened", &["3des"]),
+    ] {
+        for cipher in ciphers {
+            let most = |hash: &str| {
+                let suite = format!("{cipher}-{hash}").parse().unwrap();
+                Work::of(suite, Direction::Open).unwrap().most_parts()
+            };
+            assert_eq!(most("sha384"), most("sha512"));
+            let cells = ["md5", "sha1", "sha256", "sha384"].map(|hash| most(hash).to_string());
+            let row = format!("| {name} | {} | 32 |\n", cells.join(" | "));
+            assert!(documentation.contains(&row), "{row}");
+        }
+    }
+}
+
 /// What the documentation says of suites, directions and lengths.
 #[test]
 fn lanes_of_a_packet_follow_from_suite_direction_and_length() {
@@ -198,12 +230,15 @@ fn lanes_of_a_packet_follow_from_suite_direction_and_length() {
         assert_eq!(of(suite, direction, 9000), 1, "{suite}");
     }
     assert_eq!(of("aes128ctr-sha1", Seal, 1500), 4);
+    assert_eq!([64, 128, 1500, 9000].map(|bytes| of("aes256gcm16", Seal, bytes)), [1, 2, 16, 32]);
     for (suite, most) in [
         ("aes128-sha1", 4),
         ("aes256-sha512", 2),
         ("aes192ctr-sha256", 2),
         ("3des-sha1", 16),
         ("3des-md5", 32),
+        ("aes128gcm16", 32),
+        ("aes256gmac", 32),
     ] {
         let counts =
             [0, 64, 127, 128, 255, 256, 512, 1024, 1500, 2048, 65_535].map(|bytes| of(suite, Open, bytes));

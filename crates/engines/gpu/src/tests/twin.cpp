@@ -104,7 +104,8 @@ bool plan_is_sound(const uint *plan, const uint *arena, const uint *keys, uint g
     const uint *bin = plan + BIN_WORDS * group;
     if (!reachable(number(bin), 4 * BIN_WORDS)) return false;
     u64 parts = bin[BIN_PARTS];
-    if (parts == 0 || (parts & (parts - 1)) != 0 || parts * bin[BIN_JOBS] > lanes || lanes > MOST_LANES) return false;
+    if (parts == 0 || (parts & (parts - 1)) != 0 || parts > 1u << (GHASH_POWERS - 1)) return false;
+    if (parts * bin[BIN_JOBS] > lanes || lanes > MOST_LANES) return false;
     for (uint n = 0; n < bin[2]; n++) {
       const uint *job = plan + bin[1] + JOB_WORDS * n;
       if (!reachable(number(job), 4 * JOB_WORDS)) return false;
@@ -279,7 +280,10 @@ API int cuEventQuery(void *event) {
   if (faults[IS_LOST]) return LOST;
   if (failed) return failed;
   asked++;
-  for (u64 n = next_random() % 4; n > 0 && !faults[HANGS]; n--) step();
+  // The more that waits, the more at a time: each key of ten thousand is a command.
+  u64 waiting = 0;
+  for (Stream *stream : streams) waiting += stream->commands.size();
+  for (u64 n = next_random() % (4 + waiting / 32); n > 0 && !faults[HANGS]; n--) step();
   if (failed) return failed;
   return *static_cast<Event *>(event)->happened ? OK : NOT_READY;
 }
