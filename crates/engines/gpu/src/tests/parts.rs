@@ -170,7 +170,7 @@ fn each_number_of_lanes_gives_the_known_answers() {
             engine
         };
         assert_eq!(self_test(&mut make()), Ok(()));
-        let only = ["official vectors", "every length", "every alignment"];
+        let only = ["official vectors", "every length"];
         let report = run_only(&mut || -> Box<dyn Engine> { Box::new(make()) }, &only);
         report.assert_passed();
         assert_eq!(report.outcomes.len(), only.len());
@@ -213,7 +213,7 @@ fn the_documentation_has_the_most_lanes_of_each_suite() {
     }
 }
 
-/// What the documentation says of suites, directions and lengths.
+/// A power of two that leaves each lane 64 bytes, up to what suite and group allow.
 #[test]
 fn lanes_of_a_packet_follow_from_suite_direction_and_length() {
     use Direction::{Open, Seal};
