@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use testudo_crypto::OffloadState;
 use testudo_ipsec::{
-    AddedSa, LearnedMtu, Moment, ReleaseCost, ReleaseRing, Reordered, Reordering, SaCounters, SaRef, SaState,
-    SenderCounts, WindowsSeen,
+    AddedSa, HeardSenders, LearnedMtu, Moment, ReleaseCost, ReleaseRing, Reordered, Reordering, SaCounters,
+    SaRef, SaState, WindowsSeen,
 };
 use testudo_packet::DropReason;
 
@@ -141,10 +141,11 @@ impl SaCounts {
         stopped.unwrap_or(SaState::Installed)
     }
 
-    /// The senders of a group, of which one worker has all ([`SaCounters::senders`]).
+    /// The senders of a group ([`SaCounters::senders`]); `None` before the first, and where there is none.
     #[must_use]
-    pub fn senders(&self) -> Option<&SenderCounts> {
-        self.each().find_map(SaCounters::senders)
+    pub fn senders(&self) -> Option<HeardSenders> {
+        let counts: Vec<_> = self.each().filter_map(SaCounters::senders).collect();
+        HeardSenders::of(counts.into_iter())
     }
 
     /// Whether the packets of its tunnel go out through this SA, at any worker: they change one after

@@ -26,7 +26,9 @@ use crate::spd::TunnelIndex;
 use crate::spi_table::SpiTable;
 use crate::tables::{inbound_sa, outbound_sa};
 use crate::tunnel::{Encapsulation, InboundParameters, OutboundParameters, SaWorker, TunnelParameters};
-use crate::vpe::{SaWindows, Senders, SharedWindows, TooManyWindows, VpeRules, Windows, WorkersWindows};
+use crate::vpe::{
+    GroupWindows, SaWindows, Senders, SharedWindows, TooManyWindows, VpeRules, Windows, WorkersWindows,
+};
 use std::sync::Arc;
 
 /// A tunnel or an SA could not be installed.
@@ -314,7 +316,10 @@ impl Ipsec {
             let (p, size) = (&tunnel.parameters, parameters.replay_window);
             let VpeRules { windows_max, sender, .. } = p.rules.of_vpe();
             let senders = || Senders::new(sender, p.endpoints.local, Arc::clone(&counters));
+            let ends = (sender, p.endpoints.local);
+            let group = |all| GroupWindows::new(all, windows_max, ends, Arc::clone(&counters));
             let windows = match of_vpe {
+                Some(all) if p.is_group() => SaWindows::Group(Box::new(group(Arc::clone(all)))),
                 Some(all) => SaWindows::Shared(Box::new(WorkersWindows::new(Arc::clone(all), windows_max))),
                 None if p.is_group() => SaWindows::Owned(Windows::of_group(windows_max, size, senders())),
                 None => SaWindows::Owned(Windows::new(windows_max, size)),

@@ -6,7 +6,7 @@ use crate::event::{Event, EventKind};
 use crate::slots::SaRef;
 use crate::spd::TunnelIndex;
 use crate::tunnel::{Endpoints, TunnelParameters};
-use crate::vpe::News;
+use crate::vpe::{News, SaWindows};
 use std::net::IpAddr;
 
 impl Endpoints {
@@ -77,10 +77,25 @@ impl Ipsec {
         if numbers.is_taken() || numbers.has_sent(window, number, &sa.sequence) {
             return;
         }
+        let sender = numbers.rules().sender;
         numbers.set_taken();
         sa.counters.set_state(SaState::SenderTaken);
-        let kind = EventKind::SenderTaken { spi, sender: numbers.rules().sender, address };
-        self.events.push(Event { tunnel, kind });
+        let windows = self.inbound_sa(tunnel, spi).and_then(|sa| self.vpe_windows.get(sa));
+        if windows.is_none_or(SaWindows::tell_taken) {
+            let kind = EventKind::SenderTaken { spi, sender, address };
+            self.events.push(Event { tunnel, kind });
+        }
+    }
+
+    /// Another worker has found that somebody else has our Sender ID.
+    pub(crate) fn hear_of_taken(&mut self, tunnel: TunnelIndex, spi: u32, sender: u16) {
+        let sa = self.outbound_sa(tunnel, spi).and_then(|sa| self.outbound.get_mut(sa));
+        // The tunnel may have got another one since.
+        let numbers = sa.and_then(|sa| Some((sa.vpe.as_mut()?, &sa.counters)));
+        if let Some((numbers, counters)) = numbers.filter(|(of, _)| of.rules().sender == sender) {
+            numbers.set_taken();
+            counters.set_state(SaState::SenderTaken);
+        }
     }
 }
 

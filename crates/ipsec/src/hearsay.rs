@@ -12,7 +12,9 @@ impl EventKind {
     /// Whether the other workers are to [hear](Ipsec::hear) of it.
     #[must_use]
     pub fn concerns_all(&self) -> bool {
-        matches!(self, Self::TookOver { .. } | Self::PeerMoved { .. } | Self::PathMtu { .. })
+        let is_learned =
+            matches!(self, Self::TookOver { .. } | Self::PeerMoved { .. } | Self::PathMtu { .. });
+        is_learned || matches!(self, Self::SenderTaken { .. })
     }
 }
 
@@ -40,6 +42,7 @@ impl Ipsec {
                     self.put_path_mtu(index);
                 }
             }
+            EventKind::SenderTaken { spi, sender, .. } => self.hear_of_taken(index, spi, sender),
             _ => {}
         }
     }

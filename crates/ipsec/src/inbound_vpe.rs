@@ -8,7 +8,7 @@ use crate::inbound::{Arrival, Parsed, ParsedInbound};
 use crate::runs::{discard, drain};
 use crate::sa::{InboundSa, LocalEndpoint, low_32};
 use crate::slots::SaRef;
-use crate::vpe::{SaWindows, Windows, WorkersWindows};
+use crate::vpe::{GroupWindows, SaWindows, Windows, WorkersWindows};
 use testudo_crypto::{Direction, Job};
 use testudo_packet::{Buffer, DropReason};
 use testudo_wire::esp::EspHeader;
@@ -132,6 +132,13 @@ impl Check for WorkersWindows {
     }
 }
 
+impl Check for GroupWindows {
+    #[inline(always)]
+    fn check(&self, header: &VpeHeader) -> Result<(), DropReason> {
+        Self::check(self, header)
+    }
+}
+
 impl InboundSa {
     /// Appends the jobs that open packets of VPE to `jobs`. Filled in where they are, as those of ESP.
     #[inline(never)]
@@ -149,6 +156,9 @@ impl InboundSa {
                 self.open_with(windows.as_ref(), sa_ref, parsed, buffers, drops, jobs);
             }
             Some(SaWindows::Shared(windows)) => {
+                self.open_with(windows.as_ref(), sa_ref, parsed, buffers, drops, jobs);
+            }
+            Some(SaWindows::Group(windows)) => {
                 self.open_with(windows.as_ref(), sa_ref, parsed, buffers, drops, jobs);
             }
             // Not reached: each has some.

@@ -103,7 +103,7 @@ pub use own_numbers::OwnNumbers;
 pub use packet_rules::{Df, FlowLabel, MssClamp, PacketRules};
 pub use path_mtu::{LearnedFrom, LearnedMtu};
 pub use sa::{MAX_SAS_OF_WORKER, MAX_TUNNEL_SAS};
-pub use sender_counts::{HeardSender, SHOWN_SENDERS, SenderCounts};
+pub use sender_counts::{HeardSender, HeardSenders, SHOWN_SENDERS, SenderCounts};
 pub use slots::SaRef;
 pub use spd::{
     Action, AddressRange, BadPrefix, BadRange, Direction, Directions, Flow, LookupCost, MAX_FLOW_PIECES,

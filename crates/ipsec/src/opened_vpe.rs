@@ -8,7 +8,7 @@ use crate::lifetime::Moment;
 use crate::opened::{FragmentCheck, Inner, Refusals, in_sequence, verdict_of};
 use crate::sa::{InboundSa, low_32};
 use crate::spd::{Answer, Direction, OfInterface, Pair};
-use crate::vpe::{ByWindow, SaWindows, Windows, WorkersWindows};
+use crate::vpe::{ByWindow, GroupWindows, SaWindows, Windows, WorkersWindows};
 use testudo_crypto::Job;
 use testudo_packet::DropReason;
 use testudo_wire::ip;
@@ -30,6 +30,15 @@ impl InboundSa {
             SaWindows::Shared(windows) => {
                 verdict_of(job)?;
                 windows.commit_one(&header_of(job).ok_or(DropReason::VpeMalformed)?)?;
+            }
+            SaWindows::Group(windows) => {
+                verdict_of(job)?;
+                let header = header_of(job).ok_or(DropReason::VpeMalformed)?;
+                let committed = windows.commit_one(&header);
+                if says_where_sender_is(committed) {
+                    windows.hear(&header, source_address(job.buffer.bytes()), now);
+                }
+                committed?;
             }
         }
         self.follow(windows.top());
@@ -57,6 +66,10 @@ impl InboundSa {
             Some(SaWindows::Shared(windows)) => {
                 self.commit_shared(jobs, at, windows, refusals);
                 self.follow(windows.top());
+            }
+            Some(SaWindows::Group(windows)) => {
+                self.commit_shared_group(jobs, at, windows, now, refusals);
+                self.follow(windows.windows().top());
             }
             None => (at..).zip(jobs).for_each(|(place, _)| refusals.add(place, DropReason::ShuttingDown)),
         }
@@ -104,17 +117,54 @@ impl InboundSa {
     ) {
         for (chunk, jobs) in jobs.chunks(ByWindow::MOST).enumerate() {
             let at = at + chunk * ByWindow::MOST;
-            for (place, job) in (at..).zip(jobs) {
-                if let Err(reason) = verdict_of(job) {
-                    refusals.add(place, self.note_failure(job, reason));
-                } else if window_of(job).is_none() {
-                    // Not reached: see `header_of`.
-                    refusals.add(place, DropReason::VpeMalformed);
-                }
-            }
+            self.refuse_unauthentic(jobs, at, refusals);
             for (window, places) in ByWindow::of(jobs) {
                 let numbers = places.map(|place| (at + place, jobs[place].sequence));
                 windows.commit(window, numbers, |place, reason| refusals.add(place, reason));
+            }
+        }
+    }
+
+    #[inline]
+    fn refuse_unauthentic(&mut self, jobs: &[Job], at: usize, refusals: &mut Refusals) {
+        for (place, job) in (at..).zip(jobs) {
+            if let Err(reason) = verdict_of(job) {
+                refusals.add(place, self.note_failure(job, reason));
+            } else if window_of(job).is_none() {
+                // Not reached: see `header_of`.
+                refusals.add(place, DropReason::VpeMalformed);
+            }
+        }
+    }
+
+    /// The same where many send, each of whose packets also says where its sender is.
+    #[inline(never)]
+    fn commit_shared_group(
+        &mut self,
+        jobs: &[Job],
+        at: usize,
+        windows: &mut GroupWindows,
+        now: Moment,
+        refusals: &mut Refusals,
+    ) {
+        for (chunk, jobs) in jobs.chunks(ByWindow::MOST).enumerate() {
+            let at = at + chunk * ByWindow::MOST;
+            self.refuse_unauthentic(jobs, at, refusals);
+            for (window, places) in ByWindow::of(jobs) {
+                let mut heard = 0_u64;
+                places.for_each(|place| heard |= 1 << place);
+                let numbers = places.map(|place| (place, jobs[place].sequence));
+                windows.commit(window, numbers, |place, reason| {
+                    refusals.add(at + place, reason);
+                    if !says_where_sender_is(Err(reason)) {
+                        heard &= !(1 << place);
+                    }
+                });
+                for job in places.filter(|place| heard & 1 << place != 0).map(|place| &jobs[place]) {
+                    if let Some(header) = header_of(job) {
+                        windows.hear(&header, source_address(job.buffer.bytes()), now);
+                    }
+                }
             }
         }
     }
@@ -209,12 +259,17 @@ fn window_of(job: &Job) -> Option<(u16, u16)> {
     Some((u16::from_le_bytes([s0, s1]), u16::from_le_bytes([w0, w1])))
 }
 
+/// Whether an authentic packet of a group with this outcome is no replay, as far as we can know.
+fn says_where_sender_is(committed: Result<(), DropReason>) -> bool {
+    matches!(committed, Ok(()) | Err(DropReason::VpeSender))
+}
+
 /// [`commit`] where many send: a packet that is authentic and no replay also says where its sender is.
 fn commit_of_group(job: &Job, windows: &mut Windows, now: Moment) -> Result<(), DropReason> {
     verdict_of(job)?;
     let header = header_of(job).ok_or(DropReason::VpeMalformed)?;
     let committed = windows.commit(&header);
-    if matches!(committed, Ok(()) | Err(DropReason::VpeSender)) {
+    if says_where_sender_is(committed) {
         windows.hear(&header, source_address(job.buffer.bytes()), now);
     }
     committed

@@ -8,7 +8,7 @@ use std::time::Duration;
 /// Senders of which packets and address are shown: the first ones heard. All are counted.
 pub const SHOWN_SENDERS: usize = 64;
 
-/// The senders of one SA of a group. Only its worker writes.
+/// The senders of one SA of a group, as one worker counts them. Only that worker writes.
 #[derive(Debug)]
 pub struct SenderCounts {
     count: AtomicU64,
@@ -24,6 +24,18 @@ struct Row {
     packets: AtomicU64,
     last_heard: AtomicU64,
     address: [AtomicU64; 2],
+}
+
+/// The senders of one SA of a group, as all of its workers have counted them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HeardSenders {
+    /// Senders that were heard, our own ID not among them.
+    pub count: u64,
+    /// Packets that came from another address than the one before with the same Sender ID, within a second:
+    /// above 0, two devices have one Sender ID.
+    pub doubles: u64,
+    /// The first [`SHOWN_SENDERS`] that were heard, in that order.
+    pub shown: Vec<HeardSender>,
 }
 
 /// A sender of a group, for a list.
@@ -88,6 +100,19 @@ impl SenderCounts {
         }
     }
 
+    /// A sender was heard for the first time by any worker: its row is known to all.
+    pub(crate) fn count_sender(&self) {
+        add_one(&self.count);
+    }
+
+    /// Counts a packet of the sender with this row at all workers.
+    pub(crate) fn count_packet_of(&self, sender: u16, row: Option<usize>, address: IpAddr, now: Moment) {
+        if let Some(row) = row.and_then(|at| self.rows.get(at)) {
+            row.sender.store(sender, Ordering::Relaxed);
+        }
+        self.count_packet(row, address, now);
+    }
+
     /// Counts a packet that came from another address than the one before, within a second.
     pub(crate) fn count_double(&self) {
         add_one(&self.doubles);
@@ -108,15 +133,40 @@ impl SenderCounts {
 
     /// The first [`SHOWN_SENDERS`] that were heard, in that order.
     pub fn shown(&self) -> impl Iterator<Item = HeardSender> + '_ {
-        let is_used = |row: &&Row| row.packets.load(Ordering::Relaxed) > 0;
-        self.rows.iter().filter(is_used).map(|row| {
-            let [high, low] = [0, 1].map(|at: usize| u128::from(row.address[at].load(Ordering::Relaxed)));
-            HeardSender {
-                sender: row.sender.load(Ordering::Relaxed),
-                address: IpAddr::V6(Ipv6Addr::from_bits(high << 64 | low)).to_canonical(),
-                packets: row.packets.load(Ordering::Relaxed),
-                last_heard: Moment(Duration::from_secs(row.last_heard.load(Ordering::Relaxed))),
-            }
+        self.rows.iter().filter_map(Row::heard)
+    }
+}
+
+impl Row {
+    /// What it says, if the worker has heard the sender.
+    fn heard(&self) -> Option<HeardSender> {
+        let packets = self.packets.load(Ordering::Relaxed);
+        let [high, low] = [0, 1].map(|at: usize| u128::from(self.address[at].load(Ordering::Relaxed)));
+        (packets > 0).then(|| HeardSender {
+            sender: self.sender.load(Ordering::Relaxed),
+            address: IpAddr::V6(Ipv6Addr::from_bits(high << 64 | low)).to_canonical(),
+            packets,
+            last_heard: Moment(Duration::from_secs(self.last_heard.load(Ordering::Relaxed))),
+        })
+    }
+}
+
+impl HeardSenders {
+    /// Those that these workers have counted, of which each has every sender in the same row; `None` if none
+    /// has counted any.
+    #[must_use]
+    pub fn of<'c>(workers: impl Iterator<Item = &'c SenderCounts> + Clone) -> Option<Self> {
+        workers.clone().next()?;
+        let sum = |get: fn(&SenderCounts) -> u64| workers.clone().map(get).fold(0, u64::wrapping_add);
+        let join = |one: HeardSender, other: HeardSender| {
+            let last = if other.last_heard > one.last_heard { other } else { one };
+            HeardSender { packets: one.packets.wrapping_add(other.packets), ..last }
+        };
+        let row = |at: usize| workers.clone().filter_map(|of| of.rows.get(at)?.heard()).reduce(join);
+        Some(Self {
+            count: sum(SenderCounts::count),
+            doubles: sum(SenderCounts::doubles),
+            shown: (0..SHOWN_SENDERS).filter_map(row).collect(),
         })
     }
 }
@@ -145,5 +195,30 @@ mod tests {
         };
         assert_eq!(second, expected);
         assert_eq!(counts.shown().next().unwrap().address, "2001:db8::7".parse::<IpAddr>().unwrap());
+    }
+
+    /// Two workers have packets of the same senders; each sender was new to one of them.
+    #[test]
+    fn senders_of_several_workers_are_one_list() {
+        let workers = [SenderCounts::default(), SenderCounts::default()];
+        assert_eq!(HeardSenders::of(workers[..0].iter()), None);
+        let at = |seconds| Moment(Duration::from_secs(seconds));
+        let [one, other]: [IpAddr; 2] = [[192, 0, 2, 1].into(), [192, 0, 2, 2].into()];
+        workers[0].count_sender();
+        workers[0].count_packet_of(9, Some(0), one, at(1));
+        workers[1].count_packet_of(9, Some(0), other, at(3));
+        workers[1].count_sender();
+        (0..2).for_each(|_| workers[1].count_packet_of(5, Some(1), other, at(2)));
+        workers[0].count_sender();
+        workers[0].count_packet_of(6, None, one, at(4));
+        workers[1].count_double();
+        let row = |sender, address, packets, seconds| HeardSender {
+            sender,
+            address,
+            packets,
+            last_heard: at(seconds),
+        };
+        let shown = vec![row(9, other, 2, 3), row(5, other, 2, 2)];
+        assert_eq!(HeardSenders::of(workers.iter()), Some(HeardSenders { count: 3, doubles: 1, shown }));
     }
 }

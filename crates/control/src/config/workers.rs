@@ -275,18 +275,11 @@ pub(super) fn check(
         let problem = Problem::expected("kind = \"socket\" in [port.unprotected] with several workers");
         walker.report(&unprotected.span, "port.unprotected.kind", problem.help(help));
     }
-    let named = |is_of_one: fn(&Tunnel) -> bool| {
-        let found = tunnels.iter().zip(&facts.names).find(|(tunnel, _)| is_of_one(tunnel));
-        found.and_then(|(_, name)| name.as_ref())
-    };
     let help = "they cannot share its SAs: set `workers = 1` in [gateway]";
-    if let Some(name) = named(|tunnel| tunnel.covered_by.is_some()) {
+    let covered = tunnels.iter().zip(&facts.names).find(|(tunnel, _)| tunnel.covered_by.is_some());
+    if let Some(name) = covered.and_then(|(_, name)| name.as_ref()) {
         let problem = Problem::expected("no tunnel of AH over ESP with several workers");
         walker.report(&name.span, format!("tunnel[{}].protocol", name.value), problem.help(help));
-    }
-    if let Some(name) = named(|tunnel| tunnel.group().is_some()) {
-        let problem = Problem::expected("no tunnel to a multicast group with several workers");
-        walker.report(&name.span, format!("tunnel[{}].remote", name.value), problem.help(help));
     }
     if spread != SpreadInbound::BySa {
         check_spread(walker, tunnels, facts);

@@ -42,13 +42,10 @@ pub(super) fn senders(running: &Running, sa: &RunningSa, now: Moment) -> Value {
             "last_heard_seconds": now.since(last_heard).as_secs(),
         })
     };
-    let shown: Vec<_> = counts.into_iter().flat_map(|counts| counts.shown()).map(row).collect();
+    let (count, twice) = counts.as_ref().map_or((0, 0), |counts| (counts.count, counts.doubles));
+    let shown: Vec<_> = counts.into_iter().flat_map(|counts| counts.shown).map(row).collect();
     debug_assert!(shown.len() <= SHOWN_SENDERS, "no more are kept");
-    json!({
-        "count": counts.map_or(0, |counts| counts.count()),
-        "twice": counts.map_or(0, |counts| counts.doubles()),
-        "heard": shown,
-    })
+    json!({ "count": count, "twice": twice, "heard": shown })
 }
 
 /// Refuses to change SAs that are not one tunnel's to change: those of a key exchange, and that of a group,
@@ -88,10 +85,10 @@ pub(super) fn in_words(running: &Running, sa: &RunningSa) -> String {
 
 /// Senders that an SA has heard.
 pub(super) fn count(counts: &SaCounts) -> u64 {
-    counts.senders().map_or(0, |senders| senders.count())
+    counts.senders().map_or(0, |senders| senders.count)
 }
 
 /// Packets that gave a Sender ID away as that of two devices.
 pub(super) fn doubles(counts: &SaCounts) -> u64 {
-    counts.senders().map_or(0, |senders| senders.doubles())
+    counts.senders().map_or(0, |senders| senders.doubles)
 }

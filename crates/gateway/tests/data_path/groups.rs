@@ -2,42 +2,18 @@
 //! does that meets its own Sender ID; joining late, and restarts.
 
 use crate::support::gateway::{PoolSize, portable};
-use crate::support::vpe::{datagram_between, sealed, vpe};
-use crate::support::{Gateway, Inner, LeaseTwin, Side, TunnelSpec};
-use std::net::IpAddr;
+use crate::support::group::{GROUP, address, by_hand, inner, install, policies, sent_by, spec};
+use crate::support::vpe::datagram_between;
+use crate::support::{Gateway, Inner, LeaseTwin, Side};
+use crate::workers::install_at;
 use std::time::Duration;
-use testudo_crypto::Suite;
-use testudo_gateway::{Installed, TunnelInstall};
-use testudo_ipsec::{
-    Action, Directions, Encapsulation, Endpoints, Event, EventKind, Mode, PacketRules, Policy, Prefix,
-    SaSelectors, SaState, Selector, VpeClasses, VpeRules,
-};
+use testudo_gateway::{Installed, SaChange};
+use testudo_ipsec::{Event, EventKind, SaState, VpeClasses, VpeRules};
 use testudo_packet::DropReason;
+use testudo_wire::steering::Steering;
 use testudo_wire::vpe::{VPE_PROTOCOL, VpeHeader};
 
-const GROUP: [u8; 4] = [239, 1, 2, 3];
 const NOTHING: [[u8; 0]; 0] = [];
-
-fn spec() -> TunnelSpec {
-    vpe(Suite::ALL_FOR_VPE[0])
-}
-
-/// The outer address of the sender with this ID.
-fn address(sender: u16) -> IpAddr {
-    [192, 0, 2, sender as u8].into()
-}
-
-/// What the group carries, as seen by who sends it and by who receives it.
-fn selectors() -> (Selector, Selector) {
-    let prefix = |first, bits| Prefix::new([first, 0, 0, 0].into(), bits).expect("a prefix");
-    let (sources, groups) = (prefix(10, 8), prefix(239, 8));
-    (Selector::between(sources, groups), Selector::between(groups, sources))
-}
-
-/// A packet from the network of a sender to a group inside.
-fn inner(sender: u16, seed: u64) -> Vec<u8> {
-    Inner { seed, ..Inner::udp(&format!("10.{sender}.0.1"), "239.9.9.9", 80) }.bytes()
-}
 
 struct Member {
     gateway: Gateway,
@@ -57,11 +33,7 @@ impl Member {
 
     /// A gateway with what its store has kept.
     fn started(rules: VpeRules, mut store: LeaseTwin, window: Option<Vec<u8>>) -> Self {
-        let (out, inb) = selectors();
-        let action = Action::Protect(spec().index());
-        let policy = |selector, directions| Policy { directions, ..Policy::new(selector, action) };
-        let policies = vec![policy(out, Directions::Outbound), policy(inb, Directions::Inbound)];
-        let mut gateway = Gateway::new(policies, PoolSize(512, 2048), portable());
+        let mut gateway = Gateway::new(policies(), PoolSize(512, 2048), portable());
         let installed = gateway.install_seen(install(rules, &mut store, window));
         Self { gateway, installed, store, rules }
     }
@@ -102,34 +74,6 @@ impl Member {
         assert_eq!(self.drops(reason), before + 1, "{reason:?}");
         self.gateway.assert_settled();
     }
-}
-
-fn install(rules: VpeRules, store: &mut LeaseTwin, window: Option<Vec<u8>>) -> TunnelInstall {
-    let mut install = spec().install(Side::A, store, window);
-    let endpoints = Endpoints {
-        local: address(rules.sender),
-        remote: Some(GROUP.into()),
-        encapsulation: Encapsulation::Esp,
-    };
-    let rules = PacketRules { vpe: Some(Box::new(rules)), ..PacketRules::default() };
-    let selectors = SaSelectors::new([selectors().1], Mode::Tunnel, &endpoints);
-    let parameters = testudo_ipsec::TunnelParameters { endpoints, rules, selectors, ..install.parameters };
-    install.parameters = parameters;
-    // One SA for all of them.
-    install.inbound.parameters.sa = install.outbound.parameters.sa.clone();
-    install.inbound.key = spec().key_from(Side::A).into();
-    install
-}
-
-/// A packet of a member of the group, made by hand.
-fn by_hand(from: IpAddr, sender: u16, window: u16, number: u64) -> Vec<u8> {
-    let header = VpeHeader { sender, window, number, spi: spec().spi_from(Side::A) };
-    let packet = sealed(&spec().key_from(Side::A), header, &inner(sender & 0xFF, number));
-    datagram_between(from, GROUP.into(), VPE_PROTOCOL, &packet)
-}
-
-fn sent_by(sender: u16, window: u16, number: u64) -> Vec<u8> {
-    by_hand(address(sender), sender, window, number)
 }
 
 #[test]
@@ -375,4 +319,135 @@ fn packets_to_a_group_that_do_not_fit_are_dropped_in_silence() {
     assert_eq!(member.drops(DropReason::TooBig), 1);
     let whole = Inner::udp("10.9.0.1", "239.9.9.9", 1600).bytes();
     assert_eq!(member.gateway.seal(whole).len(), 2, "in fragments");
+}
+
+/// A member of several workers, each with ports of its own.
+fn several<const N: usize>(rules: VpeRules) -> ([Gateway; N], Installed) {
+    let gateways = [(); N].map(|()| Gateway::new(policies(), PoolSize(512, 2048), portable()));
+    install_at(gateways, install(rules, &mut LeaseTwin::new(1 << 20), None))
+}
+
+fn events(all: &mut [Gateway]) -> Vec<EventKind> {
+    let of = |gateway: &mut Gateway| gateway.worker.take_events();
+    all.iter_mut().flat_map(of).map(|Event { kind, .. }| kind).collect()
+}
+
+/// A sender's windows are spread over the workers that it has and over those that receive it; a replay is
+/// refused by whichever worker gets it; and all of them know each sender.
+#[test]
+fn workers_of_a_group_share_windows_and_senders() {
+    let rules = |sender| VpeRules::default().with_sender(sender);
+    let (mut senders, _) = several::<2>(rules(1));
+    let (mut receivers, installed) = several::<3>(rules(9));
+    let steering = Steering::ByWindow { classes: std::num::NonZeroU16::MIN };
+    let mut came = [0_u64; 3];
+    for seed in 1..400_u64 {
+        let flow = Inner { seed, ports: (seed as u16, 53), ..Inner::udp("10.1.0.1", "239.9.9.9", 80) };
+        let sent = senders[seed as usize % 2].seal(flow.bytes()).remove(0);
+        let header = VpeHeader::parse(&sent[20..]).expect("a header");
+        assert_eq!((header.sender, header.window / 8), (1, seed as u16 % 2), "its worker's windows");
+        let worker = steering.queue_of_datagram(&sent, 3) as usize;
+        assert_eq!(receivers[worker].open(sent.clone()), [flow.bytes()]);
+        came[worker] += 1;
+        for gateway in &mut receivers {
+            let before = gateway.drops(DropReason::ReplayDuplicate);
+            assert_eq!(gateway.open(sent.clone()), NOTHING);
+            assert_eq!(gateway.drops(DropReason::ReplayDuplicate), before + 1);
+        }
+        // Another member, whose packets come to any of them.
+        let other = sent_by(2, 7, seed);
+        assert_eq!(receivers[seed as usize % 3].open(other.clone()), [inner(2, seed)]);
+        assert_eq!(receivers[(seed as usize + 1) % 3].open(other), NOTHING);
+    }
+    assert!(came.iter().all(|count| *count > 20), "windows are spread: {came:?}");
+    let heard = installed.inbound.counters.senders().expect("some");
+    let shown: Vec<_> = heard.shown.iter().map(|of| (of.sender, of.address, of.packets)).collect();
+    assert_eq!(shown, [(1, address(1), 399), (2, address(2), 399)]);
+    assert_eq!((heard.count, heard.doubles), (2, 0));
+    assert_eq!(events(&mut receivers), []);
+    senders.iter().chain(&receivers).for_each(Gateway::assert_settled);
+}
+
+/// `docs/VPE.md`: two devices with one Sender ID, of which each worker sees one.
+#[test]
+fn workers_notice_two_devices_with_one_sender_id_together() {
+    let (mut all, installed) = several::<2>(VpeRules::default().with_sender(9));
+    for number in 1..20 {
+        let worker = number as usize % 2;
+        let from = address([1, 77][worker]);
+        let sent = by_hand(from, 1, worker as u16, number);
+        assert_eq!(all[worker].open(sent), [inner(1, number)]);
+    }
+    let spi = spec().spi_from(Side::A);
+    let twice = EventKind::SenderTwice { spi, sender: 1, before: address(77), address: address(1) };
+    assert_eq!(events(&mut all), [twice], "once, by one of them");
+    let heard = installed.inbound.counters.senders().expect("some");
+    assert_eq!((heard.count, heard.doubles), (1, 18));
+}
+
+/// Our own ID on a packet that no worker of ours has sent, at any of them: all stop, and it is told once.
+/// What one has sent silences none of them, whichever gets it back.
+#[test]
+fn all_workers_stop_where_one_meets_their_sender_id_on_a_packet_of_none() {
+    let (mut all, installed) = several::<2>(VpeRules::default().with_sender(9));
+    let mut sent = Vec::new();
+    for seed in 1..3000 {
+        // One of them is far ahead of the other.
+        sent.extend(all[usize::from(seed % 50 == 0)].seal(inner(9, seed)));
+    }
+    for (n, datagram) in sent.iter().enumerate() {
+        assert_eq!(all[n % 2].open(datagram.clone()), NOTHING);
+    }
+    assert_eq!(events(&mut all), []);
+    let refused: u64 = all.iter().map(|gateway| gateway.drops(DropReason::VpeSender)).sum();
+    assert_eq!((refused, installed.outbound.counters.state()), (2999, SaState::Installed));
+    let taken = by_hand(address(5), 9, 4000, 1 << 40);
+    assert_eq!(all[0].open(taken.clone()), NOTHING);
+    let spread = all[0].worker.take_events();
+    let stopped = spread.iter().find(|event| event.kind.concerns_all()).copied().expect("it is told");
+    assert!(matches!(stopped.kind, EventKind::SenderTaken { sender: 9, .. }), "{stopped:?}");
+    assert_eq!(all[0].seal(inner(9, 1)), NOTHING);
+    // The other one meets it before it hears of it.
+    assert_eq!(all[1].open(taken), NOTHING);
+    let again = all[1].worker.take_events();
+    assert!(!again.iter().any(|event| event.kind.concerns_all()), "told once: {again:?}");
+    assert_eq!(all[1].seal(inner(9, 1)), NOTHING);
+    assert_eq!(installed.outbound.counters.state(), SaState::SenderTaken);
+}
+
+/// A worker that has met nothing itself stops when it hears of it, and no tunnel with another Sender ID does.
+#[test]
+fn a_worker_that_hears_of_a_taken_sender_id_stops() {
+    for (sender, stops) in [(9, true), (8, false)] {
+        let (mut all, _) = several::<2>(VpeRules::default().with_sender(9));
+        assert_eq!(all[1].seal(inner(9, 1)).len(), 1);
+        let spi = spec().spi_from(Side::A);
+        let kind = EventKind::SenderTaken { spi, sender, address: address(5) };
+        let (event, now) = (Event { tunnel: spec().index(), kind }, all[1].now());
+        all[1].worker.change_sa(SaChange::Hear(event), now).expect("it hears");
+        assert_eq!(all[1].seal(inner(9, 2)).is_empty(), stops, "{sender}");
+        assert_eq!(all[1].drops(DropReason::VpeSenderTaken), u64::from(stops));
+        assert_eq!(events(&mut all), []);
+    }
+}
+
+/// A gateway that gets more workers, or fewer, goes on with the windows of all senders.
+#[test]
+fn windows_of_all_senders_go_on_with_another_number_of_workers() {
+    let rules = VpeRules::default().with_sender(9);
+    let names = [(1, 0, 700), (2, 0, 3), (2, 5, 1), (0xFFFF, 9, 40)];
+    let (mut all, installed) = several::<2>(rules);
+    for (n, (sender, window, number)) in names.into_iter().enumerate() {
+        assert_eq!(all[n % 2].open(sent_by(sender, window, number)), [inner(sender & 0xFF, number)]);
+    }
+    let saved = all[1].worker.save_window(installed.inbound.sa).expect("its windows");
+    let mut one = Member::started(rules, LeaseTwin::new(1 << 20), Some(saved.clone()));
+    let gateways = [(); 3].map(|()| Gateway::new(policies(), PoolSize(512, 2048), portable()));
+    let (mut three, _) = install_at(gateways, install(rules, &mut LeaseTwin::new(1 << 20), Some(saved)));
+    for (n, (sender, window, number)) in names.into_iter().enumerate() {
+        one.assert_refuses(&sent_by(sender, window, number), DropReason::ReplayDuplicate);
+        assert_eq!(three[n % 3].open(sent_by(sender, window, number)), NOTHING);
+        assert_eq!(three[n % 3].drops(DropReason::ReplayDuplicate), 1 + n as u64 / 3);
+        assert_eq!(three[n % 3].open(sent_by(sender, window, number + 1)).len(), 1);
+    }
 }

@@ -22,6 +22,7 @@ mod hurried_clock;
 mod with_nic;
 
 mod corruption;
+mod group;
 mod hostile;
 mod late;
 mod many_workers;

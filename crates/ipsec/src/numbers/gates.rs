@@ -144,6 +144,11 @@ impl Gate {
         self.gates.top.0.load(Ordering::Acquire) <= (last + 1).saturating_add(BLOCK)
     }
 
+    /// The first number that no window of any worker has.
+    pub(super) fn unused(&self) -> u64 {
+        self.gates.unused()
+    }
+
     /// What the workers have used of the SA's lifetime.
     pub(super) fn used(&self) -> &Arc<SharedUse> {
         &self.gates.used

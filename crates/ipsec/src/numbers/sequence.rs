@@ -171,6 +171,14 @@ impl SequenceNumbers {
         }
     }
 
+    /// The first number that no window of VPE has used, whichever worker's it is.
+    pub(crate) fn unused(&self) -> u64 {
+        match &self.supply {
+            Supply::Gated(gate) => gate.unused(),
+            _ => self.next(),
+        }
+    }
+
     /// Whether other workers reserve them, too.
     pub(crate) fn is_shared(&self) -> bool {
         matches!(self.supply, Supply::Shared(_))

@@ -1,6 +1,7 @@
 //! The windows of all inbound SAs of VPE.
 
 use super::WindowsSeen;
+use super::group_windows::GroupWindows;
 use super::senders::News;
 use super::shared_windows::WorkersWindows;
 use super::windows::Windows;
@@ -13,6 +14,8 @@ pub(crate) enum SaWindows {
     Owned(Box<Windows>),
     /// Several have it.
     Shared(Box<WorkersWindows>),
+    /// Several have it, of a group.
+    Group(Box<GroupWindows>),
 }
 
 impl SaWindows {
@@ -22,6 +25,7 @@ impl SaWindows {
         match self {
             Self::Owned(windows) => windows.top(),
             Self::Shared(windows) => windows.top(),
+            Self::Group(windows) => windows.windows().top(),
         }
     }
 
@@ -30,6 +34,7 @@ impl SaWindows {
         match self {
             Self::Owned(windows) => windows.top(),
             Self::Shared(windows) => windows.all().top(),
+            Self::Group(windows) => windows.windows().all().top(),
         }
     }
 
@@ -38,6 +43,7 @@ impl SaWindows {
         match self {
             Self::Owned(windows) => windows.top(),
             Self::Shared(windows) => windows.all().newest(),
+            Self::Group(windows) => windows.windows().all().newest(),
         }
     }
 
@@ -46,6 +52,7 @@ impl SaWindows {
         match self {
             Self::Owned(windows) => windows.show(seen),
             Self::Shared(windows) => windows.show(seen),
+            Self::Group(windows) => windows.windows().show(seen),
         }
     }
 
@@ -53,8 +60,8 @@ impl SaWindows {
     pub(crate) fn has_news(&self) -> bool {
         match self {
             Self::Owned(windows) => windows.has_news(),
-            // Groups have one worker.
             Self::Shared(_) => false,
+            Self::Group(windows) => windows.has_news(),
         }
     }
 
@@ -63,6 +70,15 @@ impl SaWindows {
         match self {
             Self::Owned(windows) => windows.take_news(),
             Self::Shared(_) => Vec::new(),
+            Self::Group(windows) => windows.take_news(),
+        }
+    }
+
+    /// Whether nobody has said yet that our own Sender ID is taken; then it is said.
+    pub(crate) fn tell_taken(&self) -> bool {
+        match self {
+            Self::Owned(_) | Self::Shared(_) => true,
+            Self::Group(windows) => windows.tell_taken(),
         }
     }
 
@@ -71,6 +87,7 @@ impl SaWindows {
         match self {
             Self::Owned(windows) => windows.save(),
             Self::Shared(windows) => windows.all().save(),
+            Self::Group(windows) => windows.windows().all().save(),
         }
     }
 
@@ -80,6 +97,7 @@ impl SaWindows {
         match self {
             Self::Owned(windows) => windows.restore(bytes),
             Self::Shared(windows) => windows.restore(bytes),
+            Self::Group(windows) => windows.restore(bytes),
         }
     }
 }

@@ -12,10 +12,13 @@
 //! What is put around packets and taken off them is [`encap::vpe`](crate::encap::vpe). The SA's shared parts
 //! (lifetime, counters, events) are those of every SA. [`Places`] tells datagrams of VPE from others.
 //!
-//! A group of senders has one SA, whose windows are those of all of them; [`senders`] knows who they are.
+//! A group of senders has one SA, whose windows are those of all of them; [`senders`] knows who they are, and
+//! [`group_windows`] has both for several workers.
 
 mod by_window;
 mod flow;
+mod group_windows;
+mod grow_map;
 mod inbound_windows;
 mod numbers;
 mod path_mtu;
@@ -23,6 +26,7 @@ mod places;
 mod rules;
 mod seen;
 mod senders;
+mod shared_senders;
 mod shared_windows;
 #[cfg(all(test, not(loom)))]
 mod window_model;
@@ -30,6 +34,7 @@ mod windows;
 
 pub(crate) use by_window::ByWindow;
 pub(crate) use flow::flow_hash;
+pub(crate) use group_windows::GroupWindows;
 pub(crate) use inbound_windows::{InboundWindows, SaWindows};
 pub(crate) use numbers::Numbers;
 pub(crate) use places::Places;

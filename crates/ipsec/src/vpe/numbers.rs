@@ -103,10 +103,11 @@ impl Numbers {
     }
 
     /// Whether the packet with this number in this window may be ours: it is no higher than what the window
-    /// has used. No window of ours has gone further than the gate, nor did one that we had before.
+    /// has used. No window of ours, nor of another worker, has gone further than the gate of all, nor did one
+    /// that we had before.
     pub(crate) fn has_sent(&self, window: u16, number: u64, gate: &SequenceNumbers) -> bool {
         let next = self.rules.place_of(window).and_then(|place| self.next.get(place));
-        number < next.copied().unwrap_or_else(|| gate.next())
+        number < next.copied().unwrap_or_else(|| gate.unused())
     }
 
     /// Nothing is sent any more: somebody else has our Sender ID.

@@ -12,7 +12,7 @@
 use crate::counters::SaCounters;
 use crate::lifetime::Moment;
 use hashbrown::HashMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Duration;
 use testudo_wire::vpe::VpeHeader;
@@ -33,17 +33,32 @@ pub(crate) enum News {
 
 /// What is known of a sender.
 #[derive(Debug)]
-struct Heard {
+pub(super) struct Heard {
     /// Where its last packet came from.
     address: IpAddr,
     at: Moment,
     /// When it was last told that it is two devices.
     told: Option<Moment>,
-    /// Its row among the [counts](crate::SenderCounts).
-    row: Option<usize>,
 }
 
 impl Heard {
+    pub(super) fn new(address: IpAddr, at: Moment) -> Self {
+        Self { address, at, told: None }
+    }
+
+    /// Notes where a packet came from. Returns where the one before came from, if two devices must have sent
+    /// them, and whether that may be told now. Our own packets do not move us.
+    pub(super) fn note(&mut self, address: IpAddr, now: Moment, is_own: bool) -> Option<(IpAddr, bool)> {
+        let before = self.address;
+        let is_twice = before != address && now.since(self.at) < APART;
+        let outcome = is_twice.then(|| (before, self.tell(now)));
+        self.at = now;
+        if !is_own {
+            self.address = address;
+        }
+        outcome
+    }
+
     /// Whether it may be told of now; then it is.
     fn tell(&mut self, now: Moment) -> bool {
         let is_due = self.told.is_none_or(|told| now.since(told) >= TOLD_EVERY);
@@ -62,7 +77,8 @@ pub(crate) struct Senders {
     /// Where our own packets come from.
     local: IpAddr,
     places: HashMap<u32, u32, foldhash::fast::RandomState>,
-    heard: HashMap<u16, Heard, foldhash::fast::RandomState>,
+    /// Each with its row among the [counts](crate::SenderCounts).
+    heard: HashMap<u16, (Heard, Option<usize>), foldhash::fast::RandomState>,
     counters: Arc<SaCounters>,
     news: Vec<News>,
 }
@@ -76,6 +92,11 @@ impl Senders {
     pub(crate) fn new(own: u16, local: IpAddr, counters: Arc<SaCounters>) -> Box<Self> {
         let (places, heard) = (HashMap::default(), HashMap::default());
         Box::new(Self { own, local, places, heard, counters, news: Vec::new() })
+    }
+
+    /// For windows that are read to be handed on.
+    pub(crate) fn of_nobody() -> Box<Self> {
+        Self::new(0, IpAddr::V4(Ipv4Addr::UNSPECIFIED), Arc::default())
     }
 
     /// The same for windows that are read again: nobody was heard yet.
@@ -113,20 +134,17 @@ impl Senders {
                 true => (self.local, None),
                 false => (address, counters.senders_to_count().add(header.sender)),
             };
-            Heard { address, at: now, told: None, row }
+            (Heard::new(address, now), row)
         };
-        let heard = self.heard.entry(header.sender).or_insert_with(new);
-        if heard.address != address && now.since(heard.at) < APART {
+        let (heard, row) = self.heard.entry(header.sender).or_insert_with(new);
+        if let Some((before, is_told)) = heard.note(address, now, is_own) {
             counters.senders_to_count().count_double();
-            if heard.tell(now) {
-                let (sender, before) = (header.sender, heard.address);
-                self.news.push(News::Twice { sender, before, address });
+            if is_told {
+                self.news.push(News::Twice { sender: header.sender, before, address });
             }
         }
-        heard.at = now;
         if !is_own {
-            heard.address = address;
-            counters.senders_to_count().count_packet(heard.row, address, now);
+            counters.senders_to_count().count_packet(*row, address, now);
         }
     }
 

@@ -28,7 +28,9 @@
 //! another, and loses it or not.
 
 use super::WindowsSeen;
-use super::windows::{FRONT_BYTES, MANY, Windows, append_window};
+use super::group_windows::GroupShare;
+use super::senders::Senders;
+use super::windows::{FRONT_BYTES, MANY, WindowName, Windows, append_window};
 use crate::inbound::reason_of_replay;
 use crate::numbers::{ReplayError, ReplayWindow, SharedWindow};
 use crate::shared_use::SharedUse;
@@ -50,6 +52,8 @@ type Names = Box<[AtomicU32]>;
 pub struct SharedWindows {
     pages: Box<[OnceLock<Page>]>,
     names: Box<[OnceLock<Names>]>,
+    /// Of a group: its windows, in place of the pages, and its senders.
+    group: GroupShare,
     /// Windows that are there.
     made: AtomicU32,
     /// Numbers up to this one count as received in every window, there or not: it may have been there before
@@ -78,6 +82,7 @@ impl SharedWindows {
         Self {
             pages: (0..PAGES).map(|_| OnceLock::new()).collect(),
             names: (0..PAGES).map(|_| OnceLock::new()).collect(),
+            group: GroupShare::new(),
             made: AtomicU32::new(0),
             floor: AtomicU64::new(0),
             newest: AtomicU64::new(0),
@@ -92,15 +97,15 @@ impl SharedWindows {
         self.made.load(Ordering::Acquire)
     }
 
-    /// Each window that is there, by its ID, with its highest number.
+    /// Each window that is there, by its ID, with its highest number; none of a group's.
     pub fn tops(&self) -> impl Iterator<Item = (u16, u64)> + '_ {
-        self.each().map(|(id, window)| (id, window.top()))
+        self.each_of_one().map(|(id, window)| (id, window.top()))
     }
 
     /// The highest number of any window, before the first packet that up to which all are closed.
     #[must_use]
     pub fn top(&self) -> u64 {
-        self.tops().map(|(_, top)| top).fold(self.floor(), u64::max)
+        self.each().map(|(_, window)| window.top()).fold(self.floor(), u64::max)
     }
 
     /// The highest number that was [noted](Self::note_newest).
@@ -119,11 +124,22 @@ impl SharedWindows {
         &self.used
     }
 
-    fn floor(&self) -> u64 {
+    /// Numbers up to this one count as received.
+    pub(super) fn floor(&self) -> u64 {
         self.floor.load(Ordering::Acquire)
     }
 
-    fn each(&self) -> impl Iterator<Item = (u16, &SharedWindow)> {
+    pub(super) fn group(&self) -> &GroupShare {
+        &self.group
+    }
+
+    /// All windows that are there.
+    fn each(&self) -> impl Iterator<Item = (WindowName, &SharedWindow)> {
+        self.each_of_one().map(|(id, window)| ((0, id), window)).chain(self.group.each())
+    }
+
+    /// Those of a peer that is one host.
+    fn each_of_one(&self) -> impl Iterator<Item = (u16, &SharedWindow)> {
         let pages = self.pages.iter().enumerate().filter_map(|(at, page)| Some((at, page.get()?)));
         pages.flat_map(|(at, page)| {
             let there = page.iter().enumerate().filter_map(|(place, window)| Some((place, window.get()?)));
@@ -142,26 +158,39 @@ impl SharedWindows {
     /// The window of an authentic packet, made if it is not there; `None` if it is one too many.
     #[cold]
     fn get_or_make(&self, id: u16, limit: usize) -> Option<&SharedWindow> {
-        if !self.has_name(id, limit) {
+        if !self.has_name(u32::from(id) + 1, limit) {
             return None;
         }
         let at = usize::from(id);
         let page = once(self.pages.get(at / PAGE)?, || (0..PAGE).map(|_| OnceLock::new()).collect())?;
         let place = page.get(at % PAGE)?;
-        if place.get().is_none() {
-            let window = SharedWindow::using(self.size, true, Arc::clone(&self.used));
-            close(&window, self.floor());
-            if place.set(Box::new(window)).is_ok() {
-                // Release: who finds as many as there may be finds this one.
-                self.made.fetch_add(1, Ordering::AcqRel);
-            }
+        if place.get().is_none() && place.set(Box::new(self.new_window())).is_ok() {
+            self.count_window();
         }
         place.get().map(AsRef::as_ref)
     }
 
-    /// Enters a Window ID into the names, unless it is there; `false` if there is no room for it.
-    fn has_name(&self, id: u16, limit: usize) -> bool {
-        let name = u32::from(id) + 1;
+    /// A window that is to be put into its place.
+    pub(super) fn new_window(&self) -> SharedWindow {
+        let window = SharedWindow::using(self.size, true, Arc::clone(&self.used));
+        close(&window, self.floor());
+        window
+    }
+
+    /// It is there.
+    pub(super) fn count_window(&self) {
+        // Release: who finds as many as there may be finds this one.
+        self.made.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Whether as many windows are there as there may be.
+    pub(super) fn is_full(&self, limit: usize) -> bool {
+        usize::try_from(self.made()).is_ok_and(|made| made >= limit)
+    }
+
+    /// Enters a window into the names, by a number other than 0, unless it is there; `false` if there is no
+    /// room for it.
+    pub(super) fn has_name(&self, name: u32, limit: usize) -> bool {
         let list = || (0..PAGE).map(|_| AtomicU32::new(0)).collect();
         let lists = self.names.iter().map_while(|place| once(place, list));
         for place in lists.flat_map(|list| list.iter()).take(limit) {
@@ -171,7 +200,7 @@ impl SharedWindows {
                 }
                 there => there,
             };
-            // 0: it was free, and has this ID now.
+            // 0: it was free, and is this one's now.
             if there == 0 || there == name {
                 return true;
             }
@@ -193,8 +222,7 @@ impl SharedWindows {
             return Err(reason_of_replay(ReplayError::TooOld));
         }
         // In this order: see the module's header.
-        let is_full = usize::try_from(self.made()).is_ok_and(|made| made >= limit);
-        let is_refused = is_full && (header.sender != 0 || self.get(header.window).is_none());
+        let is_refused = self.is_full(limit) && (header.sender != 0 || self.get(header.window).is_none());
         if is_refused { Err(DropReason::VpeWindows) } else { Ok(()) }
     }
 
@@ -211,10 +239,22 @@ impl SharedWindows {
             numbers.for_each(|(place, _)| refuse(place, DropReason::VpeSender));
             return 0;
         }
+        self.commit_to(self.get(id), || self.get_or_make(id, limit), numbers, refuse)
+    }
+
+    /// The same for a window that is there, or is to be made.
+    #[inline]
+    pub(super) fn commit_to<'w>(
+        &self,
+        window: Option<&'w SharedWindow>,
+        make: impl FnOnce() -> Option<&'w SharedWindow>,
+        numbers: impl Iterator<Item = (usize, u64)> + Clone,
+        mut refuse: impl FnMut(usize, DropReason),
+    ) -> u64 {
         let floor = self.floor();
         let above = numbers.clone().filter(|(_, number)| *number > floor);
-        let window = match self.get(id) {
-            None if above.clone().next().is_some() => self.get_or_make(id, limit),
+        let window = match window {
+            None if above.clone().next().is_some() => make(),
             window => window,
         };
         let Some(window) = window else {
@@ -236,12 +276,12 @@ impl SharedWindows {
     pub(crate) fn save(&self) -> Vec<u8> {
         let floor = self.floor();
         let (mut top, mut windows) = (floor, Vec::new());
-        for (id, window) in self.each() {
+        for (name, window) in self.each() {
             // Who has made it may not have known of it.
             close(window, floor);
             let saved = window.snapshot();
             top = top.max(saved.top());
-            append_window(&mut windows, (0, id), &saved);
+            append_window(&mut windows, name, &saved);
         }
         let mut bytes = Vec::with_capacity(FRONT_BYTES + 8 + windows.len());
         [top, MANY, floor].into_iter().for_each(|number| bytes.extend(number.to_le_bytes()));
@@ -253,8 +293,12 @@ impl SharedWindows {
     /// what was received then counts as received, beside what was received since. `false`, with nothing
     /// changed, if the bytes are neither.
     #[must_use]
-    fn restore(&self, bytes: &[u8], limit: usize) -> bool {
-        let mut saved = Windows::new(u32::try_from(limit).unwrap_or(u32::MAX), self.size);
+    pub(super) fn restore(&self, bytes: &[u8], limit: usize, is_group: bool) -> bool {
+        let most = u32::try_from(limit).unwrap_or(u32::MAX);
+        let mut saved = match is_group {
+            true => Windows::of_group(most, self.size, Senders::of_nobody()),
+            false => Windows::new(most, self.size),
+        };
         if !saved.restore(bytes) {
             return false;
         }
@@ -264,8 +308,13 @@ impl SharedWindows {
         // would begin anew when there is some.
         let count = saved.each().count() + usize::try_from(self.made()).unwrap_or(usize::MAX);
         let limit = limit.max(count.min(PAGE * PAGES));
-        for ((_, id), window) in saved.each() {
-            let is_restored = self.get_or_make(id, limit).is_none_or(|own| own.restore(&window.save()));
+        for ((sender, id), window) in saved.each() {
+            let own = if is_group {
+                self.group_window_or_make(sender, id, limit)
+            } else {
+                self.get_or_make(id, limit)
+            };
+            let is_restored = own.is_none_or(|own| own.restore(&window.save()));
             debug_assert!(is_restored, "it was saved by a window of VPE");
         }
         true
@@ -300,6 +349,16 @@ impl WorkersWindows {
 
     pub(crate) fn all(&self) -> &SharedWindows {
         &self.all
+    }
+
+    /// The most windows.
+    pub(super) fn limit(&self) -> usize {
+        self.limit
+    }
+
+    /// The highest number of a window that this worker has taken packets of.
+    pub(super) fn note_top(&mut self, top: u64) {
+        self.top = self.top.max(top);
     }
 
     /// Shows other threads the windows that there are.
@@ -339,7 +398,13 @@ impl WorkersWindows {
 
     #[must_use]
     pub(crate) fn restore(&mut self, bytes: &[u8]) -> bool {
-        let is_restored = self.all.restore(bytes, self.limit);
+        self.restore_as(bytes, false)
+    }
+
+    /// The same for the windows of a group, or of a peer that is one host.
+    #[must_use]
+    pub(super) fn restore_as(&mut self, bytes: &[u8], is_group: bool) -> bool {
+        let is_restored = self.all.restore(bytes, self.limit, is_group);
         self.top = self.all.top();
         self.all.note_newest(self.top);
         is_restored

@@ -25,6 +25,7 @@ impl Workers {
         match &mut self.0[at] {
             SaWindows::Owned(windows) => windows.check(header).and_then(|()| windows.commit(header)),
             SaWindows::Shared(windows) => windows.check(header).and_then(|()| windows.commit_one(header)),
+            SaWindows::Group(_) => unreachable!("the peer is one host"),
         }
     }
 

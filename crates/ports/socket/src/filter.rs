@@ -6,7 +6,8 @@
 //! socket of IPv4 shows the filter the IP header, one of IPv6 what follows all headers before its protocol's.
 //!
 //! **UDP sockets** of one port share one program, which names the socket for each datagram ([`udp_queue`]).
-//! It sees what the datagram carries, and reads the headers from where they are.
+//! It sees what the datagram carries, and reads the headers from where they are. Those of a multicast group
+//! each get a copy of everything, as raw sockets do, and have filters as these: which see the UDP header.
 //!
 //! Both compute [`Steering::queue`](testudo_wire::steering::Steering::queue).
 
@@ -58,7 +59,7 @@ pub(crate) const NOTHING: [sock_filter; 1] = [instruction(RETURN, 0)];
 const PASS: u8 = 255;
 const REFUSE: u8 = 254;
 
-/// What a raw socket is for.
+/// What a raw socket is for, or one of UDP in a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Raw {
     pub(crate) version: Version,
@@ -72,6 +73,8 @@ pub(crate) enum Content {
     /// In UDP to this port; no IKE (the SPI is where IKE has four zero bytes, RFC 3948 2.2), keepalive (one
     /// byte, RFC 3948 2.3) or other UDP.
     EspInUdp(u16),
+    /// What comes to a UDP socket.
+    Udp,
 }
 
 /// A queue, of how many.
@@ -98,6 +101,11 @@ impl Raw {
             program.push(LOAD_LENGTH, 0);
             program.push(LESS_BASE, 0);
             program.jump(IF_AT_LEAST, field.end(), 0, if_short);
+            if self.content == Content::Udp {
+                // As in `udp_queue`.
+                program.push(LOAD_WORD, UDP_BYTES);
+                program.jump(IF_EQUAL, 0, if_short, 0);
+            }
             program.load(field);
             program.push(KEEP, 0);
             for share in shares {
@@ -150,10 +158,10 @@ impl Field {
         let (start, spi) = match content {
             Content::Esp => (0, 0),
             Content::Ah => (0, 4),
-            Content::EspInUdp(_) => (UDP_BYTES, UDP_BYTES),
+            Content::EspInUdp(_) | Content::Udp => (UDP_BYTES, UDP_BYTES),
         };
         match (steering, content) {
-            (Steering::ByUdpSource, Content::EspInUdp(_)) => Field::SourcePort,
+            (Steering::ByUdpSource, Content::EspInUdp(_) | Content::Udp) => Field::SourcePort,
             (Steering::BySpi | Steering::ByUdpSource, _) => Field::Spi(spi),
             (Steering::BySequence { block }, _) => Field::Sequence(spi, block.get()),
             (Steering::ByWindow { classes }, _) => Field::Window(start, classes.get().into()),
@@ -185,9 +193,9 @@ impl Program {
     /// Refuses what is not this content, and makes the base the end of the IP header.
     fn raw_headers(&mut self, raw: Raw) {
         let Content::EspInUdp(port) = raw.content else {
-            return match raw.version {
-                Version::V4 => self.push(IPV4_HEADER_BYTES, 0),
-                Version::V6 => self.push(SET_BASE, 0),
+            return match (raw.version, raw.content) {
+                (Version::V6, _) | (_, Content::Udp) => self.push(SET_BASE, 0),
+                (Version::V4, _) => self.push(IPV4_HEADER_BYTES, 0),
             };
         };
         match raw.version {

@@ -3,7 +3,8 @@
 //! An endpoint whose local address is a group has a socket that is bound to it, and so receives nothing else.
 //! The kernel joins the group for it, and reports that by IGMP or MLD, on the interface that has the
 //! membership's local address (or the one that all sockets are bound to). The endpoint at that address sends
-//! to the group, by the same interface.
+//! to the group, by the same interface. Of the several sockets that an endpoint of several queues has, the
+//! first one joins, and all receive.
 
 use crate::open::SocketConfig;
 use crate::sys::Socket;
@@ -26,10 +27,10 @@ const HOPS: i32 = 64;
 /// Where the kernel lists addresses of IPv6 with their interfaces, in this thread's network namespace.
 const IPV6_ADDRESSES: &str = "/proc/thread-self/net/if_inet6";
 
-/// Joins the group that an endpoint receives from, or prepares one that sends to groups; others stay as they
-/// are.
-pub(crate) fn set_up(socket: &Socket, local: IpAddr, config: &SocketConfig) -> io::Result<()> {
-    for membership in config.groups.iter().filter(|membership| membership.group == local) {
+/// Joins the group that an endpoint receives from, if this one of its sockets does, or prepares one that sends
+/// to groups; others stay as they are.
+pub(crate) fn set_up(socket: &Socket, local: IpAddr, config: &SocketConfig, joins: bool) -> io::Result<()> {
+    for membership in config.groups.iter().filter(|membership| joins && membership.group == local) {
         join(socket, *membership, config)?;
     }
     match config.groups.iter().find(|membership| membership.local == local) {

@@ -184,10 +184,25 @@ impl SocketConfig {
 pub(crate) enum Role {
     /// The only one.
     Alone,
+    /// Nothing: whether the port is free is seen by it.
+    Probe,
     /// The first one of several.
     First,
     /// One more, which receives nothing until it is given a share.
     Further,
+}
+
+impl Role {
+    /// Whether others have its port, too.
+    const fn shares(self) -> bool {
+        matches!(self, Self::First | Self::Further)
+    }
+
+    /// Whether the kernel joins a group for it. Those of further sockets get datagrams by that, too
+    /// (`IP_MULTICAST_ALL`).
+    const fn joins(self) -> bool {
+        matches!(self, Self::Alone | Self::First)
+    }
 }
 
 /// Opens all endpoints of a configuration with `open`, except optional ones of an IP version that the host
@@ -225,17 +240,14 @@ pub(crate) fn endpoint(
     role: Role,
 ) -> Result<(Socket, Endpoint), OpenError> {
     let opened = match endpoint.encapsulation {
-        Encapsulation::Udp { port } => match role {
-            Role::Alone => open_udp(endpoint.local, port, config, false)?,
-            Role::First => {
-                // To share a port is asked of all of its sockets, and no error tells the first of a second
-                // program that it is not the first: one that shares with nobody does.
-                let (alone, end) = open_udp(endpoint.local, port, config, false)?;
-                drop(alone);
-                open_udp(end.local, end.encapsulation.udp_port().unwrap_or(port), config, true)?
-            }
-            Role::Further => open_udp(endpoint.local, port, config, true)?,
-        },
+        Encapsulation::Udp { port } if role == Role::First => {
+            // To share a port is asked of all of its sockets, and no error tells the first of a second
+            // program that it is not the first: one that shares with nobody does.
+            let (probe, end) = open_udp(endpoint.local, port, config, Role::Probe)?;
+            drop(probe);
+            open_udp(end.local, end.encapsulation.udp_port().unwrap_or(port), config, role)?
+        }
+        Encapsulation::Udp { port } => open_udp(endpoint.local, port, config, role)?,
         Encapsulation::UdpBeside { port } => {
             let socket = open_raw_udp(endpoint, config)?;
             if role != Role::Further {
@@ -261,10 +273,14 @@ fn open_udp(
     local: IpAddr,
     port: u16,
     config: &SocketConfig,
-    shares_port: bool,
+    role: Role,
 ) -> Result<(Socket, Endpoint), OpenError> {
     let socket = new_socket(local, SocketType::DGRAM, ipproto::UDP)?;
     let action = |what: &str| format!("{what} of the UDP socket for {local}");
+    if role == Role::Further && local.is_multicast() {
+        // No program chooses among sockets of a group: each gets a copy, as raw ones do.
+        socket.set_filter(&filter::NOTHING).map_err(io_error(action("set the filter")))?;
+    }
     prepare(&socket, local, config, &action)?;
     report_header_fields(&socket, local, config).map_err(io_error(action("set the header options")))?;
     if local.is_ipv6() {
@@ -276,11 +292,11 @@ fn open_udp(
     // Best effort: without it, datagrams arrive one by one.
     let _ = socket.set_option(libc::SOL_UDP, libc::UDP_GRO, 1);
     set_dont_fragment(&socket, local, true).map_err(io_error(action("set the path MTU discovery")))?;
-    if shares_port {
+    if role.shares() {
         let shared = socket.set_option(libc::SOL_SOCKET, libc::SO_REUSEPORT, 1);
         shared.map_err(io_error(action("share the port")))?;
     }
-    groups::set_up(&socket, local, config).map_err(io_error(action("join the group")))?;
+    groups::set_up(&socket, local, config, role.joins()).map_err(io_error(action("join the group")))?;
     let address = groups::bind_address(local, port, config).map_err(io_error(action("find the link")))?;
     rustix::net::bind(&socket, &address).map_err(|e| bind_error(address, e.into()))?;
     let bound =
@@ -347,7 +363,7 @@ fn open_raw(
         socket.set_option(level, option, 1).map_err(io_error(action("set the header options")))?;
     }
     set_dont_fragment(&socket, local, true).map_err(io_error(action("set the path MTU discovery")))?;
-    groups::set_up(&socket, local, config).map_err(io_error(action("join the group")))?;
+    groups::set_up(&socket, local, config, role.joins()).map_err(io_error(action("join the group")))?;
     let address = groups::bind_address(local, 0, config).map_err(io_error(action("find the link")))?;
     rustix::net::bind(&socket, &address).map_err(|e| bind_error(address, e.into()))?;
     if role == Role::Further {

@@ -53,7 +53,7 @@ impl SocketPort {
             Role::Alone | Role::First => {
                 ErrorSocket::open_all(&port.endpoints().collect::<Vec<_>>(), config)?
             }
-            Role::Further => Some(Vec::new()),
+            Role::Further | Role::Probe => Some(Vec::new()),
         };
         Ok(Self { errors, left_out, ..port })
     }

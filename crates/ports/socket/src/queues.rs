@@ -21,6 +21,7 @@ const MAX_QUEUES: u32 = 256;
 /// | UDP | one program for the port (`SO_REUSEPORT`): each datagram has one socket, also while queues change |
 /// | UDP from many ports | sends alone: a socket for each queue, which gets nothing |
 /// | raw, and beside IKE | the kernel copies each datagram to each raw socket: a filter lets its share pass |
+/// | of a multicast group | the same, also in UDP; the first socket alone joins the group |
 ///
 /// Both are classic BPF, which needs no privilege, and compute [`Steering::queue`]. IKE's messages,
 /// keepalives and what is too short go to queue 0. Its port also has the ICMP errors about the datagrams of
@@ -233,7 +234,7 @@ impl SocketQueues {
             for (socket, (end, steering)) in sockets.iter().zip(&self.ends) {
                 if let Some(raw) = Raw::of(end) {
                     let set = socket.set_filter(&raw.program(*steering, &shares));
-                    set.map_err(failed("set the filter of a raw socket"))?;
+                    set.map_err(failed("set the filter of a socket"))?;
                 }
             }
         }
@@ -242,9 +243,10 @@ impl SocketQueues {
 }
 
 impl Raw {
-    /// The raw socket by which an endpoint receives, if it has one.
+    /// The raw socket by which an endpoint receives, or that of a group, if it has one.
     fn of(end: &Endpoint) -> Option<Self> {
         let content = match end.encapsulation {
+            Encapsulation::Udp { .. } if end.local.is_multicast() => Content::Udp,
             Encapsulation::Udp { .. } | Encapsulation::UdpFromMany { .. } => return None,
             Encapsulation::UdpBeside { port } => Content::EspInUdp(port),
             // VPE has its windows where ESP has its SPI.

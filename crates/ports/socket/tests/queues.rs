@@ -24,7 +24,9 @@ use std::sync::{Mutex, mpsc};
 use testudo_judge::harness::{Suite, TestResult};
 use testudo_lab::namespaces::{self, Namespace, veth};
 use testudo_packet::{Batch, Buffer, Pool, Port};
-use testudo_port_socket::{Encapsulation, Endpoint, OpenError, SocketConfig, SocketPort, SocketQueues};
+use testudo_port_socket::{
+    Encapsulation, Endpoint, Membership, OpenError, SocketConfig, SocketPort, SocketQueues,
+};
 use testudo_wire::ip::{IpHeader, OuterHeader, Version};
 use testudo_wire::protocol;
 use testudo_wire::steering::Steering;
@@ -61,6 +63,7 @@ fn main() -> ExitCode {
         .test("ike_and_keepalives_and_what_is_too_short_come_to_queue_0", to_queue_0)
         .test("a_message_of_several_datagrams_goes_where_its_first_one_does", messages_of_several)
         .test("socket_queues_come_and_go_under_load_and_no_datagram_is_lost", come_and_go)
+        .test("a_group_is_joined_once_and_each_of_its_datagrams_has_one_queue", groups)
         .test("what_sends_alone_has_the_same_port_and_gets_no_datagram", sends_alone)
         .test("a_port_that_queues_share_is_taken_for_others", taken);
     suite.run(fixture)
@@ -76,7 +79,11 @@ impl Sites {
         queues: u32,
         steering: Steering,
     ) -> (SocketQueues, Vec<SocketPort>) {
-        let config = SocketConfig::new(vec![Endpoint { local, encapsulation }]);
+        let mut config = SocketConfig::new(vec![Endpoint { local, encapsulation }]);
+        if local.is_multicast() {
+            let own = pairs()[usize::from(local.is_ipv6())][1];
+            config.groups = vec![Membership { group: local, local: own }];
+        }
         let open = || SocketQueues::open(&config, queues, |_| steering).unwrap();
         self.0[1].within(open).unwrap()
     }
@@ -87,6 +94,13 @@ impl Sites {
         let socket = self.0[0].within(open).unwrap();
         if version == Version::V6 {
             socket.set_header_included_v6(true).unwrap();
+        }
+        // What goes to groups leaves by the link.
+        if version == Version::V4 {
+            socket.set_multicast_if_v4(&ADDRESSES[0][0].parse().unwrap()).unwrap();
+        } else {
+            let index = || rustix::net::netdevice::name_to_index(&socket, "eth0").unwrap();
+            socket.set_multicast_if_v6(self.0[0].within(index).unwrap()).unwrap();
         }
         socket
     }
@@ -370,6 +384,56 @@ fn come_and_go(sites: &mut Sites) -> TestResult {
         let _daemon = daemon(sites, pair[1]);
         let twice = changes_under_load(sites, encapsulation, pair)?;
         assert!(twice == 0 || encapsulation != UDP, "a datagram of UDP has one socket at any time");
+    }
+    Ok(())
+}
+
+const GROUPS: [&str; 2] = ["239.1.2.3", "ff05::1:23"];
+
+/// How often the kernel has a group joined on the link, by its own word.
+fn users(host: &Namespace, group: IpAddr) -> Option<u32> {
+    let (file, name, after) = match group {
+        // A line of its own, with the address in the byte order of the machine.
+        IpAddr::V4(v4) => ("igmp", format!("{:08X}", u32::from_ne_bytes(v4.octets())), 1),
+        // `index interface group users …`
+        IpAddr::V6(v6) => ("igmp6", format!("{:032x}", v6.to_bits()), 1),
+    };
+    let path = format!("/proc/thread-self/net/{file}");
+    let listed = host.within(|| std::fs::read_to_string(path).unwrap()).unwrap();
+    let words: Vec<_> = listed.split_ascii_whitespace().collect();
+    let at = words.iter().position(|word| *word == name)?;
+    words[at + after].parse().ok()
+}
+
+/// The kernel gives each datagram to every socket of a group: filters leave it to one. One socket joins for
+/// all, and the group is left with the last one.
+fn groups(sites: &mut Sites) -> TestResult {
+    let mut random = fastrand::Rng::with_seed(23);
+    for (pair, group) in pairs().into_iter().zip(GROUPS) {
+        let group: IpAddr = group.parse()?;
+        let (sender, pair) = (sites.sender(Version::of(group)), [pair[0], group]);
+        for (encapsulation, queues) in [VPE, UDP].into_iter().flat_map(|e| [(e, 1), (e, 2), (e, 5)]) {
+            for steering in STEERINGS {
+                let (set, mut ports) = sites.open(group, encapsulation, queues, steering);
+                assert_eq!(users(&sites.0[1], group), Some(1), "{group}: joined once, by {queues} sockets");
+                let mut datagrams: Vec<_> = (0..60_u64)
+                    .map(|n| {
+                        let (spi, number) = (random.u32(1..), random.u32(..));
+                        let (spi, number) = if n < 20 { (0x0100_0000, n as u32) } else { (spi, number) };
+                        of(encapsulation, pair, random.u16(1..), &esp(spi, number, n))
+                    })
+                    .collect();
+                // Four zero bytes: to queue 0, whatever the port it comes from.
+                let zeros = esp(0, 0, 60);
+                datagrams.extend((encapsulation == UDP).then(|| of(encapsulation, pair, 77, &zeros)));
+                assert_steered(&sender, &mut ports, steering, &datagrams);
+                drop((set, ports));
+                assert_eq!(users(&sites.0[1], group), None, "{group}: nobody is in it");
+            }
+        }
+        for encapsulation in [VPE, UDP] {
+            changes_under_load(sites, encapsulation, pair)?;
+        }
     }
     Ok(())
 }

@@ -40,10 +40,15 @@ fn local(group: &str, number: u8) -> String {
     if group == GROUP { format!("192.0.2.{number}") } else { format!("2001:db8::{number}") }
 }
 
+/// The second member has two workers.
+const OF_SEVERAL: u8 = 2;
+
 fn configuration(group: &str, number: u8, sender: u8) -> String {
     let local = local(group, number);
+    let workers = if number == OF_SEVERAL { 2 } else { 1 };
     format!(
-        "[gateway]\nstate = \"state.redb\"\ncontrol = \"control.sock\"\n[port.protected]\nkind = \"tun\"\n\
+        "[gateway]\nstate = \"state.redb\"\ncontrol = \"control.sock\"\nworkers = {workers}\n\
+         [port.protected]\nkind = \"tun\"\n\
          name = \"testudo0\"\naddresses = [\"10.{number}.0.1/24\"]\n[port.unprotected]\nkind = \"socket\"\n\
          [[tunnel]]\nname = \"plant\"\nlocal = \"{local}\"\nremote = \"{group}\"\n\
          encapsulation = \"vpe-in-udp\"\nsuite = \"aes128gcm16\"\nallow_manual_counter_nonce = true\n\
@@ -134,17 +139,27 @@ fn group() -> TestResult {
     let senders = &b.gateway.sa("plant", "inbound")?["senders"];
     ensure(senders["count"] == 2 && senders["twice"] == 0, || format!("{senders}"))?;
     ensure(a.gateway.dropped("vpe_sender")? == 0, || "a heard itself".to_owned())?;
+    spreads(&b)?;
     notices_a_second_device(&hub, [a, b, late])
 }
 
-/// Whether a member's host is in the group by `/proc/net/igmp6`, with a line `index interface group users …`.
-fn is_in_igmp6(host: &Namespace) -> Outcome<bool> {
+/// How many sockets of a member's host are in the group by `/proc/net/igmp6`, with a line `index interface
+/// group users …`.
+fn in_igmp6(host: &Namespace) -> Outcome<u32> {
     let listed = host.within(|| fs::read_to_string("/proc/thread-self/net/igmp6"))??;
-    let is_it = |line: &str| {
-        let mut words = line.split_ascii_whitespace().skip(1);
-        words.next() == Some("wan") && words.next() == Some(IN_IGMP6)
+    let users = |line: &str| {
+        let words: Vec<_> = line.split_ascii_whitespace().collect();
+        (words.get(1..3)? == ["wan", IN_IGMP6]).then(|| words.get(3)?.parse().ok())?
     };
-    Ok(listed.lines().any(is_it))
+    Ok(listed.lines().find_map(users).unwrap_or(0))
+}
+
+/// Both workers of a member have received packets.
+fn spreads(member: &Member) -> Outcome<()> {
+    let status = member.gateway.ask_json(&["status"])?;
+    let received = |worker: &serde_json::Value| worker["unprotected"]["rx_packets"].as_u64().unwrap_or(0);
+    let each: Vec<_> = status["workers"].as_array().into_iter().flatten().map(received).collect();
+    ensure(each.len() == 2 && each.iter().all(|packets| *packets > 0), || format!("{each:?}"))
 }
 
 /// The switch reads MLD's reports: that it knows of the group at a port is its own word.
@@ -160,7 +175,8 @@ fn group_over_ipv6() -> TestResult {
         Ok((has("port1") && has("port2")).then_some(()))
     })?;
     for member in [&a, &b] {
-        ensure(is_in_igmp6(&member.host)?, || format!("member {} is not in the group", member.number))?;
+        let users = in_igmp6(&member.host)?;
+        ensure(users == 1, || format!("member {} is in the group {users} times", member.number))?;
     }
     for turn in 0..20 {
         a.send(&format!("from a {turn}"))?;
@@ -178,9 +194,10 @@ fn group_over_ipv6() -> TestResult {
     let senders = &b.gateway.sa("plant", "inbound")?["senders"];
     ensure(senders["count"] == 2 && senders["twice"] == 0, || format!("{senders}"))?;
     ensure(a.gateway.dropped("vpe_sender")? == 0, || "a heard itself".to_owned())?;
+    spreads(&b)?;
     for Member { number, host, gateway, .. } in [a, b, late] {
         gateway.stop()?;
-        ensure(!is_in_igmp6(&host)?, || format!("member {number} has not left the group"))?;
+        ensure(in_igmp6(&host)? == 0, || format!("member {number} has not left the group"))?;
     }
     Ok(())
 }

@@ -1,0 +1,167 @@
+//! The windows and senders of a group's SA whose packets several workers open. They are made as those of a
+//! peer that is one host ([`shared_windows`](super::shared_windows)), but are found by both IDs, of which
+//! there are too many for a page of each.
+
+use super::grow_map::GrowMap;
+use super::senders::News;
+use super::shared_senders::{SharedSenders, WorkersSenders};
+use super::shared_windows::{SharedWindows, WorkersWindows};
+use super::windows::WindowName;
+use crate::counters::SaCounters;
+use crate::inbound::reason_of_replay;
+use crate::lifetime::Moment;
+use crate::numbers::{ReplayError, SharedWindow};
+use crate::sync::{AtomicBool, Ordering};
+use std::net::IpAddr;
+use std::sync::Arc;
+use testudo_packet::DropReason;
+use testudo_wire::vpe::VpeHeader;
+
+/// What workers share of a group, beside what they share of every SA of VPE.
+#[derive(Debug)]
+pub(super) struct GroupShare {
+    windows: GrowMap<SharedWindow>,
+    senders: SharedSenders,
+    /// A worker has said that our own Sender ID is taken.
+    is_taken: AtomicBool,
+}
+
+/// One number for both IDs: never 0, which is nobody's.
+fn key_of((sender, window): WindowName) -> u32 {
+    u32::from(sender) << 16 | u32::from(window)
+}
+
+impl GroupShare {
+    pub(super) fn new() -> Self {
+        Self { windows: GrowMap::new(), senders: SharedSenders::new(), is_taken: AtomicBool::new(false) }
+    }
+
+    #[inline]
+    fn get(&self, name: WindowName) -> Option<&SharedWindow> {
+        self.windows.get(key_of(name))
+    }
+
+    /// All windows that are there.
+    pub(super) fn each(&self) -> impl Iterator<Item = (WindowName, &SharedWindow)> {
+        self.windows.each().map(|(key, window)| {
+            let [s0, s1, w0, w1] = key.to_be_bytes();
+            ((u16::from_be_bytes([s0, s1]), u16::from_be_bytes([w0, w1])), window)
+        })
+    }
+}
+
+impl SharedWindows {
+    /// The window of an authentic packet of a group, made if it is not there; `None` if it is one too many.
+    #[cold]
+    pub(super) fn group_window_or_make(
+        &self,
+        sender: u16,
+        window: u16,
+        limit: usize,
+    ) -> Option<&SharedWindow> {
+        let key = key_of((sender, window));
+        if !self.has_name(key, limit) {
+            return None;
+        }
+        let (window, is_new) = self.group().windows.get_or_insert(key, || self.new_window())?;
+        if is_new {
+            self.count_window();
+        }
+        Some(window)
+    }
+}
+
+/// What one worker has of a group.
+#[derive(Debug)]
+pub(crate) struct GroupWindows {
+    windows: WorkersWindows,
+    senders: WorkersSenders,
+}
+
+impl GroupWindows {
+    /// `own` is our Sender ID, 0 if we only receive; our packets come from `local`.
+    pub(crate) fn new(
+        all: Arc<SharedWindows>,
+        limit: u32,
+        (own, local): (u16, IpAddr),
+        counters: Arc<SaCounters>,
+    ) -> Self {
+        let senders = WorkersSenders::new(own, local, counters);
+        Self { windows: WorkersWindows::new(all, limit), senders }
+    }
+
+    pub(crate) fn windows(&self) -> &WorkersWindows {
+        &self.windows
+    }
+
+    /// Whether a packet may be accepted. Changes nothing. A packet of a sender that is refused is asked first
+    /// whether it is authentic: only then it says something about that sender.
+    pub(crate) fn check(&self, header: &VpeHeader) -> Result<(), DropReason> {
+        if self.senders.is_refused(header.sender) {
+            return Ok(());
+        }
+        let (all, name) = (self.windows.all(), (header.sender, header.window));
+        let Some(window) = all.group().get(name) else {
+            if header.number <= all.floor() {
+                return Err(reason_of_replay(ReplayError::TooOld));
+            }
+            // In this order: see the header of `shared_windows`.
+            let is_refused = all.is_full(self.windows.limit()) && all.group().get(name).is_none();
+            return if is_refused { Err(DropReason::VpeWindows) } else { Ok(()) };
+        };
+        window.check(header.number).map_err(reason_of_replay)?;
+        if header.number <= all.floor() { Err(DropReason::ReplayDuplicate) } else { Ok(()) }
+    }
+
+    /// Notes authentic packets of one window, each with its place; `refuse` has those that may not be
+    /// accepted (any more).
+    pub(crate) fn commit(
+        &mut self,
+        (sender, window): WindowName,
+        numbers: impl Iterator<Item = (usize, u64)> + Clone,
+        mut refuse: impl FnMut(usize, DropReason),
+    ) {
+        if self.senders.is_refused(sender) {
+            return numbers.for_each(|(place, _)| refuse(place, DropReason::VpeSender));
+        }
+        let (all, limit) = (self.windows.all(), self.windows.limit());
+        let make = || all.group_window_or_make(sender, window, limit);
+        let top = all.commit_to(all.group().get((sender, window)), make, numbers, refuse);
+        self.windows.note_top(top);
+    }
+
+    /// [`commit`](Self::commit) for one packet.
+    pub(crate) fn commit_one(&mut self, header: &VpeHeader) -> Result<(), DropReason> {
+        let mut outcome = Ok(());
+        let number = std::iter::once((0, header.number));
+        self.commit((header.sender, header.window), number, |_, reason| outcome = Err(reason));
+        outcome
+    }
+
+    /// Notes where an authentic packet came from that was committed or refused for its sender.
+    pub(crate) fn hear(&mut self, header: &VpeHeader, address: Option<IpAddr>, now: Moment) {
+        self.senders.hear(&self.windows.all().group().senders, header, address, now);
+    }
+
+    pub(crate) fn has_news(&self) -> bool {
+        self.senders.has_news()
+    }
+
+    pub(crate) fn take_news(&mut self) -> Vec<News> {
+        self.senders.take_news()
+    }
+
+    /// Whether no worker has said yet that our own Sender ID is taken; then it is said.
+    pub(crate) fn tell_taken(&self) -> bool {
+        !self.windows.all().group().is_taken.swap(true, Ordering::AcqRel)
+    }
+
+    #[must_use]
+    pub(crate) fn restore(&mut self, bytes: &[u8]) -> bool {
+        self.windows.restore_as(bytes, true)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+#[path = "group_windows_tests.rs"]
+mod tests;
