@@ -451,7 +451,7 @@ impl World {
         }
     }
 
-    /// A member has sent these. No nonce is ever used twice under the key, whoever has it.
+    /// A member has sent these. No nonce is ever used twice under the key, by any of them.
     fn send(&mut self, at: usize, datagrams: Vec<Vec<u8>>) {
         for bytes in datagrams {
             let header = VpeHeader::parse(&bytes[20..]).expect("a header of VPE");

@@ -1,8 +1,8 @@
 //! A map that many threads read and fill without a lock, and from which nothing is taken away.
 //!
-//! It is a tree that branches by two bits of a key's hash. A place in it is filled once: who comes second goes
-//! on from what is there, so that a key has one value for everybody. The hash is a bijection, so that two
-//! keys part within sixteen steps, whoever has chosen them.
+//! It is a tree that branches by two bits of a key's hash. A place in it is filled once: who comes second
+//! goes on from what is there, so that a key has one value for everybody. The hash is a bijection, so that
+//! two keys part within sixteen steps, even if an attacker has chosen them.
 
 use crate::sync::OnceLock;
 

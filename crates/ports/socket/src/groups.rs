@@ -27,8 +27,8 @@ const HOPS: i32 = 64;
 /// Where the kernel lists addresses of IPv6 with their interfaces, in this thread's network namespace.
 const IPV6_ADDRESSES: &str = "/proc/thread-self/net/if_inet6";
 
-/// Joins the group that an endpoint receives from, if this one of its sockets does, or prepares one that sends
-/// to groups; others stay as they are.
+/// Joins the group that an endpoint receives from, if this one of its sockets does, or prepares one that
+/// sends to groups; others stay as they are.
 pub(crate) fn set_up(socket: &Socket, local: IpAddr, config: &SocketConfig, joins: bool) -> io::Result<()> {
     for membership in config.groups.iter().filter(|membership| joins && membership.group == local) {
         join(socket, *membership, config)?;
