@@ -81,7 +81,7 @@ pub use sa_change::{SaChange, SaChangeError, SaChanged, SaOutcome, UseFrom};
 pub use sa_counts::{PlacedSa, SaCounts};
 pub use sa_rounds::SaRounds;
 pub use scheduler::{
-    LENGTHS, PlacementMode, Reason, Scheduled, SchedulerSettings, SettingsError, Share, Shares,
+    CHUNKS, Ideas, LENGTHS, PlacementMode, Reason, Scheduled, SchedulerSettings, SettingsError, Share, Shares,
 };
 pub use serve::{Notice, ServeError, serve};
 pub use worker::{PortPair, Worker};

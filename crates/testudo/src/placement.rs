@@ -21,8 +21,27 @@ fn engine(row: &Value) -> String {
     format!("{name} (back in {expected}, costs the worker {cost})")
 }
 
+/// How packets are gathered for an engine, in words; `None` before any was.
+pub fn gathering(of: &Value) -> Option<String> {
+    let [chunk, bins, range] = ["chunk", "bins", "range_bytes"].map(|name| of[name].as_u64());
+    let words =
+        format!("chunks of {} packets in {} bins, ranges of {} bytes", grouped(chunk?), bins?, range?);
+    let Some(changes) = of["changes"].as_u64() else { return Some(words) };
+    let lanes = of["lanes_used"]
+        .as_f64()
+        .map_or_else(String::new, |share| format!("; lanes {:.0} % used", share * 100.0));
+    Some(format!("{words} (self-tuned, {} changes{lanes})", grouped(changes)))
+}
+
 /// Lines for `explain`'s `placement`.
 pub fn lines(placement: &Value) -> Vec<String> {
+    let mut lines = of_engines(placement);
+    let gathered = placement["gathering"].as_object().into_iter().flatten();
+    lines.extend(gathered.filter_map(|(engine, of)| Some(format!("{engine} gets {}", gathering(of)?))));
+    lines
+}
+
+fn of_engines(placement: &Value) -> Vec<String> {
     let Some(suite) = placement["suite"].as_str() else { return Vec::new() };
     if placement["by_length"].is_null() {
         let which = if placement["only"] == true { "the only one" } else { "the first" };
@@ -59,6 +78,16 @@ mod tests {
         assert!(lines(&Value::Null).is_empty());
         let mut placement = json!({ "suite": "aes128gcm16", "first": "vaes", "by_length": null });
         assert_eq!(lines(&placement), ["engine vaes: the first in service that does aes128gcm16"]);
+        placement["gathering"] = json!({ "vaes": null });
+        assert_eq!(lines(&placement).len(), 1);
+        let (chunk, bins, range_bytes) = (4096, 64, 256);
+        let tuned = json!({ "chunk": chunk, "bins": bins, "range_bytes": range_bytes, "changes": 3, "lanes_used": 0.834 });
+        placement["gathering"] = json!({ "vaes": tuned });
+        let words = "vaes gets chunks of 4,096 packets in 64 bins, ranges of 256 bytes (self-tuned, 3 changes; lanes 83 % used)";
+        assert_eq!(lines(&placement)[1], words);
+        placement["gathering"]["vaes"]["changes"] = Value::Null;
+        assert!(lines(&placement)[1].ends_with("ranges of 256 bytes"));
+        placement["gathering"] = Value::Null;
         placement["only"] = json!(true);
         assert_eq!(lines(&placement), ["engine vaes: the only one in service that does aes128gcm16"]);
         placement["first"] = Value::Null;

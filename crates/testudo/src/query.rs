@@ -133,8 +133,10 @@ fn scheduler_line(engine: &Value) -> Option<String> {
     let scheduler = &engine["scheduler"];
     let (chunks, packets) = (scheduler["chunks"].as_u64()?, scheduler["packets"].as_u64()?);
     let [no_room, too_late] = ["no_room", "too_late"].map(|reason| cell(&scheduler["spilled"][reason]));
+    let gathering =
+        placement::gathering(&scheduler["gathering"]).map_or_else(String::new, |words| format!("; {words}"));
     Some(format!(
-        "{}: {packets} packets in {chunks} chunks; to the next engine {no_room} (no room), {too_late} (too late)",
+        "{}: {packets} packets in {chunks} chunks; to the next engine {no_room} (no room), {too_late} (too late){gathering}",
         cell(&engine["name"])
     ))
 }
@@ -500,6 +502,10 @@ mod tests {
             json!({ "chunks": 3, "packets": 700, "spilled": { "no_room": 5, "too_late": 2 } });
         let line = "gpu: 700 packets in 3 chunks; to the next engine 5 (no room), 2 (too late)";
         assert_eq!(scheduler_line(&engine).as_deref(), Some(line));
+        engine["scheduler"]["gathering"] =
+            json!({ "chunk": 1024, "bins": 16, "range_bytes": 64, "changes": null });
+        let gathered = format!("{line}; chunks of 1,024 packets in 16 bins, ranges of 64 bytes");
+        assert_eq!(scheduler_line(&engine), Some(gathered));
     }
 
     const CONFIGURATION: &str = r#"

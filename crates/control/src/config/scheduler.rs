@@ -15,6 +15,7 @@ pub(super) fn read_scheduler(root: &mut Section<'_>, walker: &mut Walker<'_>) ->
     let latency = section.located(walker, "latency_us", value::number(0, u64::MAX));
     let choice = value::choice(&[("first", PlacementMode::First), ("live", PlacementMode::Live)]);
     settings.placement = section.or_default(walker, "placement", PlacementMode::First, choice);
+    settings.tune = section.or_default(walker, "tune", settings.tune, value::boolean);
     section.finish(walker);
     let count = |number: &Located<u32>| usize::try_from(number.value).unwrap_or(usize::MAX);
     settings.chunk = chunk.as_ref().map_or(settings.chunk, count);

@@ -12,6 +12,7 @@
 
 use super::clients::{self, Admission, Limits};
 use super::explanation::{self, Question, Side};
+use super::gathering;
 use super::installed::InstalledTunnels;
 use super::key_export;
 use super::peer::{check_user, user_of};
@@ -262,7 +263,8 @@ fn reply(line: &[u8], user: Option<u32>, shared: &Shared) -> Result<Value, Strin
         Some("explain") => {
             let question = question(&request, &installed.configuration)?;
             let engines = report::EnginesInService::of(&shared.facts);
-            let placement = |suite| shares::of_suite(suite, &engines);
+            let scheduled = shared.facts.counters.scheduled();
+            let placement = |suite| gathering::beside(shares::of_suite(suite, &engines), &scheduled);
             Ok(explanation::explain(&installed, &shared.peers(), &question, &placement))
         }
         Some(worker_count::SET) => match shared.changer.get() {

@@ -26,6 +26,7 @@ mod ephemeral_keys;
 mod event_log;
 pub mod explanation;
 mod fault;
+mod gathering;
 mod groups;
 mod http;
 pub mod installed;

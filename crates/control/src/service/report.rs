@@ -1,6 +1,7 @@
 //! What a running gateway reports about itself, as JSON: the source of every table, and of `--json`.
 
 use super::balance::imbalances;
+use super::gathering;
 use super::groups::{groups, senders};
 use super::installed::{InstalledTunnels, Running};
 use super::instance::instance;
@@ -218,8 +219,9 @@ fn engine(report: &EngineReport, is_withdrawn: bool, scheduled: Option<&Schedule
         "name": report.name, "in_use": report.in_use && !is_withdrawn, "detail": detail,
         "suites": report.suite_names(),
         "scheduler": scheduled.map(|scheduled| json!({
-            "chunks": scheduled.chunks, "packets": scheduled.packets,
+            "chunks": scheduled.chunks, "packets": scheduled.packets, "left_over": scheduled.left_over,
             "spilled": { "no_room": scheduled.no_room, "too_late": scheduled.too_late },
+            "gathering": gathering::gathering(scheduled),
         })),
     })
 }
@@ -692,8 +694,9 @@ mod tests {
 
     #[test]
     fn an_engine_with_bins_says_what_went_to_it_and_what_to_the_next_one() {
-        let scheduled = Scheduled { chunks: 3, packets: 700, no_room: 5, too_late: 2 };
-        let expected = json!({ "chunks": 3, "packets": 700, "spilled": { "no_room": 5, "too_late": 2 } });
+        let (chunks, packets, no_room, too_late, left_over) = (3, 700, 5, 2, 9);
+        let scheduled = Scheduled { chunks, packets, no_room, too_late, left_over, ..Scheduled::default() };
+        let expected = json!({ "chunks": 3, "packets": 700, "left_over": 9, "spilled": { "no_room": 5, "too_late": 2 }, "gathering": null });
         assert_eq!(engine(&gpu(true), false, Some(&scheduled))["scheduler"], expected);
     }
 

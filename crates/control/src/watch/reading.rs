@@ -49,6 +49,8 @@ pub struct Reading {
     pub free_buffers: u64,
     /// Jobs by engine and reason, where they are placed by what they cost.
     pub placed: Placed,
+    /// How packets are gathered for engines that have bins, in words, with the status' own members.
+    pub gathered: Vec<(String, Value)>,
 }
 
 /// One worker at one moment.
@@ -129,6 +131,7 @@ impl Reading {
                 .collect(),
             free_buffers: number(status, "free_buffers")?,
             placed: shares::read(&status["placement"]),
+            gathered: shares::gathered(&status["engines"]),
         })
     }
 

@@ -1,5 +1,6 @@
 //! Which engine does what share of the jobs, and why, where they are placed by what they cost.
 
+use crate::placement;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 
@@ -40,6 +41,22 @@ pub fn read(placement: &Value) -> Placed {
         }
     }
     placed
+}
+
+/// How packets are gathered for each engine with bins: reads the status' `engines`. Nothing in older
+/// gateways, and before any was gathered.
+pub fn gathered(engines: &Value) -> Vec<(String, Value)> {
+    let of = |engine: &Value| {
+        let gathering = &engine["scheduler"]["gathering"];
+        gathering.is_object().then(|| Some((engine["name"].as_str()?.to_owned(), gathering.clone())))?
+    };
+    engines.as_array().into_iter().flatten().filter_map(of).collect()
+}
+
+/// The same for people, a line for each engine.
+pub fn gathered_words(gathered: &[(String, Value)]) -> Vec<String> {
+    let of = |(engine, of): &(String, Value)| Some(format!("{engine} gets {}", placement::gathering(of)?));
+    gathered.iter().filter_map(of).collect()
 }
 
 impl Given {
@@ -132,6 +149,20 @@ mod tests {
         assert_eq!(json(&shares)[0], json!({ "engine": "gpu", "share": 0.75, "reasons": { "best": 0.75 } }));
         let same = placement([5, 5], 5);
         assert_eq!(between(&same, &same), [], "no job, no share");
+    }
+
+    #[test]
+    fn how_packets_are_gathered_is_read_of_engines_with_bins() {
+        assert!(gathered(&Value::Null).is_empty());
+        let gathering =
+            json!({ "chunk": 2048, "bins": 32, "range_bytes": 256, "changes": 1, "lanes_used": 0.9 });
+        let engines = json!([
+            { "name": "gpu", "scheduler": { "gathering": gathering } },
+            { "name": "cores", "scheduler": { "gathering": null } },
+            { "name": "vaes", "scheduler": null },
+        ]);
+        let words = "gpu gets chunks of 2,048 packets in 32 bins, ranges of 256 bytes (self-tuned, 1 changes; lanes 90 % used)";
+        assert_eq!(gathered_words(&gathered(&engines)), [words]);
     }
 
     /// What went on is counted where it was given first, and where it was done.

@@ -64,7 +64,7 @@ impl Dispatcher {
             self.submit_chunk(engine, now, released);
         }
         let Some(gathering) = self.gathering(engine) else { return Err(job) };
-        gathering.bins.push(job, label, now)?;
+        gathering.push(job, label, now)?;
         self.in_flight.gather();
         Ok(())
     }
@@ -74,6 +74,7 @@ impl Dispatcher {
         let has_next = engine + 1 < self.placement.len();
         let Some(gathering) = self.gathering(engine) else { return };
         let each = gathering.pipeline.ended(ended, now);
+        gathering.tune();
         let due = gathering.due(now, has_next);
         self.learn_between(engine, each);
         match due {
@@ -90,7 +91,9 @@ impl Dispatcher {
     fn submit_chunk(&mut self, engine: usize, now: Moment, released: &mut Vec<Job>) {
         let Some(gathering) = self.gathering(engine) else { return };
         let mut jobs = std::mem::take(&mut gathering.out);
-        gathering.bins.take(&mut jobs);
+        let load = gathering.bins.take(&mut jobs);
+        let left_over = gathering.bins.take_left_over();
+        let (shape, tuned) = (gathering.bins.shape(), gathering.tuned());
         self.in_flight.leave_bins(jobs.len());
         let taken = match self.live.is_some() {
             true => self.offer_live(engine, &mut jobs),
@@ -99,11 +102,15 @@ impl Dispatcher {
         self.placement.flush(engine);
         let is_under_way = |job: &&Job| job.status == JobStatus::Taken;
         let under_way = jobs.iter().filter(is_under_way).count();
-        self.count(engine, |scheduled| scheduled.submitted(taken, jobs.len() - taken));
+        self.count(engine, |scheduled| {
+            scheduled.submitted(taken, jobs.len() - taken);
+            scheduled.left_over(left_over);
+            scheduled.gathered(shape, tuned, load);
+        });
         let is_refused = taken < jobs.len();
         self.settle(engine, taken, &mut jobs, released);
         if let Some(gathering) = self.gathering(engine) {
-            gathering.pipeline.submitted(under_way, now);
+            gathering.pipeline.submitted(under_way, load, now);
             if is_refused {
                 gathering.pipeline.refused();
             }

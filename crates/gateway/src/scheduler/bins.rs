@@ -14,7 +14,9 @@
 //!
 //! All memory is allocated when the bins are made.
 
+use super::ideas::Ideas;
 use super::settings::SchedulerSettings;
+use super::tuning::{MOST_BIN_PACKETS, MOST_BINS, MOST_CHUNK, Shape};
 use crate::formation::Formation;
 use std::cmp::Reverse;
 use std::collections::VecDeque;
@@ -56,6 +58,18 @@ struct Bin {
     jobs: Vec<Job>,
 }
 
+/// What a chunk is to the lanes of its engine, where that is measured.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Load {
+    /// Which [shape](Bins::set_next) it was gathered in.
+    pub(crate) epoch: u32,
+    /// Bytes times what each costs: of all jobs; and of all lanes, until the longest job of their bin ends.
+    pub(crate) work: u64,
+    pub(crate) lanes: u64,
+    /// Bins were full, or jobs were left over.
+    pub(crate) is_full: bool,
+}
+
 /// A job that found no bin.
 #[derive(Debug)]
 struct Leftover {
@@ -68,6 +82,7 @@ struct Leftover {
 #[derive(Debug)]
 pub(crate) struct Bins {
     formation: Formation,
+    ideas: Ideas,
     range_bytes: u32,
     /// What a byte of each suite costs the engine, by its rank.
     costs: [u64; SUITES],
@@ -85,27 +100,55 @@ pub(crate) struct Bins {
     /// Jobs in bins.
     jobs: usize,
     opened: u64,
+    /// Jobs that were left over since the last chunk.
+    left_over: usize,
+    /// What of each chunk is measured; else nothing is.
+    is_measured: bool,
+    epoch: u32,
+    /// How jobs are gathered after the next chunk.
+    next: Option<(Shape, u32)>,
 }
 
 impl Bins {
     pub(crate) fn new(settings: &SchedulerSettings, formation: Formation) -> Self {
         let count = settings.bins.clamp(1, MAX_BINS);
         let room = settings.chunk.div_ceil(count).max(1);
+        Self::with_memory(settings, formation, [count, room, room * count])
+    }
+
+    /// The same with memory for each shape that self-tuning may come to.
+    pub(crate) fn tuned(settings: &SchedulerSettings, formation: Formation, shape: Shape) -> Self {
+        let Shape { chunk, bins, range_bytes } = shape;
+        let settings = SchedulerSettings { chunk, bins, range_bytes, ..*settings };
+        let memory = [MOST_BINS, MOST_BIN_PACKETS, MOST_CHUNK];
+        Self { is_measured: true, ..Self::with_memory(&settings, formation, memory) }
+    }
+
+    /// `memory`: of bins, of the jobs of each, and of leftovers.
+    fn with_memory(settings: &SchedulerSettings, formation: Formation, memory: [usize; 3]) -> Self {
+        let count = settings.bins.clamp(1, MAX_BINS);
+        let room = settings.chunk.div_ceil(count).max(1);
+        let [bins, jobs, leftovers] = memory;
         let bin =
-            |_| Bin { label: Label(0), since: Moment::default(), number: 0, jobs: Vec::with_capacity(room) };
+            |_| Bin { label: Label(0), since: Moment::default(), number: 0, jobs: Vec::with_capacity(jobs) };
         Self {
             formation,
+            ideas: settings.ideas,
             range_bytes: settings.range_bytes.max(1),
             costs: [1; SUITES],
-            bins: (0..count).map(bin).collect(),
+            bins: (0..bins).map(bin).collect(),
             room,
             open: vec![NONE; LABELS].into(),
-            empty: (0..NONE).take(count).rev().collect(),
-            used: Vec::with_capacity(count),
-            leftovers: VecDeque::with_capacity(room * count),
+            empty: empty_bins(count, bins),
+            used: Vec::with_capacity(bins),
+            leftovers: VecDeque::with_capacity(leftovers),
             leftovers_max: room * count,
             jobs: 0,
             opened: 0,
+            left_over: 0,
+            is_measured: false,
+            epoch: 0,
+            next: None,
         }
     }
 
@@ -122,6 +165,11 @@ impl Bins {
     /// Whether a whole chunk waits in bins, or jobs find none.
     pub(crate) fn is_full(&self) -> bool {
         self.jobs >= self.chunk() || !self.leftovers.is_empty()
+    }
+
+    /// How many jobs found no bin since it was asked last.
+    pub(crate) fn take_left_over(&mut self) -> usize {
+        std::mem::take(&mut self.left_over)
     }
 
     pub(crate) fn set_formation(&mut self, formation: Formation) {
@@ -156,10 +204,16 @@ impl Bins {
     /// Sorts a job that came at `since`, no earlier than those before it; gives it back if there is no room.
     pub(crate) fn push(&mut self, job: Job, label: Label, since: Moment) -> Result<(), Job> {
         let Err(job) = self.sort(job, label, since) else { return Ok(()) };
+        self.leave_over(job, label, since)
+    }
+
+    /// Has a job wait among leftovers; gives it back if there are too many.
+    pub(crate) fn leave_over(&mut self, job: Job, label: Label, since: Moment) -> Result<(), Job> {
         if self.leftovers.len() >= self.leftovers_max {
             return Err(job);
         }
         self.leftovers.push_back(Leftover { since, label, job });
+        self.left_over += 1;
         Ok(())
     }
 
@@ -190,16 +244,78 @@ impl Bins {
         bins.chain(self.leftovers.front().map(|leftover| leftover.since)).min()
     }
 
-    /// Moves what all bins hold to `out`, longest first, and sorts the leftovers.
-    pub(crate) fn take(&mut self, out: &mut Vec<Job>) {
+    /// Jobs are gathered in this shape after the next chunk, whose number is `epoch`. Memory is that of
+    /// [`tuned`](Self::tuned).
+    pub(crate) fn set_next(&mut self, shape: Shape, epoch: u32) {
+        self.next = Some((shape, epoch));
+    }
+
+    /// How jobs are gathered now.
+    pub(crate) fn shape(&self) -> Shape {
+        let chunk = self.leftovers_max;
+        Shape { chunk, bins: chunk / self.room.max(1), range_bytes: self.range_bytes }
+    }
+
+    /// Changes the shape if that is due. All bins are empty; leftovers stay where they are.
+    fn reshape(&mut self) {
+        let Some((Shape { chunk, bins, range_bytes }, epoch)) = self.next.take() else { return };
+        let count = bins.clamp(1, self.bins.len());
+        self.empty.clear();
+        self.empty.extend((0..NONE).take(count).rev());
+        self.room = chunk.div_ceil(count).max(1);
+        self.leftovers_max = self.room * count;
+        (self.range_bytes, self.epoch) = (range_bytes.max(1), epoch);
+        if self.formation == Formation::SuiteAndLength {
+            for leftover in &mut self.leftovers {
+                let range = (leftover.job.text_bytes / self.range_bytes) as usize;
+                leftover.label = Label(leftover.label.0 / RANGES * RANGES + range.min(RANGES - 1));
+            }
+        }
+    }
+
+    /// What the jobs of a bin are to lanes.
+    fn measure(&self, index: u8, load: &mut Load) {
+        let bin = &self.bins[usize::from(index)];
+        let each = self.costs.get(bin.label.suite_rank()).copied().unwrap_or(1);
+        let work = |job: &Job| u64::from(job.text_bytes).max(1).saturating_mul(each);
+        let (sum, longest) =
+            bin.jobs.iter().map(work).fold((0, 0), |(sum, longest): (u64, u64), work| {
+                (sum.saturating_add(work), longest.max(work))
+            });
+        let lanes = u64::try_from(self.room).unwrap_or(u64::MAX);
+        load.work = load.work.saturating_add(sum);
+        load.lanes = load.lanes.saturating_add(longest.saturating_mul(lanes));
+    }
+
+    /// Moves what all bins hold to `out`, longest first, and sorts the leftovers. Returns what the chunk is
+    /// to lanes, where that is measured.
+    pub(crate) fn take(&mut self, out: &mut Vec<Job>) -> Load {
+        if !self.sorts_first() {
+            self.sort_leftovers();
+        }
+        let mut load = Load { epoch: self.epoch, is_full: self.is_full(), ..Load::default() };
         let mut used = std::mem::take(&mut self.used);
-        used.sort_unstable_by_key(|index| {
-            let bin = &self.bins[usize::from(*index)];
-            (Reverse(self.cost(bin.label)), bin.label.0, bin.number)
-        });
+        if self.is_measured {
+            used.iter().for_each(|index| self.measure(*index, &mut load));
+        }
+        if self.ideas.longest_first {
+            used.sort_unstable_by_key(|index| {
+                let bin = &self.bins[usize::from(*index)];
+                (Reverse(self.cost(bin.label)), bin.label.0, bin.number)
+            });
+        }
         used.drain(..).for_each(|index| self.empty_bin(index, out));
         self.used = used;
-        self.sort_leftovers();
+        self.reshape();
+        if self.sorts_first() {
+            self.sort_leftovers();
+        }
+        load
+    }
+
+    /// Whether leftovers get the bins of a chunk that has gone, before newer jobs come.
+    fn sorts_first(&self) -> bool {
+        self.ideas.leftovers_first && self.ideas.waiting_bins
     }
 
     /// Moves bins whose oldest job came at `until` or before to `out`, and so those leftovers; sorts the
@@ -217,7 +333,9 @@ impl Bins {
         while let Some(leftover) = self.leftovers.pop_front_if(|leftover| leftover.since <= until) {
             out.push(leftover.job);
         }
-        self.sort_leftovers();
+        if self.sorts_first() {
+            self.sort_leftovers();
+        }
     }
 
     fn empty_bin(&mut self, index: u8, out: &mut Vec<Job>) {
@@ -239,6 +357,13 @@ impl Bins {
             }
         }
     }
+}
+
+/// The indices of so many bins, the first at the end, with memory for more.
+fn empty_bins(count: usize, most: usize) -> Vec<u8> {
+    let mut empty = Vec::with_capacity(most.max(count));
+    empty.extend((0..NONE).take(count).rev());
+    empty
 }
 
 #[cfg(test)]

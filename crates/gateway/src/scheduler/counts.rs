@@ -1,5 +1,7 @@
 //! What the scheduler has done for an engine, readable by other threads.
 
+use super::bins::Load;
+use super::tuning::Shape;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Counted by the worker, of one engine.
@@ -10,6 +12,13 @@ pub(crate) struct SharedScheduled {
     packets: AtomicU64,
     no_room: AtomicU64,
     too_late: AtomicU64,
+    left_over: AtomicU64,
+    chunk: AtomicU64,
+    bins: AtomicU64,
+    range_bytes: AtomicU64,
+    is_tuned: AtomicBool,
+    changes: AtomicU64,
+    lanes_permille: AtomicU64,
 }
 
 /// What the scheduler has done for a deep engine.
@@ -24,6 +33,20 @@ pub struct Scheduled {
     pub no_room: u64,
     /// Packets that went to the next engine since they would have been away beyond the bound.
     pub too_late: u64,
+    /// Packets that found no bin when they came, and waited for one among leftovers.
+    pub left_over: u64,
+    /// How packets are gathered: packets of a chunk, its bins, and the width of a bin's range of lengths.
+    /// With self-tuning what is in use when nothing is tried; the largest of all workers.
+    pub chunk: u64,
+    /// Bins.
+    pub bins: u64,
+    /// Bytes of a bin's range of lengths.
+    pub range_bytes: u64,
+    /// How often self-tuning has changed that; `None` without it.
+    pub changes: Option<u64>,
+    /// Parts of a thousand of what the lanes of a full bin could have done that they did, averaged; with
+    /// self-tuning, and from the first chunk on that was full.
+    pub lanes_permille: Option<u64>,
 }
 
 impl Scheduled {
@@ -35,6 +58,12 @@ impl Scheduled {
             packets: self.packets + other.packets,
             no_room: self.no_room + other.no_room,
             too_late: self.too_late + other.too_late,
+            left_over: self.left_over + other.left_over,
+            chunk: self.chunk.max(other.chunk),
+            bins: self.bins.max(other.bins),
+            range_bytes: self.range_bytes.max(other.range_bytes),
+            changes: self.changes.map_or(other.changes, |own| Some(own + other.changes.unwrap_or(0))),
+            lanes_permille: self.lanes_permille.max(other.lanes_permille),
         }
     }
 }
@@ -64,15 +93,52 @@ impl SharedScheduled {
         add(&self.no_room, jobs);
     }
 
+    pub(crate) fn left_over(&self, jobs: usize) {
+        add(&self.left_over, jobs);
+    }
+
+    /// A chunk was gathered in `shape`. `tuned`: what is in use when nothing is tried, and how often that has
+    /// changed.
+    pub(crate) fn gathered(&self, shape: Shape, tuned: Option<(Shape, u64)>, load: Load) {
+        let (Shape { chunk, bins, range_bytes }, changes) = tuned.unwrap_or((shape, 0));
+        self.chunk.store(count(chunk), Ordering::Relaxed);
+        self.bins.store(count(bins), Ordering::Relaxed);
+        self.range_bytes.store(range_bytes.into(), Ordering::Relaxed);
+        self.is_tuned.store(tuned.is_some(), Ordering::Relaxed);
+        self.changes.store(changes, Ordering::Relaxed);
+        if load.is_full && load.lanes > 0 {
+            let now = load.work.saturating_mul(1000) / load.lanes;
+            let mean = match self.lanes_permille.load(Ordering::Relaxed) {
+                0 => now,
+                before => (7 * before + now).div_ceil(8),
+            };
+            self.lanes_permille.store(mean, Ordering::Relaxed);
+        }
+    }
+
     pub(crate) fn too_late(&self, jobs: usize) {
         add(&self.too_late, jobs);
     }
 
     /// `None` if the engine is not deep.
     pub(crate) fn snapshot(&self) -> Option<Scheduled> {
-        let [chunks, packets, no_room, too_late] =
-            [&self.chunks, &self.packets, &self.no_room, &self.too_late].map(|c| c.load(Ordering::Relaxed));
+        let counters = [&self.chunks, &self.packets, &self.no_room, &self.too_late, &self.left_over];
+        let [chunks, packets, no_room, too_late, left_over] = counters.map(|c| c.load(Ordering::Relaxed));
         let is_deep = self.is_deep.load(Ordering::Relaxed);
-        is_deep.then_some(Scheduled { chunks, packets, no_room, too_late })
+        let shape = [&self.chunk, &self.bins, &self.range_bytes, &self.changes, &self.lanes_permille];
+        let [chunk, bins, range_bytes, changes, lanes] = shape.map(|c| c.load(Ordering::Relaxed));
+        let is_tuned = self.is_tuned.load(Ordering::Relaxed);
+        is_deep.then_some(Scheduled {
+            chunks,
+            packets,
+            no_room,
+            too_late,
+            left_over,
+            chunk,
+            bins,
+            range_bytes,
+            changes: is_tuned.then_some(changes),
+            lanes_permille: (is_tuned && lanes > 0).then_some(lanes),
+        })
     }
 }

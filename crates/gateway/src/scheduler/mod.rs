@@ -22,24 +22,30 @@
 //!
 //! [`Formation`] says what bins are told apart by; without it there is one queue, cut into chunks.
 //!
-//! **Memory** is allocated when the settings are made: bins and leftovers each hold a chunk.
+//! **Self-tuning** ([`tuning`]) changes chunk, bins and range while packets flow.
+//!
+//! **Memory** is allocated when the settings are made: bins and leftovers each hold a chunk, with
+//! self-tuning the largest.
 
 mod bins;
 mod costs;
 mod counts;
+mod ideas;
 mod live;
 mod measure;
 mod pipeline;
 mod settings;
 mod shares;
+mod tuning;
 
 pub(crate) use costs::{Costs, Held, Label, SUITES};
 pub use counts::Scheduled;
 pub(crate) use counts::SharedScheduled;
+pub use ideas::Ideas;
 pub(crate) use live::{CLASSES, class_of};
 pub use live::{LENGTHS, PlacementMode, Reason};
 pub(crate) use measure::{Incomplete, MEASURING, Measured, complete, job, measure};
-pub use settings::{SchedulerSettings, SettingsError};
+pub use settings::{CHUNKS, SchedulerSettings, SettingsError};
 pub(crate) use shares::SharedShares;
 pub use shares::{Share, Shares};
 
@@ -47,10 +53,12 @@ use crate::clock::Clock;
 use crate::dispatcher::EngineCosts;
 use crate::formation::Formation;
 use crate::worker::Worker;
-use bins::Bins;
+use bins::{Bins, Label as BinLabel};
 use pipeline::Pipeline;
 use testudo_crypto::{Engine, Job, Profile, Suite};
 use testudo_ipsec::Moment;
+pub(crate) use tuning::Shape;
+use tuning::Tuner;
 
 /// Jobs that formation alone arranges: as many as a turn brings in a direction. An engine that wants more is
 /// deep.
@@ -103,18 +111,30 @@ pub(crate) enum Due {
 pub(crate) struct Gathering {
     pub(crate) bins: Bins,
     pub(crate) pipeline: Pipeline,
+    tuner: Option<Box<Tuner>>,
     latency: std::time::Duration,
+    /// Jobs are sorted while the engine has others.
+    waiting_bins: bool,
     /// Jobs on their way out of the bins; empty between calls.
     pub(crate) out: Vec<Job>,
 }
 
 impl Gathering {
     fn new(settings: &SchedulerSettings, formation: Formation, profile: &Profile) -> Self {
-        let bins = Bins::new(settings, formation);
+        // Settings that no configuration has are those of tests.
+        let is_tuned = settings.tune && settings.ideas == Ideas::default() && settings.check().is_ok();
+        let tuner = is_tuned.then(|| Box::new(Tuner::new(settings, profile)));
+        let bins = match &tuner {
+            Some(tuner) => Bins::tuned(settings, formation, tuner.shape()),
+            None => Bins::new(settings, formation),
+        };
         // Bins and leftovers may leave together.
-        let out = Vec::with_capacity(2 * bins.chunk());
-        let pipeline = Pipeline::new(profile, bins.chunk(), MEAN_TEXT_BYTES);
-        Self { bins, pipeline, latency: settings.latency, out }
+        let most = if is_tuned { tuning::MOST_CHUNK } else { bins.chunk() };
+        let out = Vec::with_capacity(2 * most);
+        let waiting_bins = settings.ideas.waiting_bins;
+        let under_way = if waiting_bins { profile.under_way } else { 1 };
+        let pipeline = Pipeline::new(&Profile { under_way, ..*profile }, bins.chunk(), MEAN_TEXT_BYTES);
+        Self { bins, pipeline, tuner, latency: settings.latency, waiting_bins, out }
     }
 
     /// What is due now. `has_next` says whether another engine can do what waits for too long.
@@ -128,6 +148,27 @@ impl Gathering {
             true => Due::Spill(Moment(now.0.saturating_sub(slack))),
             false => Due::Nothing,
         }
+    }
+
+    /// Adds a job that came now; gives it back if there is no room.
+    pub(crate) fn push(&mut self, job: Job, label: BinLabel, now: Moment) -> Result<(), Job> {
+        match self.waiting_bins || self.pipeline.under_way() == 0 {
+            true => self.bins.push(job, label, now),
+            false => self.bins.leave_over(job, label, now),
+        }
+    }
+
+    /// Learns of the chunk that has ended, and changes how jobs are gathered if that is better.
+    pub(crate) fn tune(&mut self) {
+        let (Some(tuner), Some(ended)) = (&mut self.tuner, self.pipeline.take_measured()) else { return };
+        if let Some(shape) = tuner.ended(&ended) {
+            self.bins.set_next(shape, tuner.epoch());
+        }
+    }
+
+    /// How jobs are gathered when nothing is tried, and how often that has changed; `None` if it never does.
+    pub(crate) fn tuned(&self) -> Option<(Shape, u64)> {
+        self.tuner.as_ref().map(|tuner| (tuner.shape(), tuner.changes()))
     }
 
     /// How many more jobs find a place for certain: in the bins of their label, or among leftovers.

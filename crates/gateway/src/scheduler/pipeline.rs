@@ -1,5 +1,7 @@
 //! What an engine has of the scheduler's jobs: PIPSEA's active bins.
 
+use super::bins::Load;
+use super::tuning::Ended;
 use std::collections::VecDeque;
 use std::time::Duration;
 use testudo_crypto::Profile;
@@ -16,6 +18,7 @@ struct Chunk {
     jobs: usize,
     left: usize,
     since: Moment,
+    load: Load,
 }
 
 /// The chunks that an engine has, and how long it is expected to have one.
@@ -31,6 +34,8 @@ pub(crate) struct Pipeline {
     expected: Duration,
     /// When the last chunk has ended.
     ended: Option<Moment>,
+    /// The last chunk that has ended, if it ended alone.
+    measured: Option<Ended>,
 }
 
 impl Pipeline {
@@ -40,7 +45,15 @@ impl Pipeline {
         let text_bytes = text_bytes.saturating_mul(u64::try_from(jobs).unwrap_or(u64::MAX));
         let expected = Duration::from_nanos(profile.time_ns(text_bytes));
         let chunks = VecDeque::with_capacity(most);
-        Self { chunks, most, many: jobs.div_ceil(MANY_OF), is_full: false, expected, ended: None }
+        Self {
+            chunks,
+            most,
+            many: jobs.div_ceil(MANY_OF),
+            is_full: false,
+            expected,
+            ended: None,
+            measured: None,
+        }
     }
 
     /// Whether the engine works on fewer chunks than it could.
@@ -74,10 +87,10 @@ impl Pipeline {
         self.is_full = !self.chunks.is_empty();
     }
 
-    /// The engine has taken so many jobs.
-    pub(crate) fn submitted(&mut self, jobs: usize, now: Moment) {
+    /// The engine has taken so many jobs of a chunk.
+    pub(crate) fn submitted(&mut self, jobs: usize, load: Load, now: Moment) {
         if jobs > 0 {
-            self.chunks.push_back(Chunk { jobs, left: jobs, since: now });
+            self.chunks.push_back(Chunk { jobs, left: jobs, since: now, load });
         }
     }
 
@@ -98,6 +111,8 @@ impl Pipeline {
             // One that takes a chunk at a time is not faster than from chunk to chunk.
             let waited = self.ended.filter(|ended| chunk.since < *ended);
             let began = waited.or((self.most == 1).then_some(chunk.since));
+            let busy = began.map(|began| now.since(began));
+            self.measured = Some(Ended { load: chunk.load, took, busy });
             let began = began.filter(|_| chunk.jobs >= self.many);
             each = began.map(|began| now.since(began) / u32::try_from(chunk.jobs).unwrap_or(u32::MAX).max(1));
             count += 1;
@@ -106,7 +121,15 @@ impl Pipeline {
             self.is_full = false;
         }
         // Of several at once it is not known when each has ended.
+        if count > 1 {
+            self.measured = None;
+        }
         each.filter(|_| count == 1)
+    }
+
+    /// The chunk that has ended since this was asked last, if it was the only one.
+    pub(crate) fn take_measured(&mut self) -> Option<Ended> {
+        self.measured.take()
     }
 
     /// The engine is out of service.
@@ -133,10 +156,10 @@ mod tests {
     fn an_engine_has_as_many_chunks_as_its_profile_says() {
         let mut pipeline = pipeline();
         assert_eq!(pipeline.expected(), Duration::from_micros(160));
-        pipeline.submitted(0, at(0));
-        pipeline.submitted(10, at(0));
+        pipeline.submitted(0, Load::default(), at(0));
+        pipeline.submitted(10, Load::default(), at(0));
         assert!(pipeline.has_room());
-        pipeline.submitted(5, at(10));
+        pipeline.submitted(5, Load::default(), at(10));
         assert!(!pipeline.has_room());
         pipeline.ended(9, at(20));
         assert!(!pipeline.has_room());
@@ -144,7 +167,7 @@ mod tests {
         assert!(pipeline.has_room());
         pipeline.ended(3, at(20));
         pipeline.ended(7, at(20));
-        pipeline.submitted(1, at(30));
+        pipeline.submitted(1, Load::default(), at(30));
         pipeline.clear();
         assert!(pipeline.has_room() && !pipeline.is_behind(at(1_000_000), Duration::ZERO));
     }
@@ -155,7 +178,7 @@ mod tests {
         let mut pipeline = pipeline();
         pipeline.refused();
         assert!(pipeline.has_room(), "it has nothing that could come back");
-        pipeline.submitted(10, at(0));
+        pipeline.submitted(10, Load::default(), at(0));
         pipeline.refused();
         assert_eq!((pipeline.has_room(), pipeline.under_way()), (false, 10));
         pipeline.ended(9, at(10));
@@ -168,7 +191,7 @@ mod tests {
     fn what_is_expected_follows_what_is_measured() {
         let mut pipeline = pipeline();
         for chunk in 0..100 {
-            pipeline.submitted(8, at(chunk * 1000));
+            pipeline.submitted(8, Load::default(), at(chunk * 1000));
             pipeline.ended(8, at(chunk * 1000 + 800));
         }
         let expected = pipeline.expected();
@@ -178,33 +201,33 @@ mod tests {
     #[test]
     fn a_chunk_is_timed_if_it_was_there_when_the_one_before_ended() {
         let mut pipeline = pipeline();
-        pipeline.submitted(10, at(0));
-        pipeline.submitted(20, at(50));
+        pipeline.submitted(10, Load::default(), at(0));
+        pipeline.submitted(20, Load::default(), at(50));
         assert_eq!(pipeline.ended(10, at(100)), None, "nothing is known of when it was begun");
         assert_eq!(pipeline.ended(19, at(130)), None);
         assert_eq!(pipeline.ended(1, at(140)), Some(Duration::from_micros(2)), "20 jobs in 40 us");
-        pipeline.submitted(10, at(150));
-        pipeline.submitted(10, at(150));
+        pipeline.submitted(10, Load::default(), at(150));
+        pipeline.submitted(10, Load::default(), at(150));
         assert_eq!(pipeline.ended(20, at(250)), None, "the device idled, and both ended at once");
-        pipeline.submitted(7, at(260));
-        pipeline.submitted(7, at(260));
+        pipeline.submitted(7, Load::default(), at(260));
+        pipeline.submitted(7, Load::default(), at(260));
         pipeline.ended(7, at(270));
         assert_eq!(pipeline.ended(7, at(280)), None, "less than an eighth of 60");
         assert_eq!(pipeline.oldest(at(290)), Duration::ZERO);
-        pipeline.submitted(7, at(290));
-        pipeline.submitted(7, at(295));
+        pipeline.submitted(7, Load::default(), at(290));
+        pipeline.submitted(7, Load::default(), at(295));
         assert_eq!(pipeline.oldest(at(299)), Duration::from_micros(9));
         pipeline.clear();
         let profile = Profile { under_way: 1, ..Profile::of_depth(4096) };
         let mut single = Pipeline::new(&profile, 60, 1000);
-        single.submitted(10, at(300));
+        single.submitted(10, Load::default(), at(300));
         assert_eq!(single.ended(10, at(400)), Some(Duration::from_micros(10)));
     }
 
     #[test]
     fn an_engine_is_behind_when_a_chunk_is_away_beyond_the_bound_and_the_expectation() {
         let mut pipeline = pipeline();
-        pipeline.submitted(8, at(1000));
+        pipeline.submitted(8, Load::default(), at(1000));
         let (short, long) = (Duration::from_micros(50), Duration::from_millis(1));
         assert!(!pipeline.is_behind(at(1320), short) && pipeline.is_behind(at(1321), short));
         assert!(!pipeline.is_behind(at(2000), long) && pipeline.is_behind(at(2001), long));

@@ -1,5 +1,6 @@
 //! What an operator decides of the packet scheduler.
 
+use super::ideas::Ideas;
 use super::live::PlacementMode;
 use std::time::Duration;
 
@@ -26,6 +27,10 @@ pub struct SchedulerSettings {
     pub latency: Duration,
     /// Which engine a job goes to, of those that could do it.
     pub placement: PlacementMode,
+    /// Chunk, bins and range follow from what is measured: what they are here is what they begin with.
+    pub tune: bool,
+    /// What is left out, in measurements.
+    pub ideas: Ideas,
 }
 
 impl Default for SchedulerSettings {
@@ -36,6 +41,8 @@ impl Default for SchedulerSettings {
             range_bytes: 256,
             latency: Duration::from_millis(1),
             placement: PlacementMode::First,
+            tune: true,
+            ideas: Ideas::default(),
         }
     }
 }
@@ -71,7 +78,7 @@ impl SchedulerSettings {
     /// # Errors
     /// [`SettingsError`], the first one.
     pub fn check(&self) -> Result<(), SettingsError> {
-        let Self { chunk, bins, range_bytes, latency, placement: _ } = *self;
+        let Self { chunk, bins, range_bytes, latency, .. } = *self;
         let latency_us = u64::try_from(latency.as_micros()).unwrap_or(u64::MAX);
         if !CHUNKS.contains(&chunk) {
             return Err(SettingsError::Chunk(chunk));

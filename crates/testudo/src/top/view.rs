@@ -234,6 +234,7 @@ impl Picture {
             workers(change, reading),
             rates(change),
             shares::words(&change.shares).map_or_else(Vec::new, |words| wrapped(&words)),
+            shares::gathered_words(&reading.gathered).iter().flat_map(|words| wrapped(words)).collect(),
             stages(change),
             ports(change),
             drops(change),
@@ -343,6 +344,7 @@ pub fn json(change: &Change, reading: &Reading) -> Value {
         "drops_per_second": drops.collect::<Map<_, _>>(),
         "free_buffers": reading.free_buffers,
         "engines": shares::json(&change.shares),
+        "gathering": reading.gathered.iter().cloned().collect::<Map<_, _>>(),
         "bottleneck": bottleneck_json(change, reading),
     })
 }

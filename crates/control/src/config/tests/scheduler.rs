@@ -13,7 +13,7 @@ fn the_scheduler_has_defaults_and_takes_what_is_written() {
     assert_eq!(good(MINIMAL).scheduler, SchedulerSettings::default());
     assert_eq!(good(&with_scheduler("")).scheduler, SchedulerSettings::default());
     let written = good(&with_scheduler(
-        "chunk = 1024\nbins = 4\nrange_bytes = 1536\nlatency_us = 50\nplacement = \"live\"",
+        "chunk = 1024\nbins = 4\nrange_bytes = 1536\nlatency_us = 50\nplacement = \"live\"\ntune = false",
     ))
     .scheduler;
     let latency = Duration::from_micros(50);
@@ -24,7 +24,9 @@ fn the_scheduler_has_defaults_and_takes_what_is_written() {
             bins: 4,
             range_bytes: 1536,
             latency,
-            placement: PlacementMode::Live
+            placement: PlacementMode::Live,
+            tune: false,
+            ..SchedulerSettings::default()
         }
     );
 }
@@ -41,6 +43,7 @@ fn what_no_scheduler_can_work_with_is_refused_where_it_stands() {
         ("latency_us = 49", ["scheduler.latency_us", "50 to 50000 microseconds"]),
         ("latency_us = -1", ["scheduler.latency_us", "a number"]),
         ("placement = \"fast\"", ["scheduler.placement", "\"first\""]),
+        ("tune = 1", ["scheduler.tune", "true"]),
         ("range = 64", ["scheduler.range", "range_bytes"]),
     ];
     for (lines, parts) in cases {

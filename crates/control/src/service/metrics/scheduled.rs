@@ -55,7 +55,8 @@ mod tests {
     #[test]
     fn an_engine_with_bins_is_counted_and_others_have_no_lines() {
         assert!(!page(BTreeMap::new()).contains("scheduler"));
-        let scheduled = Scheduled { chunks: 3, packets: 700, no_room: 5, too_late: 2 };
+        let scheduled =
+            Scheduled { chunks: 3, packets: 700, no_room: 5, too_late: 2, ..Scheduled::default() };
         let page = page(BTreeMap::from([("gpu", scheduled)]));
         for line in [
             "scheduler_chunks_total{engine=\"gpu\"} 3",

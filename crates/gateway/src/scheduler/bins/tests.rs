@@ -245,3 +245,62 @@ fn bins_agree_with_a_list_of_all_that_waits() {
         }
     }
 }
+
+/// Every job that was taken in leaves once, those of one label in their order, whatever changes meanwhile.
+#[test]
+fn a_change_of_shape_loses_nothing_and_keeps_what_waits() {
+    for seed in 0..40 {
+        println!("seed {seed}");
+        let mut random = Rng::with_seed(seed);
+        let shape = Shape { chunk: 1024, bins: 16, range_bytes: 256 };
+        let settings = SchedulerSettings::default();
+        let mut bins = Bins::tuned(&settings, Formation::SuiteAndLength, shape);
+        let (mut next, mut left, mut out) = (0, BTreeSet::new(), Vec::new());
+        for epoch in 1..60 {
+            for _ in 0..random.usize(..3000) {
+                let job = job(next, Direction::Seal, random.u32(..3000));
+                let label = bins.label(&job, Some(random.u8(..4)));
+                if bins.push(job, label, at(next.into())).is_ok() {
+                    left.insert(next);
+                }
+                next += 1;
+            }
+            let chunk = 1024 << random.u32(..4);
+            let bin_packets = [64, 128, 256][random.usize(..3)];
+            let range_bytes = [64, 256, 512, 1536][random.usize(..4)];
+            let shape = Shape { chunk, bins: chunk / bin_packets, range_bytes };
+            bins.set_next(shape, epoch);
+            let load = bins.take(&mut out);
+            assert_eq!((bins.shape(), load.epoch), (shape, epoch - 1));
+            for job in out.drain(..) {
+                assert!(left.remove(&job.ticket), "twice: seed {seed}, {}", job.ticket);
+            }
+            assert_eq!(bins.len(), left.len(), "lost: seed {seed}");
+            assert_eq!(bins.oldest(), left.first().map(|ticket| at(u64::from(*ticket))));
+        }
+        while !left.is_empty() {
+            bins.take(&mut out);
+            out.drain(..).for_each(|job| assert!(left.remove(&job.ticket)));
+        }
+    }
+}
+
+/// What is left out of the scheduler in measurements, and what that does to a chunk.
+#[test]
+fn ideas_that_are_left_out_are() {
+    let with = |ideas| {
+        let settings =
+            SchedulerSettings { chunk: 8, bins: 4, range_bytes: 100, ideas, ..SchedulerSettings::default() };
+        Bins::new(&settings, Formation::SuiteAndLength)
+    };
+    let mut unsorted = with(Ideas { longest_first: false, ..Ideas::default() });
+    assert!(fill(&mut unsorted, &[64, 520, 99, 980]).is_empty());
+    assert_eq!(taken(&mut unsorted), [0, 2, 1, 3], "bins in the order in which they were opened");
+    let mut late = with(Ideas { leftovers_first: false, ..Ideas::default() });
+    assert!(fill(&mut late, &[0, 100, 200, 300, 400]).is_empty());
+    assert_eq!(taken(&mut late), [3, 2, 1, 0]);
+    let newer = job(9, Direction::Seal, 500);
+    let label = late.label(&newer, Some(0));
+    assert!(late.push(newer, label, at(9)).is_ok());
+    assert_eq!(taken(&mut late), [9, 4], "the leftover has what the newer ones have left");
+}
