@@ -20,6 +20,7 @@ pub(crate) mod bars;
 mod case;
 pub(crate) mod chart;
 mod compare;
+pub(crate) mod device;
 mod engines;
 mod error;
 mod floor;
@@ -32,6 +33,7 @@ mod options;
 pub(crate) mod pair;
 pub(crate) mod picture;
 mod report;
+pub(crate) mod scheduler;
 mod subject;
 mod tunnels;
 mod vpe;
@@ -51,12 +53,14 @@ use case::Case;
 pub use case::{Carrier, Order, Size, Suites, Wanted, Way};
 pub use compare::CompareOptions;
 use compare::Comparison;
+use device::Device;
 use engines::Engines;
 pub use error::BenchError;
 pub(crate) use error::{NO_ENGINE, NOT_POSSIBLE};
 pub use nic::BenchNicOptions;
 pub use options::BenchOptions;
 use report::Series;
+pub use scheduler::{BenchSchedulerOptions, SchedulerExperiment};
 pub(crate) use vpe::threads;
 pub use vpe::{BenchVpeOptions, Experiment};
 
@@ -84,6 +88,9 @@ pub enum BenchCommand {
     Nic(BenchNicOptions),
     /// Measure VPE beside ESP: the experiments of the paper that describes VPE
     Vpe(BenchVpeOptions),
+    /// Measure what each idea of the packet scheduler is worth, and its parameters: figures 9 to 12 of paper
+    /// 002
+    Scheduler(BenchSchedulerOptions),
     /// Compare two runs of `testudo bench --json`
     Compare(CompareOptions),
 }
@@ -102,6 +109,9 @@ impl BenchArgs {
             Some(BenchCommand::Vpe(options)) => {
                 vpe::measure(options, candidates).and_then(|text| print(&text))
             }
+            Some(BenchCommand::Scheduler(options)) => {
+                scheduler::measure(options, candidates).and_then(|text| print(&text))
+            }
             None => measure_all(&self.options, candidates),
         };
         result.map_or_else(
@@ -115,11 +125,22 @@ impl BenchArgs {
 }
 
 impl BenchArgs {
+    /// The GPU that is to be measured: a part of its name or of its platform's.
+    #[must_use]
+    pub fn gpu(&self) -> Option<&str> {
+        match &self.command {
+            Some(BenchCommand::Scheduler(options)) => options.gpu.as_deref(),
+            Some(_) => None,
+            None => self.options.gpu.as_deref(),
+        }
+    }
+
     /// The rows of a measurement in memory, as `--json` has them; without one, a usage error.
-    pub(crate) fn rows(&self, candidates: Vec<Candidate>) -> Result<Value, BenchError> {
+    pub fn rows(&self, candidates: Vec<Candidate>) -> Result<Value, BenchError> {
         let text = match &self.command {
             Some(BenchCommand::Nic(options)) => nic::measure(options, candidates)?,
             Some(BenchCommand::Vpe(options)) => vpe::measure(options, candidates)?,
+            Some(BenchCommand::Scheduler(options)) => return scheduler::array(options, candidates),
             Some(BenchCommand::Host(_) | BenchCommand::Compare(_)) => {
                 return Err(BenchError::Usage("it measures nothing in memory".to_owned()));
             }
@@ -216,6 +237,11 @@ fn repeat(options: &BenchOptions, cases: &[Case], engines: &mut Engines) -> Resu
         .map(|&case| Series {
             case,
             engine: if case.placed == 0 { engines.available[case.engine].name() } else { LIVE },
+            device: if case.placed == 0 {
+                engines.available[case.engine].device()
+            } else {
+                Device::default()
+            },
             judge: engines.judge(&case).name(),
             samples: Vec::new(),
         })

@@ -359,3 +359,54 @@ fn impossible_measurements_are_refused_in_one_line() {
     let error = bench("--engines missing", vec![missing]).expect_err("no engine").to_string();
     assert_eq!(error, "engine missing is not available: no such library");
 }
+
+/// Rows of `bench scheduler` with these options.
+fn scheduler(words: &str) -> Vec<Value> {
+    let words = format!("bench scheduler --json --chunks 4 {words}");
+    let bench = Program::parse_from(words.split_whitespace()).bench;
+    match bench.rows(Vec::new()) {
+        Ok(Value::Array(rows)) => rows,
+        other => panic!("no array: {other:?}"),
+    }
+}
+
+/// Figure 9: what each idea is worth does not depend on a machine's speed.
+#[test]
+fn lanes_are_used_the_better_the_more_a_chunk_is_sorted() {
+    let rows = scheduler("--experiment ideas --sizes random");
+    let of = |setting: &str, name: &str| {
+        let row = rows.iter().find(|row| row["setting"] == setting);
+        number(row.unwrap_or_else(|| panic!("no {setting}")), name)
+    };
+    let lanes = |setting: &str| of(setting, "lanes_used");
+    println!("{rows:#?}");
+    assert!(lanes("no scheduling") < 0.5 * lanes("by algorithm"), "groups of one kind are small");
+    assert!(lanes("by algorithm") < 0.9 * lanes("by algorithm and length"));
+    assert!(lanes("all") > 0.75, "{}", lanes("all"));
+    let predicted = |setting: &str| of(setting, "predicted_gbit_s");
+    assert!(predicted("all") > 1.02 * predicted("by algorithm and length"), "the longest first");
+    assert!(predicted("all") > 1.5 * predicted("no scheduling"), "paper: 1.87");
+    for row in &rows {
+        assert_eq!(row["reordered"], 0, "{row}");
+        assert!(number(row, "spilled") < 0.05 * number(row, "judged_packets"), "{row}");
+        assert!(row["gbit_s"].is_null() && row["note"].is_null(), "a model has no speed: {row}");
+        assert!(number(row, "judged_packets") >= 6.0 * 4096.0, "{row}");
+        assert!(row["device"].as_str().is_some_and(|device| device.contains("no device")), "{row}");
+    }
+}
+
+/// Changes are made while packets flow: none is lost, and none is elsewhere in its SA's order.
+#[test]
+fn self_tuning_finds_better_parameters_while_packets_flow() {
+    let rows = scheduler("--experiment tuning --sizes 64");
+    println!("{rows:#?}");
+    assert_eq!(rows.len(), 2);
+    for row in &rows {
+        assert_eq!(row["reordered"], 0, "{row}");
+        assert!(number(&row["tuned"], "changes") >= 1.0, "{row}");
+        let chunk = number(&row["tuned"], "chunk");
+        assert!(chunk > number(row, "chunk"), "launching is much of the time of so short packets: {row}");
+        let spilled = number(row, "spilled") / number(row, "judged_packets");
+        assert!(spilled < 0.2, "{spilled} of the packets found no room");
+    }
+}

@@ -9,7 +9,7 @@ use testudo_engine_cryptodev::{CryptodevConfig, CryptodevEngine, NAME as CRYPTOD
 use testudo_engine_gpu::{Api, Devices, GpuConfig, NAME as GPU};
 use testudo_engine_ipsec_mb::IpsecMbEngine;
 use testudo_engine_vaes::VaesEngine;
-use testudo_gateway::{Candidate, EngineOrder};
+use testudo_gateway::{CHUNKS, Candidate, EngineOrder};
 use testudo_port_dpdk::{EalConfig, Plugin};
 
 use crate::eal::{self, Start};
@@ -22,24 +22,26 @@ pub fn known() -> Vec<Candidate> {
     ]
 }
 
-/// Every engine that can be measured: [`known`], and the device of DPDK's named `cryptodev`, in software and
-/// with memory enough for several engines.
-pub fn measurable(cryptodev: &str) -> Vec<Candidate> {
+/// Every engine that can be measured: [`known`], the device of DPDK's named `cryptodev`, in software and with
+/// memory enough for several engines, and the GPU with this in its name, or the first.
+pub fn measurable(cryptodev: &str, gpu: Option<&str>) -> Vec<Candidate> {
     let arguments: Vec<String> = ["--no-huge", "-m", "1024"].map(str::to_owned).into();
     let eal = EalConfig { arguments, pci: Vec::new() };
     let device = Cryptodev { device: cryptodev.to_owned(), queue_pairs: 2, keys: 4096, eal: Vec::new() };
     let start = Start { library: None, eal };
     let mut candidates = known();
     candidates.push(Candidate { name: CRYPTODEV, open: Box::new(move || open(&device, Ok(start.clone()))) });
+    // Chunks of any size are one launch.
+    let config =
+        GpuConfig { device: gpu.map(str::to_owned), batch_jobs: *CHUNKS.end(), ..GpuConfig::default() };
+    candidates.push(Candidate { name: GPU, open: Box::new(move || testudo_engine_gpu::open(&config)) });
     candidates
 }
 
 /// Every engine that does cryptography in a device and can be measured: a `cryptodev` in software, and a GPU.
 pub fn devices() -> Vec<Candidate> {
-    let mut devices = measurable(SOFTWARE_CRYPTODEV);
-    devices.retain(|candidate| candidate.name == CRYPTODEV);
-    let open = || testudo_engine_gpu::open(&GpuConfig::default());
-    devices.push(Candidate { name: GPU, open: Box::new(open) });
+    let mut devices = measurable(SOFTWARE_CRYPTODEV, None);
+    devices.retain(|candidate| [CRYPTODEV, GPU].contains(&candidate.name));
     devices
 }
 
@@ -51,7 +53,10 @@ pub fn candidates(names: &[String], configuration: &Configuration) -> Vec<Candid
     let (device, start) = (configuration.cryptodev.clone(), eal::start(configuration));
     let open = |device| Box::new(move || open(&device, start.clone()));
     let cryptodev = device.map(|device| Candidate { name: CRYPTODEV, open: open(device) });
-    let gpu = gpu(&configuration.gpu, configuration.scheduler.chunk);
+    let scheduler = &configuration.scheduler;
+    // With self-tuning chunks become as large as any may be.
+    let chunk = if scheduler.tune { *CHUNKS.end() } else { scheduler.chunk };
+    let gpu = gpu(&configuration.gpu, chunk);
     let gpu = Candidate { name: GPU, open: Box::new(move || testudo_engine_gpu::open(&gpu)) };
     let cores = cores(configuration.cores.clone());
     let mut all: Vec<Candidate> = known().into_iter().chain(cryptodev).chain([gpu, cores]).collect();

@@ -92,7 +92,9 @@ fn main() -> ExitCode {
         Verb::Ike(IkeVerb::Status(args)) => ike::status(&args),
         Verb::Explain(args) => query::explain(&args),
         Verb::Demo(options) => return testudo_lab::demo::run(&options, engines::known()),
-        Verb::Bench(args) => return args.run(engines::measurable(&args.options.cryptodev)),
+        Verb::Bench(args) => {
+            return args.run(engines::measurable(&args.options.cryptodev, args.gpu()));
+        }
         Verb::Tune(TuneVerb::Check(args)) => tune::check(&args),
         Verb::Tune(TuneVerb::Apply(args)) => tune::apply(&args),
         Verb::Tune(TuneVerb::Undo(args)) => tune::undo(&args),

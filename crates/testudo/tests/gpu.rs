@@ -69,3 +69,38 @@ fn without_the_gpu_one_line_says_what_there_is_and_the_next_engine_is_used() {
     let said = replay(folder.path(), "out.pcap", &[]);
     assert_eq!(said.code, Some(0), "the next engine does it: {said:#?}");
 }
+
+/// What the program prints for these words, without JSON and with it.
+fn bench(words: &str) -> (String, serde_json::Value) {
+    let run = |more: &[&str]| -> Said {
+        let mut command = Command::new(PROGRAM);
+        command.arg("bench").args(words.split_whitespace()).args(["--engines", "gpu", "--gpu", POCL]);
+        wait::output(command.args(more)).unwrap().into()
+    };
+    let (table, rows) = (run(&[]), run(&["--json"]));
+    assert_eq!((table.code, rows.code), (Some(0), Some(0)), "{table:#?} {rows:#?}");
+    (table.stdout, serde_json::from_str(&rows.stdout).unwrap())
+}
+
+#[test]
+fn a_pocl_row_says_so() {
+    let note = "PoCL: correctness only";
+    let is_named = |row: &serde_json::Value| {
+        let device = row["device"].as_str().is_some_and(|device| device.contains("Portable Computing"));
+        device && row["note"] == note
+    };
+    let (table, rows) = bench("--suites aes128-sha1 --sizes 64 --repetitions 1 --milliseconds 5");
+    assert!(table.contains(&format!("gpu ({note}: Portable Computing Language")), "{table}");
+    assert!(table.contains("its figures are no speed"), "{table}");
+    assert!(rows.as_array().is_some_and(|rows| rows.len() == 2 && rows.iter().all(is_named)), "{rows:#}");
+    let (table, rows) = bench("scheduler --experiment ranges --sizes random --chunks 1");
+    assert!(table.contains(note) && table.contains("no speed was measured"), "{table}");
+    let rows = rows.as_array().unwrap();
+    assert_eq!(rows.len(), 4);
+    for row in rows {
+        assert!(is_named(row) && row["gbit_s"].is_null(), "no speed of PoCL: {row:#}");
+        assert_eq!(row["reordered"], 0, "{row:#}");
+        let [judged, spilled] = ["judged_packets", "spilled"].map(|name| row[name].as_u64().unwrap());
+        assert!(judged >= 16_000 && spilled * 20 < judged, "{row:#}");
+    }
+}

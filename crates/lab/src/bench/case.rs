@@ -19,7 +19,21 @@ pub enum Suites {
     /// Tunnels are assigned in turn those that engines with bursts do; the packets are spread over the
     /// tunnels at random.
     Mixed,
+    /// The same with those that PIPSEA has: with both directions its six combinations.
+    Combinations,
 }
+
+/// AES-128-CBC with HMAC-SHA1, and each alone (paper 002, 4.1).
+pub(super) static COMBINATIONS: LazyLock<Vec<Suite>> = LazyLock::new(|| {
+    let is_cbc = |suite: &Suite| suite.cipher() == Cipher::AesCbc(AesKey::Aes128);
+    let is_null = |suite: &Suite| suite.cipher() == Cipher::Null;
+    let of = |pick: &dyn Fn(&Suite) -> bool, integrity| {
+        Suite::measurable().find(|suite| pick(suite) && suite.integrity() == integrity)
+    };
+    let sha1 = Integrity::HmacSha1;
+    let all = [of(&is_cbc, sha1), of(&is_cbc, Integrity::None), of(&is_null, sha1)];
+    all.into_iter().flatten().collect()
+});
 
 /// The suites of a mixture, which engines with bursts do: AEADs with ICVs of 16 bytes, and AES-CBC and NULL
 /// with HMAC of SHA-1 and SHA-256; all with keys of 128 or 256 bits.
@@ -41,6 +55,7 @@ impl Suites {
         match self {
             Suites::One(suite) => std::slice::from_ref(suite),
             Suites::Mixed => &MIXED,
+            Suites::Combinations => &COMBINATIONS,
         }
     }
 
@@ -49,6 +64,7 @@ impl Suites {
         match self {
             Suites::One(suite) => suite,
             Suites::Mixed => MIXED[tunnel as usize % MIXED.len()],
+            Suites::Combinations => COMBINATIONS[tunnel as usize % COMBINATIONS.len()],
         }
     }
 }
@@ -59,6 +75,7 @@ impl fmt::Display for Suites {
         match self {
             Suites::One(suite) => suite.fmt(f),
             Suites::Mixed => f.pad("mixed"),
+            Suites::Combinations => f.pad("combinations"),
         }
     }
 }

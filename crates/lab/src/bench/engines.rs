@@ -4,11 +4,12 @@ use testudo_crypto::{Engine, EngineError, PortableEngine, Suite, self_test};
 use testudo_gateway::Candidate;
 
 use super::case::Case;
+use super::device::Device;
 use super::error::{BenchError, Wrong};
 use super::tunnels::OVERHEAD_BYTES;
 
 /// Engines on devices that somebody has to choose.
-const ON_REQUEST: [&str; 1] = ["cryptodev"];
+const ON_REQUEST: [&str; 2] = ["cryptodev", "gpu"];
 
 /// An engine that starts on this machine and has passed its self-test.
 pub(super) struct Available {
@@ -20,6 +21,11 @@ pub(super) struct Available {
 impl Available {
     pub(super) fn name(&self) -> &'static str {
         self.candidate.name
+    }
+
+    /// Where its figures come from.
+    pub(super) fn device(&self) -> Device {
+        Device::of(self.name(), &self.instance.description())
     }
 
     /// A new instance.

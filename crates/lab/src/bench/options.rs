@@ -60,7 +60,7 @@ pub struct BenchOptions {
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub policies: Option<u32>,
 
-    /// Engines [default: all that work here; cryptodev, a device of DPDK's, only if it is named]
+    /// Engines [default: all that work here; cryptodev, a device of DPDK's, and gpu only if they are named]
     #[arg(long, value_delimiter = ',', value_name = "NAME,…")]
     pub engines: Vec<String>,
 
@@ -72,6 +72,11 @@ pub struct BenchOptions {
     /// The device of the engine cryptodev, in software: a driver with its arguments
     #[arg(long, value_name = "DEVICE", default_value = "crypto_aesni_mb")]
     pub cryptodev: String,
+
+    /// The device of the engine gpu: a part of its name or of its platform's [default: the first GPU; PoCL,
+    /// which is correct and not fast, only if it is named]
+    #[arg(long, value_name = "NAME")]
+    pub gpu: Option<String>,
 
     /// Encapsulations of ESP, or VPE in its place
     #[arg(long, value_enum, value_delimiter = ',', value_name = "KIND,…", default_value = "esp")]
@@ -282,6 +287,11 @@ impl BenchOptions {
                 "  This machine is busy: other work had the processor for up to {:.0} % of a measurement. Figures are too low, ratios unreliable.\n",
                 (1.0 - least) * 100.0
             );
+        }
+        let mut devices: Vec<&Series> = series.iter().filter(|series| series.device.note.is_some()).collect();
+        devices.dedup_by(|one, other| one.device == other.device);
+        for series in devices {
+            text += &format!("  {}: its figures are no speed.\n", series.device.words(series.engine));
         }
         let own: Vec<_> = series.iter().filter(|series| series.judge == series.engine).collect();
         if let Some(series) = own.first() {

@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 use testudo_packet::Stage;
 
 use super::case::{Case, Size, Suites};
+use super::device::Device;
 use super::measure::Sample;
 use crate::statistics::Spread;
 use crate::table::Table;
@@ -14,6 +15,8 @@ use crate::table::Table;
 pub(super) struct Series {
     pub(super) case: Case,
     pub(super) engine: &'static str,
+    /// Of several engines none is named.
+    pub(super) device: Device,
     pub(super) judge: &'static str,
     pub(super) samples: Vec<Sample>,
 }
@@ -80,6 +83,8 @@ impl Series {
         put("sas", json!(sas));
         put("policies", json!(policies));
         put("engine", json!(self.engine));
+        put("device", json!(self.device.name));
+        put("note", json!(self.device.note));
         put("encapsulation", json!(carrier.name()));
         put("formation", json!(order.name()));
         let figures = [
@@ -114,7 +119,9 @@ impl Series {
         let Case { suites, way, size, carrier, order, .. } = self.case;
         let (way, sas, carrier) = (way.name(), self.case.scale(), carrier.name());
         let group = match (rows, size) {
-            (Rows::Sizes, _) => format!("{suites}, {way}, {}, {sas}, {carrier}", self.engine),
+            (Rows::Sizes, _) => {
+                format!("{suites}, {way}, {}, {sas}, {carrier}", self.device.words(self.engine))
+            }
             (Rows::Suites, Size::Bytes(bytes)) => format!("{bytes} bytes, {way}, {sas}, {carrier}"),
             (Rows::Suites, mix) => format!("{mix}, {way}, {sas}, {carrier}"),
         };
@@ -212,7 +219,8 @@ impl Rows {
             Self::Suites => {
                 let before = std::mem::replace(&mut suite, name(series));
                 let shown = if before == suite { "" } else { &suite };
-                format!("{shown:width$}  {}", series.engine)
+                let note = series.device.note.map_or_else(String::new, |note| format!(" ({note})"));
+                format!("{shown:width$}  {}{note}", series.engine)
             }
         };
         series.iter().map(label).collect()
@@ -281,6 +289,7 @@ mod tests {
         Series {
             case,
             engine,
+            device: Device::default(),
             judge: "",
             samples: vec![Sample { run, floor_cycles_per_packet: 1.0, judged: 1 }],
         }

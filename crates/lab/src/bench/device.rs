@@ -1,0 +1,55 @@
+//! On which device an engine's figures were measured, and what they are worth.
+
+/// The engine whose device may be a processor.
+pub(crate) const GPU: &str = "gpu";
+/// What is said of figures that were measured with OpenCL on the processor.
+pub(crate) const POCL_NOTE: &str = "PoCL: correctness only";
+/// PoCL as its platform is called, and what the engine says of a processor.
+const PROCESSORS: [&str; 2] = ["portable computing language", "a processor"];
+
+/// What is to be said of an engine's rows.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Device {
+    /// What it is; `None` of an engine without a device.
+    pub(crate) name: Option<String>,
+    /// Why its figures are no speed.
+    pub(crate) note: Option<&'static str>,
+}
+
+impl Device {
+    /// Of an engine that says so of itself.
+    pub(crate) fn of(engine: &str, description: &str) -> Self {
+        if engine != GPU {
+            return Self::default();
+        }
+        let lower = description.to_lowercase();
+        let is_processor = PROCESSORS.iter().any(|word| lower.contains(word));
+        Self { name: Some(description.to_owned()), note: is_processor.then_some(POCL_NOTE) }
+    }
+
+    /// The engine with its device, for people.
+    pub(crate) fn words(&self, engine: &str) -> String {
+        match (&self.name, self.note) {
+            (None, _) => engine.to_owned(),
+            (Some(name), None) => format!("{engine} ({name})"),
+            (Some(name), Some(note)) => format!("{engine} ({note}: {name})"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gpu_is_named_and_a_processor_says_what_its_figures_are_worth() {
+        assert_eq!(Device::of("vaes", "Portable Computing Language").words("vaes"), "vaes");
+        let gpu = Device::of("gpu", "NVIDIA CUDA, H100, 128 lanes");
+        assert_eq!((gpu.words("gpu"), gpu.note), ("gpu (NVIDIA CUDA, H100, 128 lanes)".to_owned(), None));
+        for said in ["Portable Computing Language, cpu-haswell, 64 lanes", "AMD, EPYC, a processor: slow"] {
+            let device = Device::of("gpu", said);
+            assert_eq!(device.note, Some(POCL_NOTE));
+            assert_eq!(device.words("gpu"), format!("gpu (PoCL: correctness only: {said})"));
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! `testudo bench scheduler`: what each idea of the packet scheduler is worth, and its parameters (PIPSEA,
+//! paper 002, figures 9 to 12).
+//!
+//! ```text
+//!   plan (ideas, chunk, bins, range) ─► a gateway ─► launches of the engine ─► lanes in use, prediction
+//!                                                └─► packets ─► judged, order of each SA
+//! ```
+//!
+//! A GPU's speed needs a GPU. What scheduling does to a launch does not: which packets share a work-group, how
+//! many lanes wait for the longest of them, what is left over. That is the same on every machine, and what is
+//! compared here; speed stands beside it where the engine's device has one. The engine `model` is a device of
+//! known cost on a clock of its own.
+//!
+//! `experiments` says what is compared, `run` has the gateway, `engine` watches or models a device, `lanes` is
+//! the measure, `report` prints.
+
+mod engine;
+mod experiments;
+mod lanes;
+mod report;
+mod run;
+
+use std::io::IsTerminal;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde_json::Value;
+use testudo_crypto::Engine;
+use testudo_gateway::{Candidate, ManualClock, SystemClock};
+
+use super::case::Size;
+use super::device::{Device, GPU};
+use super::engines::Engines;
+use super::error::BenchError;
+use super::{open_picture, write_picture};
+use crate::progress::Progress;
+use engine::{MODEL, Model, Observed};
+use experiments::Cell;
+use lanes::Geometry;
+use report::Row;
+use run::Time;
+
+/// What `testudo bench scheduler` compares.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, clap::ValueEnum)]
+pub enum SchedulerExperiment {
+    /// Each idea, and all but one (figure 9)
+    Ideas,
+    /// Packets of a chunk and its bins (figure 10)
+    Chunks,
+    /// Widths of a bin's range of lengths (figure 11)
+    Ranges,
+    /// The six combinations alone and mixed (figure 12)
+    Algorithms,
+    /// What self-tuning finds in 200 chunks from a bad beginning, in 50 from the usual one; only if it is
+    /// named
+    Tuning,
+}
+
+use SchedulerExperiment as Experiment;
+
+impl Experiment {
+    const ALL: [Self; 5] = [Self::Ideas, Self::Chunks, Self::Ranges, Self::Algorithms, Self::Tuning];
+
+    /// Name on the command line and in JSON.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Ideas => "ideas",
+            Self::Chunks => "chunks",
+            Self::Ranges => "ranges",
+            Self::Algorithms => "algorithms",
+            Self::Tuning => "tuning",
+        }
+    }
+}
+
+/// Options of `testudo bench scheduler`.
+#[derive(Debug, Clone, clap::Args)]
+pub struct BenchSchedulerOptions {
+    /// Experiments [default: all but tuning]
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "NAME,…")]
+    pub experiment: Vec<SchedulerExperiment>,
+
+    /// Engines: model (no device) and gpu [default: both, if there is a GPU]
+    #[arg(long, value_delimiter = ',', value_name = "NAME,…")]
+    pub engines: Vec<String>,
+
+    /// A part of the GPU's name or of its platform's [default: the first GPU; PoCL, which is correct and not
+    /// fast, only if it is named]
+    #[arg(long, value_name = "NAME")]
+    pub gpu: Option<String>,
+
+    /// Lengths of whole inner IP packets in bytes, imix, or random: any from 46 to 1420 bytes
+    #[arg(long, value_delimiter = ',', value_name = "BYTES,…", default_value = "64,1280,random,imix")]
+    pub sizes: Vec<Size>,
+
+    /// Chunks that count, of each row
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub chunks: u16,
+
+    /// Units of the device that is reckoned with, each of which has a work-group at a time: 8 as PIPSEA's APU
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub units: u16,
+
+    /// Lanes of its work-groups
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub lanes: u16,
+
+    /// Print a JSON array instead of the table, and no progress
+    #[arg(long)]
+    pub json: bool,
+
+    /// Also draw lanes in use and throughput over packet size to a file
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<PathBuf>,
+}
+
+impl BenchSchedulerOptions {
+    fn cells(&self) -> Vec<Cell> {
+        let is_wanted = |one: &Experiment| match self.experiment.is_empty() {
+            true => *one != Experiment::Tuning,
+            false => self.experiment.contains(one),
+        };
+        let experiments = Experiment::ALL.into_iter().filter(is_wanted);
+        experiments.flat_map(|one| experiments::cells(one, &self.sizes, self.chunks.into())).collect()
+    }
+
+    fn geometry(&self) -> Geometry {
+        Geometry { units: self.units.into(), lanes: self.lanes.into() }
+    }
+}
+
+/// What is printed.
+pub(super) fn measure(
+    options: &BenchSchedulerOptions,
+    candidates: Vec<Candidate>,
+) -> Result<String, BenchError> {
+    // Fail before the measurement, not after it, if the picture cannot be written.
+    let picture = options.svg.as_deref().map(open_picture).transpose()?;
+    let rows = rows(options, candidates)?;
+    if let Some((path, file)) = picture {
+        write_picture(&report::picture(&rows), path, file)?;
+    }
+    Ok(if options.json { format!("{:#}\n", report::json(&rows)) } else { report::table(&rows) })
+}
+
+/// The rows, as `--json` has them.
+pub(crate) fn array(
+    options: &BenchSchedulerOptions,
+    candidates: Vec<Candidate>,
+) -> Result<Value, BenchError> {
+    Ok(report::json(&rows(options, candidates)?))
+}
+
+fn rows(options: &BenchSchedulerOptions, candidates: Vec<Candidate>) -> Result<Vec<Row>, BenchError> {
+    /// Of a row, roughly: packets are sealed, opened and judged.
+    const VISIT: Duration = Duration::from_millis(400);
+    let (engines, names) = engines(options, candidates)?;
+    let cells = options.cells();
+    let count = u32::try_from(cells.len() * names.len()).unwrap_or(u32::MAX);
+    let silent = options.json || !std::io::stderr().is_terminal();
+    let mut progress = Progress::new(VISIT.saturating_mul(count), silent);
+    let mut rows = Vec::new();
+    for name in &names {
+        for cell in &cells {
+            progress.stage(&format!("{}, {}, {name}", cell.setting, cell.plan.size), VISIT);
+            rows.push(row(options.geometry(), &engines, name, cell)?);
+        }
+    }
+    Ok(rows)
+}
+
+/// The engines and the names of those that are measured: the model, and others if they are named, or there.
+fn engines(
+    options: &BenchSchedulerOptions,
+    candidates: Vec<Candidate>,
+) -> Result<(Engines, Vec<String>), BenchError> {
+    let none = || Engines::start(Vec::new(), &[]);
+    let is_named = |candidate: &Candidate| match options.engines.is_empty() {
+        true => candidate.name == GPU,
+        false => options.engines.iter().any(|name| candidate.name == name),
+    };
+    let candidates: Vec<Candidate> = candidates.into_iter().filter(is_named).collect();
+    if !options.engines.is_empty() {
+        let others: Vec<String> = options.engines.iter().filter(|name| *name != MODEL).cloned().collect();
+        return Ok((Engines::start(candidates, &others)?, options.engines.clone()));
+    }
+    if candidates.is_empty() {
+        return Ok((none()?, vec![MODEL.to_owned()]));
+    }
+    match Engines::start(candidates, &[GPU.to_owned()]) {
+        // No GPU is no failure.
+        Err(BenchError::Engine(_)) => Ok((none()?, vec![MODEL.to_owned()])),
+        started => Ok((started?, vec![MODEL.to_owned(), GPU.to_owned()])),
+    }
+}
+
+fn row(geometry: Geometry, engines: &Engines, name: &str, cell: &Cell) -> Result<Row, BenchError> {
+    let (inner, time): (Box<dyn Engine>, Time) = if name == MODEL {
+        let clock = ManualClock::default();
+        (Box::new(Model::new(clock.clone(), geometry)), Time::Model(clock))
+    } else {
+        let engine = engines.available.iter().find(|engine| engine.name() == name);
+        let engine = engine.ok_or_else(|| BenchError::Engine(format!("there is no engine \"{name}\"")))?;
+        (engine.open().map_err(BenchError::Engine)?, Time::System(SystemClock::default()))
+    };
+    let (engine, description) = (inner.name(), inner.description());
+    let device = Device::of(engine, &description);
+    let (observed, watch) = Observed::new(inner, geometry);
+    let has_speed = matches!(time, Time::System(_));
+    let case = || format!("{}, {}, {name}", cell.setting, cell.plan.size);
+    let outcome = run::run(&cell.plan, Box::new(observed), &watch, time);
+    let outcome = outcome.map_err(|what| BenchError::Invalid { case: case(), what })?;
+    Ok(Row { cell: cell.clone(), engine, description, device, has_speed, outcome })
+}

@@ -1,0 +1,409 @@
+//! One gateway with a deep engine, packets for both of its directions, and what came of them.
+//!
+//! ```text
+//!   plain packets ───► protected port ─┐            ┌─► unprotected port ─► sealed ─► a peer opens them
+//!                                      ├─ a worker ─┤
+//!   sealed by a peer ► unprotected ────┘            └─► protected port ───► opened ─► compared
+//! ```
+//!
+//! So many packets are under way that the engine has as many chunks as it takes, and one more waits; no more,
+//! so that few find bins and leftovers full: the portable engine has those, as in any gateway. Launches count between the moment when that is reached and the
+//! last packet's coming.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use testudo_crypto::{Engine, PortableEngine};
+use testudo_gateway::{
+    CHUNKS, Clock, Formation, ManualClock, OffloadMode, PortPair, Scheduled, SchedulerSettings, SystemClock,
+    Worker,
+};
+use testudo_packet::{Batch, Pool, Port, PortCounters, PortError};
+use testudo_port_memory::{Demand, LoopPort, Packets, SinkHandle, SinkPort};
+
+use super::engine::Watch;
+use super::lanes::Tally;
+use crate::bench::case::{Carrier, Case, Order, Size, Suites, Way};
+use crate::bench::error::Wrong;
+use crate::bench::load::packets;
+use crate::bench::tunnels::{self, OVERHEAD_BYTES};
+use crate::bench::{judge, load};
+use crate::supply::Supply;
+
+/// Tunnels, each with an SA in either direction.
+const SAS: u32 = 60;
+const BUFFER_BYTES: usize = 2048;
+/// What a turn may bring in a direction.
+const TURN_PACKETS: usize = 256;
+/// A turn's time on the clock of the model: far less than a launch.
+const TURN: Duration = Duration::from_micros(5);
+/// After this many turns in a row without a packet, none is expected any more: for a device of its own speed
+/// some seconds.
+const QUIET_TURNS: u32 = 20_000_000;
+/// Where SPI and number of an ESP packet are, after an IPv4 header without options.
+const SPI_AT: usize = 20;
+
+/// What is measured.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Plan {
+    pub(super) suites: Suites,
+    /// One direction; both if none is named.
+    pub(super) way: Option<Way>,
+    pub(super) size: Size,
+    pub(super) formation: Formation,
+    pub(super) settings: SchedulerSettings,
+    /// Chunks that count, about.
+    pub(super) chunks: usize,
+}
+
+impl Plan {
+    /// The most packets under way: two chunks with the engine, or one where no bins wait, and one that
+    /// gathers.
+    fn window(&self) -> usize {
+        if self.settings.tune {
+            return 3 * CHUNKS.end();
+        }
+        let with_engine = if self.settings.ideas.waiting_bins { 2 } else { 1 };
+        (with_engine + 1) * self.settings.chunk
+    }
+
+    /// The most that find a place: in bins and among leftovers, or there alone.
+    fn places(&self) -> usize {
+        if self.settings.ideas.waiting_bins { 2 * self.settings.chunk } else { self.settings.chunk }
+    }
+
+    fn packets(&self) -> usize {
+        self.window() + self.chunks * self.settings.chunk
+    }
+
+    fn case(&self) -> Case {
+        Case {
+            suites: self.suites,
+            way: Way::Outbound,
+            size: self.size,
+            sas: SAS,
+            policies: SAS,
+            carrier: Carrier::Esp,
+            order: Order::default(),
+            esn: true,
+            engine: 0,
+            placed: 0,
+        }
+    }
+}
+
+/// What came of it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Outcome {
+    pub(super) tally: Tally,
+    pub(super) scheduled: Scheduled,
+    /// Packets that came out at another place of their SA's order.
+    pub(super) reordered: u64,
+    /// Packets that a peer or a comparison has judged: all.
+    pub(super) judged: u64,
+    /// While launches counted: packets that came out, and how long it took. What each has as an inner
+    /// packet, on average.
+    pub(super) packets: u64,
+    pub(super) mean_bytes: f64,
+    pub(super) elapsed: Duration,
+}
+
+/// What time it is for the gateway: the system's, or the model's, which a turn moves.
+pub(super) enum Time {
+    System(SystemClock),
+    Model(ManualClock),
+}
+
+impl Time {
+    fn now(&self) -> testudo_ipsec::Moment {
+        match self {
+            Self::System(clock) => clock.now(),
+            Self::Model(clock) => {
+                clock.advance(TURN);
+                clock.now()
+            }
+        }
+    }
+}
+
+/// A port that receives from one and sends to another.
+struct Both {
+    feed: LoopPort,
+    sink: SinkPort,
+}
+
+impl Port for Both {
+    fn name(&self) -> &str {
+        self.feed.name()
+    }
+
+    fn rx(&mut self, pool: &mut Pool, batch: &mut Batch) -> Result<usize, PortError> {
+        self.feed.rx(pool, batch)
+    }
+
+    fn tx(&mut self, pool: &mut Pool, batch: &mut Batch) -> Result<usize, PortError> {
+        self.sink.tx(pool, batch)
+    }
+
+    fn joins(&self) -> bool {
+        false
+    }
+
+    fn counters(&self) -> PortCounters {
+        let (received, sent) = (self.feed.counters(), self.sink.counters());
+        let PortCounters { tx_packets, tx_bytes, tx_calls, .. } = sent;
+        PortCounters { tx_packets, tx_bytes, tx_calls, ..received }
+    }
+}
+
+/// One end of the tunnels.
+struct End {
+    worker: Worker,
+    supply: Supply,
+    time: Time,
+    demands: [Demand; 2],
+    sinks: [SinkHandle; 2],
+}
+
+/// How an end is told to gather jobs.
+type Gathering = (Formation, SchedulerSettings);
+
+impl End {
+    /// `feeds`: for the protected and the unprotected port. `gathering`: if its engine is deep.
+    fn new(
+        plan: &Plan,
+        side: Way,
+        engine: Box<dyn Engine>,
+        time: Time,
+        feeds: [Packets; 2],
+        gathering: Option<Gathering>,
+    ) -> Result<Self, Wrong> {
+        let case = plan.case();
+        let port = |name: &str, feed| {
+            let (feed, demand) = LoopPort::on_demand(name, feed);
+            let (sink, handle) = SinkPort::new(name);
+            (Box::new(Both { feed, sink }), demand, handle)
+        };
+        let [protected, unprotected] = feeds;
+        let (protected, first, opened) = port("protected", protected);
+        let (unprotected, second, sealed) = port("unprotected", unprotected);
+        // Twice as many as are under way: an engine is not to be told that buffers are short.
+        let buffers = 2 * plan.window() + 16 * TURN_PACKETS;
+        let pool = Pool::new(buffers, BUFFER_BYTES.max(plan.size.longest_bytes() + OVERHEAD_BYTES));
+        let ports = PortPair { protected, unprotected };
+        let mut engines = vec![engine];
+        if gathering.is_some() {
+            engines.push(Box::new(PortableEngine::new()));
+        }
+        let mut worker = Worker::new(ports, pool, engines, Box::default());
+        worker.set_offload_mode(OffloadMode::Always);
+        if let Some((formation, settings)) = gathering {
+            worker.set_formation(formation);
+            worker.set_scheduler(&settings);
+        }
+        let supply = tunnels::install(&mut worker, &case, side)?;
+        Ok(Self { worker, supply, time, demands: [first, second], sinks: [opened, sealed] })
+    }
+
+    fn turn(&mut self) -> Result<usize, Wrong> {
+        let now = self.time.now();
+        let moved = self.worker.turn(now).map_err(|error| error.to_string())?;
+        self.supply.serve(now);
+        Ok(moved)
+    }
+
+    fn counters(&self) -> [PortCounters; 2] {
+        [self.worker.protected_port().counters(), self.worker.unprotected_port().counters()]
+    }
+
+    fn sent(&self) -> u64 {
+        self.counters().iter().map(|port| port.tx_packets).sum()
+    }
+
+    fn loss(&self, asked: usize) -> Wrong {
+        let drops = self.worker.pool().drops().iter().filter(|(_, count)| *count > 0);
+        let drops: Vec<String> = drops.map(|(reason, count)| format!("{} {count}", reason.name())).collect();
+        format!("{} of {asked} packets came out; drops: {}", self.sent(), drops.join(", "))
+    }
+
+    /// Turns until so many packets have come out. `ask` is told how many have, and lets more come.
+    fn run(&mut self, all: usize, mut ask: impl FnMut(usize, &[Demand; 2])) -> Result<(), Wrong> {
+        let mut quiet = 0;
+        loop {
+            let sent = usize::try_from(self.sent()).unwrap_or(usize::MAX);
+            if sent >= all {
+                return Ok(());
+            }
+            ask(sent, &self.demands);
+            quiet = if self.turn()? > 0 { 0 } else { quiet + 1 };
+            if quiet > QUIET_TURNS || self.worker.pool().drops().total() > 0 {
+                return Err(self.loss(all));
+            }
+        }
+    }
+
+    fn keep_all(&self, each: usize) {
+        self.sinks.iter().for_each(|sink| sink.keep(1, each));
+    }
+}
+
+/// The same packets with source and destination exchanged: what the other end's hosts send. Sums stay right.
+fn reversed(packets: &Packets) -> Packets {
+    let whole = packets.iter().map(|(head, tail)| {
+        let mut packet = [head, tail].concat();
+        if let Some(addresses) = packet.get_mut(12..20) {
+            addresses.rotate_left(4);
+        }
+        packet
+    });
+    whole.collect::<Vec<_>>().into()
+}
+
+/// Sends packets through an end with the portable engine that has no deep one: all that come out.
+fn by_peer(plan: &Plan, is_protected: bool, feed: Packets, count: usize) -> Result<Vec<Vec<u8>>, Wrong> {
+    if count == 0 {
+        return Ok(Vec::new());
+    }
+    let feeds = if is_protected { [feed, Packets::default()] } else { [Packets::default(), feed] };
+    let time = Time::System(SystemClock::default());
+    let engine = Box::new(PortableEngine::new());
+    let mut peer = End::new(plan, Way::Inbound, engine, time, feeds, None)?;
+    peer.keep_all(count);
+    let (port, mut left) = (usize::from(!is_protected), count);
+    peer.run(count, |_, demands| {
+        let some = left.min(TURN_PACKETS);
+        left -= some;
+        if some > 0 {
+            demands.get(port).into_iter().for_each(|demand| demand.ask(some as u64));
+        }
+    })?;
+    Ok(peer.sinks.get(usize::from(is_protected)).map(SinkHandle::take).unwrap_or_default())
+}
+
+/// Runs `plan` with an engine that is watched.
+pub(super) fn run(plan: &Plan, engine: Box<dyn Engine>, watch: &Watch, time: Time) -> Result<Outcome, Wrong> {
+    let originals = packets(plan.suites, plan.size, SAS).map_err(|error| error.to_string())?;
+    let others = reversed(&originals);
+    let counts = match plan.way {
+        Some(Way::Outbound) => [plan.packets(), 0],
+        Some(Way::Inbound) => [0, plan.packets()],
+        None => [plan.packets() / 2, plan.packets() / 2],
+    };
+    let sealed: Packets = by_peer(plan, true, others.clone(), counts[1])?.into();
+    let feeds = [originals.clone(), sealed];
+    let gathering = Some((plan.formation, plan.settings));
+    let mut subject = End::new(plan, Way::Outbound, engine, time, feeds, gathering)?;
+    subject.keep_all(plan.packets());
+    let span = drive(plan, &mut subject, watch, counts)?;
+    settle(&mut subject)?;
+    let [opened, sealed] = &subject.sinks;
+    let (opened, sealed) = (opened.take(), sealed.take());
+    let scheduled = subject.worker.counters().scheduled().next();
+    let (_, scheduled) = scheduled.ok_or("the engine is not deep")?;
+    let tally = watch.tally();
+    drop(subject);
+    let reordered = disordered_numbers(&sealed) + disordered(&opened, &others, counts[1]);
+    judge::compare(&opened, &others)?;
+    let count = sealed.len();
+    let judged = (count + opened.len()) as u64;
+    let recovered = by_peer(plan, false, sealed.into(), count);
+    let recovered = recovered.map_err(|wrong| format!("a peer refuses the sealed packets: {wrong}"))?;
+    judge::compare(&recovered, &originals)?;
+    let Span { packets, elapsed } = span;
+    let mean_bytes = originals.bytes() as f64 / originals.len().max(1) as f64;
+    Ok(Outcome { tally, scheduled, reordered, judged, packets, mean_bytes, elapsed })
+}
+
+/// What came out while launches counted.
+#[derive(Debug, Clone, Copy, Default)]
+struct Span {
+    packets: u64,
+    elapsed: Duration,
+}
+
+/// Keeps the engine supplied until all packets have come out.
+fn drive(plan: &Plan, subject: &mut End, watch: &Watch, counts: [usize; 2]) -> Result<Span, Wrong> {
+    let (window, all) = (plan.window(), counts[0] + counts[1]);
+    let counters = subject.worker.counters();
+    let refused = || counters.scheduled().next().map_or(0, |(_, scheduled)| scheduled.no_room);
+    let (mut places, mut last_refused) = (plan.places(), 0);
+    let mut left = counts;
+    let (mut began, mut ended) = (None, None);
+    subject.run(all, |sent, demands| {
+        let asked = all - left[0] - left[1];
+        let under_way = asked.saturating_sub(sent);
+        // What has ended and waits for its SA's order counts as waiting for the engine: it is not known.
+        let waiting = under_way.saturating_sub(watch.in_flight());
+        // How many find a place depends on how they fill bins: a little more each turn, and less when one found
+        // none.
+        let now = refused();
+        let most = if plan.settings.tune { window } else { plan.places() };
+        places = if now > last_refused { places * 3 / 4 } else { (places + TURN_PACKETS / 4).min(most) };
+        last_refused = now;
+        let room = places.saturating_sub(waiting);
+        let room = room.min(window.saturating_sub(under_way)).min(2 * TURN_PACKETS);
+        // In turns, so that both directions end together.
+        let first = if left[1] == 0 { room } else { room / 2 }.min(left[0]);
+        let some = [first, (room - first).min(left[1])];
+        for ((demand, some), left) in demands.iter().zip(some).zip(&mut left) {
+            *left -= some;
+            if some > 0 {
+                demand.ask(some as u64);
+            }
+        }
+        if began.is_none() && asked >= window.min(all / 2) {
+            watch.count(true);
+            began = Some((sent, Instant::now()));
+        }
+        if ended.is_none() && *left.iter().max().unwrap_or(&0) == 0 {
+            watch.count(false);
+            ended = Some((sent, Instant::now()));
+        }
+    })?;
+    watch.count(false);
+    let (Some((first, from)), Some((last, to))) = (began, ended) else { return Ok(Span::default()) };
+    let packets = (last - first) as u64;
+    Ok(Span { packets, elapsed: to.duration_since(from) })
+}
+
+/// Waits for what is under way after the last packet: nothing, unless some were lost.
+fn settle(subject: &mut End) -> Result<(), Wrong> {
+    subject.worker.drain();
+    for _ in 0..TURN_PACKETS {
+        subject.turn()?;
+    }
+    let drops = subject.worker.pool().drops().total();
+    if drops == 0 && !subject.worker.is_busy() { Ok(()) } else { Err(subject.loss(0)) }
+}
+
+/// Packets whose number is not above all before it, by SA.
+fn disordered_numbers(sealed: &[Vec<u8>]) -> u64 {
+    let mut last: HashMap<&[u8], u32> = HashMap::new();
+    let mut wrong = 0;
+    for packet in sealed {
+        let Some((spi, rest)) = packet.get(SPI_AT..).and_then(|esp| esp.split_at_checked(4)) else {
+            wrong += 1;
+            continue;
+        };
+        let number = rest.first_chunk().copied().map_or(0, u32::from_be_bytes);
+        let before = last.insert(spi, number);
+        wrong += u64::from(before.is_some_and(|before| number <= before));
+    }
+    wrong
+}
+
+/// Packets that are not where they are in what was fed, each SA's by themselves: an SA is its hosts' address.
+fn disordered(opened: &[Vec<u8>], fed: &Packets, count: usize) -> u64 {
+    let headers = |packet: &[u8]| packet.get(..load::SMALLEST_BYTES).map(<[u8]>::to_vec);
+    let source = |packet: &[u8]| packet.get(12..16).map(<[u8]>::to_vec);
+    let mut expected: HashMap<Option<Vec<u8>>, std::collections::VecDeque<Option<Vec<u8>>>> = HashMap::new();
+    let order = (0..fed.len().max(1)).cycle().take(count);
+    for (head, _) in order.map(|at| fed.get(at)) {
+        expected.entry(source(head)).or_default().push_back(headers(head));
+    }
+    let is_elsewhere = |packet: &&Vec<u8>| {
+        let next = expected.get_mut(&source(packet)).and_then(std::collections::VecDeque::pop_front);
+        next.flatten() != headers(packet)
+    };
+    opened.iter().filter(is_elsewhere).count() as u64
+}
