@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use testudo_gateway::Candidate;
 
+use crate::bench::device::GPU;
 use crate::bench::{BenchError, print};
 use crate::efficiency::{self, EfficiencyOptions};
 use crate::meters::Meters;
@@ -66,7 +67,10 @@ impl LabArgs {
             LabCommand::Efficiency(options) => efficiency::report(options, candidates, meters()),
             LabCommand::Tcp(options) => tcp::report(options),
             LabCommand::Placements(options) => placements::report(options, candidates, devices),
-            LabCommand::Papers(options) => papers::report(options, candidates, &meters),
+            LabCommand::Papers(options) => {
+                let gpus = devices.into_iter().filter(|device| device.name == GPU);
+                papers::report(options, candidates, gpus.collect(), &meters)
+            }
         };
         match text.and_then(|text| print(&text)) {
             Ok(()) => ExitCode::SUCCESS,

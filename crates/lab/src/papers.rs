@@ -118,18 +118,20 @@ impl PriceFile {
 }
 
 /// Measures what `options` say, and writes the report; what is printed. `candidates` are the engines that the
-/// program has besides the portable one; `meters` opens what can be metered.
+/// program has besides the portable one, `gpus` those that are measured only where a figure is of a GPU; `meters`
+/// opens what can be metered.
 ///
 /// # Errors
 /// [`BenchError`] if the folder or the prices cannot be used, or a measurement failed; the report says which.
 pub(crate) fn report(
     options: &PapersOptions,
     candidates: Vec<Candidate>,
+    gpus: Vec<Candidate>,
     meters: &(dyn Fn() -> Meters + Sync),
 ) -> Result<String, BenchError> {
     let prices = options.prices.as_deref().map(PriceFile::read).transpose()?;
     let (machine, program) = (Machine::here(&candidates), machine::program());
-    let engines = measure::Shared::new(candidates);
+    let engines = measure::Shared::new(candidates.into_iter().chain(gpus).collect());
     let session = Session {
         options,
         items: registry::all().filter(|item| options.is_wanted(item)).collect(),

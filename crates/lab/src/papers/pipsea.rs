@@ -76,14 +76,29 @@ const ENCRYPTION: Method = Method {
     conditions: "The half of the figure that has AES instructions: one core (the paper has four), the engine alone with the jobs of packets of these sizes. The other half needs a GPU.",
     read: cryptography,
 };
-const FORMATION: Method = Method {
-    quick: "bench --suites mixed --sas 60 --directions outbound --sizes 64,1280,random,imix --formation none,suite,length --milliseconds 20 --repetitions 3",
-    full: "bench --suites mixed --sas 60 --directions outbound --sizes 64,1280,random,imix --formation none,suite,length --milliseconds 80 --repetitions 7",
-    quick_seconds: 4,
-    full_seconds: 23,
-    conditions: "One core in place of the GPU; nine suites in place of six combinations. A gateway forms jobs by suite, or by suite and length, the longest first, which is the paper's \"all\"; \
-         it has no grouping without that order.",
-    read: formation,
+const IDEAS: Method = Method {
+    quick: "bench scheduler --experiment ideas --sizes random,imix --chunks 3",
+    full: "bench scheduler --experiment ideas --sizes 64,1280,random,imix --chunks 12",
+    quick_seconds: 5,
+    full_seconds: 30,
+    conditions: "A gateway with a GPU, if this machine has one, and with a model that has 8 units of 64 lanes and the costs of figure 8: what it says is a prediction. Both get the same chunks, and what their lanes do of what they could is counted. The paper's work-groups without scheduling take packets of all kinds; so is what is predicted of them.",
+    read: scheduling,
+};
+const CHUNKS: Method = Method {
+    quick: "bench scheduler --experiment chunks --sizes random,imix --chunks 2",
+    full: "bench scheduler --experiment chunks --sizes 64,1280,random,imix --chunks 8",
+    quick_seconds: 6,
+    full_seconds: 50,
+    conditions: "As figure 9. Latencies are not measured here.",
+    read: scheduling,
+};
+const RANGES: Method = Method {
+    quick: "bench scheduler --experiment ranges --sizes random,imix --chunks 3",
+    full: "bench scheduler --experiment ranges --sizes 64,1280,random,imix --chunks 12",
+    quick_seconds: 3,
+    full_seconds: 20,
+    conditions: "As figure 9: the random mix of the six combinations, chunks of 4,096 packets in 64 bins.",
+    read: scheduling,
 };
 const SUITES: Method = Method {
     quick: "bench --suites aes128-sha1,aes128-none,null-sha1,mixed --sas 60 --sizes 64,256,512,1024,1280,random,imix --milliseconds 15 --repetitions 2",
@@ -154,19 +169,19 @@ pub(super) static ITEMS: [Item; 21] = [
         IN_MEMORY,
         CRYPTOGRAPHY,
     ),
-    measured("Figure 9", "Effects of packet scheduling", SCHEDULING, FORMATION),
-    impossible(
+    measured("Figure 9", "Effects of packet scheduling", SCHEDULING, IDEAS),
+    measured(
         "Figure 10",
         "The throughput of PIPSEA with different chunk sizes and numbers of bins",
         &[
-            printed("random lengths, 8192 packets, 128 bins", "14.82", "Gbit/s"),
-            printed("random lengths, 4096 packets, 64 bins", "13.58", "Gbit/s"),
+            printed("8192 packets, 128 bins, random lengths", "14.82", "Gbit/s"),
+            printed("4096 packets, 64 bins, random lengths", "13.58", "Gbit/s"),
             printed("8192 packets, 128 bins: average latency", "5.38", "ms"),
             printed("4096 packets, 64 bins: average latency", "3.92", "ms"),
         ],
-        GPU,
+        CHUNKS,
     ),
-    impossible("Figure 11", "Throughput with different granularities of packet length ranges", &[], GPU),
+    measured("Figure 11", "Throughput with different granularities of packet length ranges", &[], RANGES),
     measured("Figure 12", "Throughput for different crypto algorithms", ALGORITHMS, SUITES),
     impossible(
         "Figure 13",
@@ -260,37 +275,89 @@ fn cryptography(rows: &[Value]) -> Result<Reading, Wrong> {
     Ok(reading)
 }
 
-/// Figure 9.
-fn formation(rows: &[Value]) -> Result<Reading, Wrong> {
-    let (mut reading, mut lines) = (Reading::default(), Lines::default());
-    // A formation is compared with none of the same engine: of that which is fastest without.
-    let without = |row: &&Value| row.get("formation").and_then(Value::as_str) == Some("none");
-    let plain: Vec<Value> = rows.iter().filter(without).cloned().collect();
-    for row in rows {
-        let length = Length::of(row, "inner_bytes")?;
-        let of_length =
-            fastest(&plain)?.into_iter().find(|other| other.get("inner_bytes") == row.get("inner_bytes"));
-        let Some(base) = of_length else { return Err("no row without formation".to_owned()) };
-        if base.get("engine") != row.get("engine") {
-            continue;
-        }
-        let (name, colour) = match text(row, "formation")? {
-            "none" => ("no scheduling", 0),
-            "suite" => ("by algorithm", 1),
-            "length" => ("all", 2),
-            other => return Err(format!("\"formation\" of a row is {other:?}")),
-        };
-        let rate = spread(row, "gbit_s")?;
-        reading.find(format!("{name}, {}", length.words()), "Gbit/s", rate);
-        lines.add(name, (colour, 0), length, rate);
-        if colour > 0 {
-            let ratio = Spread::of([rate.median / number(base, "gbit_s")?.max(f64::MIN_POSITIVE)]);
-            reading.find(format!("{name}, of no scheduling: {}", length.words()), "times", ratio);
-        }
-        name_engine(&mut reading, row)?;
+/// The setting that others of figure 9 are compared with, and what they are.
+const WITHOUT: &str = "no scheduling";
+const COMPARED: [(&str, &str, &str); 2] = [
+    ("all", WITHOUT, "all, of no scheduling"),
+    ("all", "by algorithm and length", "all, of grouping without sorting of bins"),
+];
+
+/// The speed of a row: what was measured, and what is predicted. Neither of PoCL.
+fn speed(row: &Value) -> Result<Option<(f64, bool)>, Wrong> {
+    if !row.get("note").is_none_or(Value::is_null) {
+        return Ok(None);
     }
-    reading.panels.push(lines.panel("Formations of a mix of suites", [ACROSS, UP], Extent::Zero));
+    if !row.get("gbit_s").is_none_or(Value::is_null) {
+        return Ok(Some((number(row, "gbit_s")?, true)));
+    }
+    // The paper's groups take what comes, if nothing is scheduled.
+    let is_without = text(row, "setting")? == WITHOUT;
+    let name = if is_without { "predicted_diverging_gbit_s" } else { "predicted_gbit_s" };
+    Ok(Some((number(row, name)?, false)))
+}
+
+/// A result that was measured, or is predicted.
+fn found(what: String, unit: &'static str, (value, is_measured): (f64, bool)) -> Finding {
+    let here = is_measured.then(|| Spread::of([value]));
+    Finding { what, unit, here, predicted: (!is_measured).then_some(value) }
+}
+
+/// Figures 9 to 11.
+fn scheduling(rows: &[Value]) -> Result<Reading, Wrong> {
+    let mut reading = Reading::default();
+    let mut engines: Vec<&str> = Vec::new();
+    for row in rows {
+        let engine = text(row, "engine")?;
+        if !engines.contains(&engine) {
+            engines.push(engine);
+        }
+    }
+    // What is there is measured; a model stands beside it only where nothing is.
+    let has_device = rows.iter().any(|row| row.get("gbit_s").is_some_and(Value::is_number));
+    for engine in engines {
+        let of_engine: Vec<&Value> = rows.iter().filter(|row| text(row, "engine") == Ok(engine)).collect();
+        one_engine(&of_engine, has_device && engine == "model", &mut reading)?;
+    }
     Ok(reading)
+}
+
+/// The rows of one engine; without their speed if that of a device is there.
+fn one_engine(rows: &[&Value], is_beside: bool, reading: &mut Reading) -> Result<(), Wrong> {
+    let mut lines = Lines::default();
+    let mut settings: Vec<&str> = Vec::new();
+    for row in rows {
+        let (setting, length) = (text(row, "setting")?, Length::of(row, "inner_bytes")?);
+        if !settings.contains(&setting) {
+            settings.push(setting);
+        }
+        let colour = settings.iter().position(|other| *other == setting).unwrap_or(0);
+        let (engine, words) = (text(row, "engine")?, length.words());
+        let lanes = scaled(Spread::of([number(row, "lanes_used")?]), 100.0);
+        reading.find(format!("lanes in use, {engine}: {setting}, {words}"), "%", lanes);
+        lines.add(setting, (colour % 8, colour / 8), length, lanes);
+        let note = row.get("note").and_then(Value::as_str);
+        let note = note.map_or_else(String::new, |note| format!(" ({note})"));
+        reading.remark(format!("{engine}{note}: {}.", text(row, "device")?));
+        let reordered = number(row, "reordered")?;
+        if reordered > 0.0 {
+            reading.remark(format!("{setting}, {words}: {reordered} packets were reordered."));
+        }
+        let Some(speed_of_row) = speed(row)?.filter(|_| !is_beside) else { continue };
+        reading.findings.push(found(format!("{setting}, {words}"), "Gbit/s", speed_of_row));
+        for (_, of, what) in COMPARED.iter().filter(|(better, ..)| *better == setting) {
+            let is_base = |other: &&&Value| {
+                text(other, "setting") == Ok(of) && other.get("inner_bytes") == row.get("inner_bytes")
+            };
+            let Some(base) = rows.iter().find(is_base) else { continue };
+            let Some((base, _)) = speed(base)? else { continue };
+            let ratio = speed_of_row.0 / base.max(f64::MIN_POSITIVE);
+            reading.findings.push(found(format!("{what}: {words}"), "times", (ratio, speed_of_row.1)));
+        }
+    }
+    let engine = rows.first().map_or(Ok(""), |row| text(row, "engine"))?;
+    let title = format!("Lanes in use, {engine}");
+    reading.panels.push(lines.panel(&title, [ACROSS, "lanes in use (%)"], Extent::Zero));
+    Ok(())
 }
 
 /// Figure 12.
@@ -352,4 +419,56 @@ fn latencies(rows: &[Value]) -> Result<Reading, Wrong> {
     let axes = ["frame size (bytes, with check sequence)", "latency (ms)"];
     reading.panels.push(lines.panel("Latency at the highest rate without loss", axes, Extent::Zero));
     Ok(reading)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn row(engine: &str, setting: &str, predicted: f64) -> Value {
+        json!({
+            "engine": engine, "setting": setting, "device": "a device", "note": null, "inner_bytes": "random",
+            "lanes_used": 0.5, "reordered": 0, "predicted_gbit_s": predicted,
+            "predicted_diverging_gbit_s": predicted / 2.0, "gbit_s": null,
+        })
+    }
+
+    fn finding<'a>(reading: &'a Reading, what: &str) -> Option<&'a Finding> {
+        reading.findings.iter().find(|finding| finding.what == what)
+    }
+
+    #[test]
+    fn what_a_model_says_is_a_prediction_and_stands_beside_what_the_paper_prints() {
+        let rows = [row("model", "no scheduling", 4.0), row("model", "all", 8.0)];
+        let reading = scheduling(&rows).unwrap();
+        let ratio = finding(&reading, "all, of no scheduling: random lengths").unwrap();
+        assert_eq!((ratio.here, ratio.predicted), (None, Some(4.0)), "the paper's groups diverge");
+        assert!(SCHEDULING.iter().any(|printed| printed.what == ratio.what));
+        let lanes = finding(&reading, "lanes in use, model: all, random lengths").unwrap();
+        assert_eq!(lanes.here.map(|spread| spread.median), Some(50.0), "of the same launches anywhere");
+    }
+
+    #[test]
+    fn a_gpu_is_measured_and_pocl_has_no_speed() {
+        let mut gpu = row("gpu", "all", 8.0);
+        gpu["gbit_s"] = json!(30.0);
+        let reading = scheduling(&[row("model", "all", 8.0), gpu.clone()]).unwrap();
+        let rates: Vec<_> = reading.findings.iter().filter(|finding| finding.unit == "Gbit/s").collect();
+        assert!(rates.len() == 1 && rates[0].predicted.is_none(), "{rates:?}");
+        gpu["note"] = json!("PoCL: correctness only");
+        let reading = scheduling(&[gpu]).unwrap();
+        assert!(reading.findings.iter().all(|finding| finding.unit == "%"), "{:?}", reading.findings);
+        assert_eq!(reading.remarks, ["gpu (PoCL: correctness only): a device."]);
+    }
+
+    #[test]
+    fn rows_that_lack_what_is_read_are_refused() {
+        for member in ["engine", "setting", "device", "lanes_used", "inner_bytes", "reordered"] {
+            let mut wrong = row("model", "all", 1.0);
+            wrong[member] = json!([]);
+            assert!(scheduling(&[wrong]).is_err(), "{member}");
+        }
+    }
 }
