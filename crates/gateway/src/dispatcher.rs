@@ -102,7 +102,8 @@ impl Dispatcher {
             scheduled,
             live: None,
         };
-        dispatcher.set_scheduler(&SchedulerSettings::default());
+        // Until it is told: a change may leave less room, and nobody said that another engine is behind.
+        dispatcher.set_scheduler(&SchedulerSettings { tune: false, ..SchedulerSettings::default() });
         dispatcher
     }
 
