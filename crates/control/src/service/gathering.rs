@@ -4,8 +4,8 @@ use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use testudo_gateway::Scheduled;
 
-/// Null before the first chunk. `changes` and `lanes_used` are null without self-tuning, and the latter before
-/// a chunk was full.
+/// Null before the first chunk. `changes` and `lanes_used` are null without self-tuning, and the latter
+/// before a chunk was full.
 pub(super) fn gathering(scheduled: &Scheduled) -> Value {
     if scheduled.chunk == 0 {
         return Value::Null;

@@ -6,13 +6,13 @@
 //!                                                └─► packets ─► judged, order of each SA
 //! ```
 //!
-//! A GPU's speed needs a GPU. What scheduling does to a launch does not: which packets share a work-group, how
-//! many lanes wait for the longest of them, what is left over. That is the same on every machine, and what is
-//! compared here; speed stands beside it where the engine's device has one. The engine `model` is a device of
-//! known cost on a clock of its own.
+//! A GPU's speed needs a GPU. What scheduling does to a launch does not: which packets share a work-group,
+//! how many lanes wait for the longest of them, what is left over. That is the same on every machine, and
+//! what is compared here; speed stands beside it where the engine's device has one. The engine `model` is a
+//! device of known cost on a clock of its own.
 //!
-//! `experiments` says what is compared, `run` has the gateway, `engine` watches or models a device, `lanes` is
-//! the measure, `report` prints.
+//! `experiments` says what is compared, `run` has the gateway, `engine` watches or models a device, `lanes`
+//! is the measure, `report` prints.
 
 mod engine;
 mod experiments;

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! So many packets are under way that the engine has as many chunks as it takes, and one more waits; no more,
-//! so that few find bins and leftovers full: the portable engine has those, as in any gateway. Launches count between the moment when that is reached and the
-//! last packet's coming.
+//! so that few find bins and leftovers full: the portable engine has those, as in any gateway. Launches count
+//! between the moment when that is reached and the last packet's coming.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -334,8 +334,8 @@ fn drive(plan: &Plan, subject: &mut End, watch: &Watch, counts: [usize; 2]) -> R
         let under_way = asked.saturating_sub(sent);
         // What has ended and waits for its SA's order counts as waiting for the engine: it is not known.
         let waiting = under_way.saturating_sub(watch.in_flight());
-        // How many find a place depends on how they fill bins: a little more each turn, and less when one found
-        // none.
+        // How many find a place depends on how they fill bins: a little more each turn, and less when one
+        // found none.
         let now = refused();
         let most = if plan.settings.tune { window } else { plan.places() };
         places = if now > last_refused { places * 3 / 4 } else { (places + TURN_PACKETS / 4).min(most) };
