@@ -33,11 +33,18 @@ pub fn gathering(of: &Value) -> Option<String> {
     Some(format!("{words} (self-tuned, {} changes{lanes})", grouped(changes)))
 }
 
+/// The same for each engine with bins, a line for each.
+pub fn gathered(gathered: &[(String, Value)]) -> Vec<String> {
+    let of = |(engine, of): &(String, Value)| Some(format!("{engine} gets {}", gathering(of)?));
+    gathered.iter().filter_map(of).collect()
+}
+
 /// Lines for `explain`'s `placement`.
 pub fn lines(placement: &Value) -> Vec<String> {
     let mut lines = of_engines(placement);
-    let gathered = placement["gathering"].as_object().into_iter().flatten();
-    lines.extend(gathered.filter_map(|(engine, of)| Some(format!("{engine} gets {}", gathering(of)?))));
+    let all = placement["gathering"].as_object().into_iter().flatten();
+    let all: Vec<_> = all.map(|(engine, of)| (engine.clone(), of.clone())).collect();
+    lines.extend(gathered(&all));
     lines
 }
 

@@ -1,6 +1,5 @@
 //! Which engine does what share of the jobs, and why, where they are placed by what they cost.
 
-use crate::placement;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 
@@ -51,12 +50,6 @@ pub fn gathered(engines: &Value) -> Vec<(String, Value)> {
         gathering.is_object().then(|| Some((engine["name"].as_str()?.to_owned(), gathering.clone())))?
     };
     engines.as_array().into_iter().flatten().filter_map(of).collect()
-}
-
-/// The same for people, a line for each engine.
-pub fn gathered_words(gathered: &[(String, Value)]) -> Vec<String> {
-    let of = |(engine, of): &(String, Value)| Some(format!("{engine} gets {}", placement::gathering(of)?));
-    gathered.iter().filter_map(of).collect()
 }
 
 impl Given {
@@ -157,12 +150,11 @@ mod tests {
         let gathering =
             json!({ "chunk": 2048, "bins": 32, "range_bytes": 256, "changes": 1, "lanes_used": 0.9 });
         let engines = json!([
-            { "name": "gpu", "scheduler": { "gathering": gathering } },
+            { "name": "gpu", "scheduler": { "gathering": gathering.clone() } },
             { "name": "cores", "scheduler": { "gathering": null } },
             { "name": "vaes", "scheduler": null },
         ]);
-        let words = "gpu gets chunks of 2,048 packets in 32 bins, ranges of 256 bytes (self-tuned, 1 changes; lanes 90 % used)";
-        assert_eq!(gathered_words(&gathered(&engines)), [words]);
+        assert_eq!(gathered(&engines), [("gpu".to_owned(), gathering)]);
     }
 
     /// What went on is counted where it was given first, and where it was done.

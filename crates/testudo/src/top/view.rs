@@ -1,5 +1,6 @@
 //! A snapshot for people, in 80 columns, and for programs.
 
+use crate::placement;
 use serde_json::{Map, Value, json};
 use testudo_control::watch::{
     Bottleneck, Change, Direction, Heaviest, PortRates, Reading, WorkerRates, bottleneck, shares,
@@ -234,7 +235,7 @@ impl Picture {
             workers(change, reading),
             rates(change),
             shares::words(&change.shares).map_or_else(Vec::new, |words| wrapped(&words)),
-            shares::gathered_words(&reading.gathered).iter().flat_map(|words| wrapped(words)).collect(),
+            placement::gathered(&reading.gathered).iter().flat_map(|words| wrapped(words)).collect(),
             stages(change),
             ports(change),
             drops(change),
