@@ -8,9 +8,9 @@
 //!
 //! A measurement is a command that users can give themselves, run in this process, or in one of its own if it
 //! enters namespaces (`child`). Figures that read the rows of one command share its measurement. Its rows are
-//! kept as they are, each in a file that is whole or not there, and read anew for each report; so a run that was
-//! stopped goes on where it was, and what is in the folder is never trusted more than what comes from outside.
-//! The report is written after each measurement.
+//! kept as they are, each in a file that is whole or not there, and read anew for each report; so a run that
+//! was stopped goes on where it was, and what is in the folder is never trusted more than what comes from
+//! outside. The report is written after each measurement.
 //!
 //! `moongen`, `linux_ipsec`, `pipsea`, `vpe` and `network_processor` have what the papers print and how rows
 //! are read; `machine` what figures depend on; `html` and `markdown` write the report.
@@ -74,7 +74,8 @@ pub struct PapersOptions {
     #[arg(long)]
     pub again: bool,
 
-    /// What this machine costs, and systems of paper 002 today: a file in TOML (docs/LAB.md), for table 2 of 002
+    /// What this machine costs, and systems of paper 002 today: a file in TOML (docs/LAB.md), for table 2
+    /// of 002
     #[arg(long, value_name = "FILE")]
     pub prices: Option<PathBuf>,
 

@@ -1,5 +1,5 @@
-//! `testudo lab rfc2544`: the methods of RFC 2544 over two gateways in memory ([`crate::tandem`]), or over two
-//! processes in namespaces (`path`).
+//! `testudo lab rfc2544`: the methods of RFC 2544 over two gateways in memory ([`crate::tandem`]), or over
+//! two processes in namespaces (`path`).
 //!
 //! Results repeat within 3 % or rows say that they do not. A row names the processors that it was measured
 //! on, and says where generator and gateways share one. Nothing but what was measured in the run is printed.

@@ -1,5 +1,5 @@
-//! `testudo lab` as its users start it: meters of the program, and prices; gateways, links and tuning; what is
-//! printed, drawn and refused.
+//! `testudo lab` as its users start it: meters of the program, and prices; gateways, links and tuning; what
+//! is printed, drawn and refused.
 
 #![allow(clippy::unwrap_used, reason = "a test panics on failure")]
 
@@ -213,7 +213,7 @@ fn every_placement_is_measured_and_drawn_and_each_packets_time_has_its_blocks() 
             let share: f64 = of_it.iter().map(|row| figure(row, "share")).sum();
             assert!((share - 1.0).abs() < 1e-6, "{placement}, {bytes}: {share}");
             for row in of_it {
-                assert!(figure(row, "capacity") > 0.0 && figure(row, "turnaround_us") > 0.0, "{row:#}");
+                assert!(figure(row, "capacity") > 0.0 && figure(row, "turnaround_us") >= 0.0, "{row:#}");
                 assert!(row["bottleneck"].is_string() && row.get("throughput").is_some(), "{row:#}");
             }
         }

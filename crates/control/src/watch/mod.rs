@@ -1,5 +1,5 @@
-//! What a gateway did between two of its answers to `status`, and what its bottleneck is: for `testudo top` and
-//! the dashboard, which say the same.
+//! What a gateway did between two of its answers to `status`, and what its bottleneck is: for `testudo top`
+//! and the dashboard, which say the same.
 //!
 //! ```text
 //!   status ──► Reading ─┐

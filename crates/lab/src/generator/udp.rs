@@ -39,8 +39,8 @@ const ROUND_PACKETS: usize = 4096;
 /// A path between two hosts, which carries UDP one way; it is a [`Device`]. Frames are as long as Ethernet
 /// would have them; the kernel writes their headers.
 ///
-/// The sink is not what loses packets: those that found its socket full have come through, and count as received.
-/// How late they were nobody knows.
+/// The sink is not what loses packets: those that found its socket full have come through, and count as
+/// received. How late they were nobody knows.
 #[derive(Debug)]
 pub struct UdpPath {
     senders: Vec<UdpSocket>,

@@ -355,8 +355,8 @@ fn tcp_options(words: &str) -> TcpOptions {
     Tcp::parse_from(["tcp"].into_iter().chain(words.split_whitespace())).options
 }
 
-/// Every command is run, with the portable engine alone, and what it prints is read; rows of TCP streams, which
-/// need processes of the program, are made up.
+/// Every command is run, with the portable engine alone, and what it prints is read; rows of TCP streams,
+/// which need processes of the program, are made up.
 #[test]
 fn every_measurement_of_the_registry_is_made_and_fills_the_report() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,12 +1,12 @@
-//! Two gateways as processes of the program in private namespaces, with the generator at one site and the sink at
-//! the other: a [`Device`].
+//! Two gateways as processes of the program in private namespaces, with the generator at one site and the
+//! sink at the other: a [`Device`].
 //!
 //! ```text
 //!   generator ══ gateway A ─── link ─── gateway B ══ sink        cables: veth; gateways: TUN and sockets, or AF_XDP
 //! ```
 //!
-//! Generator and sink send and receive by sockets; the kernel carries what is between them and the gateways. The
-//! cables carry the longest frame sealed, so that nothing is fragmented.
+//! Generator and sink send and receive by sockets; the kernel carries what is between them and the gateways.
+//! The cables carry the longest frame sealed, so that nothing is fragmented.
 //!
 //! Deliberately missing: SAs beyond one, which a tunnel of configured keys has.
 

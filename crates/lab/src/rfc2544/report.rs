@@ -143,8 +143,8 @@ mod tests {
         (table(&options, &subject(), &rows), json)
     }
 
-    /// Of a device whose rate is another in each trial, every row that does not repeat says so, in the table as in
-    /// JSON; of one that is always the same, none does.
+    /// Of a device whose rate is another in each trial, every row that does not repeat says so, in the table
+    /// as in JSON; of one that is always the same, none does.
     #[test]
     fn results_that_do_not_repeat_within_3_percent_say_so() {
         const WORDS: &str = "which is more than 3 %";

@@ -11,8 +11,8 @@ use crate::harness::Interval;
 /// A step of tuning that is left out, as one that changes nothing is.
 const LEFT_OUT: &str = "rings";
 
-/// What a run with these options prints if its streams have the rates that `rate` says, of the protocol's name,
-/// the suite, whether it is transport mode, the MTU and the bytes of messages; in Mbit/s.
+/// What a run with these options prints if its streams have the rates that `rate` says, of the protocol's
+/// name, the suite, whether it is transport mode, the MTU and the bytes of messages; in Mbit/s.
 pub(crate) fn rows(options: &TcpOptions, rate: impl Fn(&str, &str, bool, u16, u32) -> f64) -> Value {
     let subjects = options.subjects().unwrap();
     let shares = Shares { of: [0.125, 0.125, 0.5, 0.125, 0.125, 0.0], seconds: 1.0 };
