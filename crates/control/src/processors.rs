@@ -132,15 +132,25 @@ pub fn warnings(configuration: &Configuration) -> Vec<String> {
 /// Tunnels of which some of these workers have SAs of their own (RFC 9611) and others do not: with `workers =
 /// "all"` a machine may have more than the author of the file thought of.
 fn without_own_sas(configuration: &Configuration, roles: &[Role]) -> Vec<String> {
+    let encrypting = roles.iter().enumerate().filter(|(_, role)| role.encrypts());
+    let senders: Vec<usize> = encrypting.map(|(worker, _)| worker).collect();
+    let own = configuration.tunnels.iter().map(|tunnel| {
+        let own = tunnel.own_outbound().filter_map(|(worker, _)| usize::try_from(worker).ok());
+        (&*tunnel.name, own.collect())
+    });
+    lacking_own_sas(own, &senders)
+}
+
+/// The same of tunnels with the workers that have SAs of their own there, where these workers send.
+pub(crate) fn lacking_own_sas<'t>(
+    tunnels: impl Iterator<Item = (&'t str, BTreeSet<usize>)>,
+    senders: &[usize],
+) -> Vec<String> {
     let mut lacking: BTreeMap<Vec<usize>, Vec<&str>> = BTreeMap::new();
-    for tunnel in &configuration.tunnels {
-        let own: BTreeSet<_> =
-            tunnel.own_outbound().filter_map(|(worker, _)| usize::try_from(worker).ok()).collect();
-        let encrypting = roles.iter().enumerate().filter(|(_, role)| role.encrypts());
-        let without: Vec<_> =
-            encrypting.map(|(worker, _)| worker).filter(|worker| !own.contains(worker)).collect();
+    for (name, own) in tunnels {
+        let without: Vec<_> = senders.iter().copied().filter(|worker| !own.contains(worker)).collect();
         if !own.is_empty() && !without.is_empty() {
-            lacking.entry(without).or_default().push(&tunnel.name);
+            lacking.entry(without).or_default().push(name);
         }
     }
     let in_words = |(workers, tunnels): (Vec<usize>, Vec<&str>)| {

@@ -9,6 +9,9 @@
 //!     └──────── 30 seconds ◄────────┘
 //! ```
 //!
+//! Where single policies of the tunnel want that, packets of the others do not take the worker's turn: it
+//! stays armed, and after some of them it waits a little.
+//!
 //! While a worker is armed, its table of SAs in use has none for the tunnel, so that the packet takes the
 //! slow path, as one that finds no SA. So no packet pays for it while nobody is to be asked.
 
@@ -26,6 +29,9 @@ use std::time::Duration;
 pub const ASK_AGAIN: Duration = Duration::from_secs(30);
 /// The same where the limits of acquires had no room.
 const RETRY: Duration = Duration::from_secs(2);
+/// Packets of policies that want no such SA while a worker is armed, each of which takes the slow path: after
+/// so many it is not, for as long as [`RETRY`].
+const PASSED_OVER: u32 = 1024;
 /// Tunnels that are armed again at a time.
 const ARMED_AT_A_TIME: usize = 256;
 
@@ -34,6 +40,8 @@ const ARMED_AT_A_TIME: usize = 256;
 pub(crate) struct WantsOwn {
     /// The worker, by its index.
     worker: u32,
+    /// Packets of policies that want none, since it is armed.
+    passed_over: u32,
     /// Until when it does not ask; `None` while it is armed.
     quiet_until: Option<Moment>,
 }
@@ -61,7 +69,7 @@ impl Ipsec {
         let Some(tunnel) = self.tunnels.get_mut(index.0 as usize).and_then(Option::as_mut) else {
             return false;
         };
-        tunnel.wants_own = worker.map(|worker| WantsOwn { worker, quiet_until: None });
+        tunnel.wants_own = worker.map(|worker| WantsOwn { worker, passed_over: 0, quiet_until: None });
         self.settle_way(index);
         true
     }
@@ -93,6 +101,10 @@ impl Ipsec {
         let (Some(policy), Some(sender)) = (self.policies_of(index).lookup(flow).1, packet.local) else {
             return Some(way);
         };
+        if !self.spd.get(policy).is_some_and(|policy| policy.asks_for_own) {
+            self.pass_over(index, now);
+            return Some(way);
+        }
         let mut pause = RETRY;
         // By the values of the packet: the acquire of a tunnel that has no SA at all is another one.
         if let Some(left_out) = self.acquires.admit(policy, &packet, sender, now) {
@@ -105,10 +117,20 @@ impl Ipsec {
         Some(way)
     }
 
+    /// Counts a packet of a policy that wants no SA for each worker.
+    fn pass_over(&mut self, index: TunnelIndex, now: Moment) {
+        let tunnel = self.tunnels.get_mut(index.0 as usize).and_then(Option::as_mut);
+        let Some(wants) = tunnel.and_then(|tunnel| tunnel.wants_own.as_mut()) else { return };
+        wants.passed_over += 1;
+        if wants.passed_over >= PASSED_OVER {
+            self.set_quiet_until(index, Some(Moment(now.0 + RETRY)));
+        }
+    }
+
     fn set_quiet_until(&mut self, index: TunnelIndex, quiet_until: Option<Moment>) {
         let tunnel = self.tunnels.get_mut(index.0 as usize).and_then(Option::as_mut);
         let Some(wants) = tunnel.and_then(|tunnel| tunnel.wants_own.as_mut()) else { return };
-        wants.quiet_until = quiet_until;
+        (wants.quiet_until, wants.passed_over) = (quiet_until, 0);
         self.quiet.extend(quiet_until.map(|until| (until, index)));
         self.settle_way(index);
     }

@@ -28,6 +28,7 @@ pub fn policies(configuration: &Configuration, indices: &[TunnelIndex]) -> Spd {
             directions,
             action,
             populate,
+            asks_for_own: false,
         })
     });
     let spd = Spd::new(explicit.chain(own));
@@ -106,6 +107,8 @@ pub fn policy_for(policy: &config::Policy, index: Option<TunnelIndex>) -> Policy
         directions: *directions,
         action,
         populate: *populate,
+        // With typed-in keys no worker asks.
+        asks_for_own: false,
     }
 }
 

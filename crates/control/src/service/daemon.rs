@@ -27,6 +27,7 @@ use super::supplier::{SUPPLIER_THREAD, Supplier};
 use super::usages;
 use super::watchdog::Watchdog;
 use super::worker_count::{self, WorkerCount};
+use super::worker_sas;
 use super::worker_threads::{WorkerParts, WorkerThreads};
 use super::xfrm::XfrmSocket;
 use crate::config::{AuditTarget, Configuration, Ike, KnownAnswers, Loaded, SpreadInbound};
@@ -481,7 +482,8 @@ impl Daemon {
             return Ok(Value::Null);
         }
         if request["verb"] == worker_count::SET {
-            return self.worker_count.change(request, &self.commander, &self.shared.facts.counters);
+            let changed = self.worker_count.change(request, &self.commander, &self.shared.facts.counters);
+            return changed.map(|changed| worker_sas::with_warnings(&self.shared.installed(), changed));
         }
         let made = policies::make(&self.shared, &self.commander, request, self.may_bypass)?;
         let Made { said, ends, routes } = made;

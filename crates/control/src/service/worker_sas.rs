@@ -3,6 +3,7 @@
 use super::explanation::Side;
 use super::installed::{InstalledTunnels, Running};
 use super::sa_control::SaControl;
+use crate::processors::lacking_own_sas;
 use serde_json::{Value, json};
 use std::collections::HashMap;
 use testudo_ipsec::IpsecProtocol;
@@ -17,6 +18,26 @@ pub(super) fn counted(installed: &InstalledTunnels) -> HashMap<usize, usize> {
         }
     }
     counted
+}
+
+/// Warns, in the log and in the answer to who has changed the number of workers, of those that get packets
+/// and lack an SA of their own where others have one. (Those whose SAs are negotiated ask by themselves.)
+pub(super) fn with_warnings(installed: &InstalledTunnels, mut answer: Value) -> Value {
+    let workers = answer["workers"].as_u64().and_then(|workers| usize::try_from(workers).ok());
+    let senders: Vec<_> = (0..workers.unwrap_or(0)).collect();
+    let own = |running: &Running| {
+        let sas = running.sas.lock();
+        let outbound = sas.iter().filter(|sa| sa.is_outbound() && !sa.has_stopped());
+        outbound.filter_map(|sa| usize::try_from(sa.worker?).ok()).collect()
+    };
+    let tunnels = installed.tunnels.iter().map(|running| (&*running.tunnel.name, own(running)));
+    let lines = lacking_own_sas(tunnels, &senders);
+    lines.iter().for_each(|line| tracing::warn!("{line}"));
+    let said: Vec<_> = answer["warning"].as_str().map(str::to_owned).into_iter().chain(lines).collect();
+    if !said.is_empty() {
+        answer["warning"] = said.join("; ").into();
+    }
+    answer
 }
 
 /// The SAs of a tunnel that single workers send through, with the SPI of each, by workers.

@@ -130,6 +130,45 @@ fn a_tunnel_whose_policies_want_no_more_own_sas_asks_for_none() {
     assert!(matches!(gone[..], [Err(SaChangeError::NoTunnel(_))]), "{gone:?}");
 }
 
+/// Of two policies of one tunnel one wants SAs for each worker: packets of the other leave the worker's turn
+/// to it, however many come first, and do not take the slow path for ever.
+#[test]
+fn packets_of_a_policy_that_wants_no_own_sas_leave_the_turn_to_others() {
+    let host = |text: &str| Prefix::new(text.parse().expect("an address"), 32).expect("a prefix");
+    let action = Action::Protect(spec(0).index());
+    let wanting = Policy::new(Selector::between(host("10.0.0.1"), host("172.16.0.9")), action);
+    let quiet = spec(0).policies(Side::A).into_iter().map(|of| Policy { asks_for_own: false, ..of });
+    let policies: Vec<_> = [wanting].into_iter().chain(quiet).collect();
+    let mut all = [(); 2].map(|()| Gateway::new(policies.clone(), PoolSize(512, 2048), portable()));
+    let parameters = TunnelParameters { acquires: true, ..spec(0).parameters(Side::A) };
+    make(&mut all, SaChange::AddTunnel(spec(0).index(), Box::new(parameters)));
+    add_fallback(&mut all);
+    make(&mut all, SaChange::WantOwn(spec(0).index(), Some(0)));
+    let send = |all: &mut [Gateway; 2], count: usize, to: &str| {
+        for gateway in all {
+            (0..count).for_each(|_| {
+                assert_eq!(gateway.seal(Inner::udp("10.0.0.1", to, 60).bytes()).len(), 1, "it never waits");
+            });
+        }
+    };
+    for _ in 0..3 {
+        send(&mut all, 200, "172.16.0.2");
+        assert_eq!(asked(&mut all), [NOTHING; 2]);
+        send(&mut all, 2, "172.16.0.9");
+        assert_eq!(asked(&mut all), [[Some(0)], [Some(1)]], "in its turn, once");
+        pass(&mut all, ASK_AGAIN_FOR_OWN);
+    }
+    // Far too many: it rests for two seconds, and then it is the other one's turn again.
+    send(&mut all, 3000, "172.16.0.2");
+    send(&mut all, 1, "172.16.0.9");
+    assert_eq!(asked(&mut all), [NOTHING; 2]);
+    pass(&mut all, Duration::from_secs(2));
+    send(&mut all, 200, "172.16.0.2");
+    send(&mut all, 1, "172.16.0.9");
+    assert_eq!(asked(&mut all), [[Some(0)], [Some(1)]]);
+    assert!(all.iter().all(|gateway| gateway.books().dropped == 0));
+}
+
 /// Who says the same again, as with each policy of the tunnel, has nobody ask again.
 #[test]
 fn a_worker_that_was_told_so_before_asks_once_in_its_time() {

@@ -118,6 +118,7 @@ fn policy() -> impl Strategy<Value = Policy> {
         directions,
         action,
         populate: if matches!(action, Action::Populate(_)) { flags } else { PopulateFlags::default() },
+        asks_for_own: false,
     })
 }
 

@@ -84,6 +84,9 @@ pub struct Policy {
     /// With [`Action::Populate`], the fields that SAs take from packets (RFC 4301 4.4.1.2); otherwise none.
     /// Not in the action, so that a verdict stays two registers.
     pub populate: PopulateFlags,
+    /// Whether its packets ask for an SA of their worker's own, where the tunnel's workers
+    /// [are to](crate::Ipsec::want_own) (RFC 9611).
+    pub asks_for_own: bool,
 }
 
 impl Policy {
@@ -96,6 +99,7 @@ impl Policy {
             directions: Directions::Both,
             action,
             populate: PopulateFlags::default(),
+            asks_for_own: true,
         }
     }
 

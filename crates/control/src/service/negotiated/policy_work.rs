@@ -61,7 +61,8 @@ impl Work<'_> {
             PolicyDirection::Inbound | PolicyDirection::Forward => Directions::Inbound,
         };
         let (selectors, populate) = (Arc::from([selector]), PopulateFlags::default());
-        Ok((Policy { selectors, interface, directions, action, populate }, tunnel))
+        let asks_for_own = policy.wants_own();
+        Ok((Policy { selectors, interface, directions, action, populate, asks_for_own }, tunnel))
     }
 
     /// Puts a policy in force, in the place of the one with its index, if there is one.
