@@ -9,12 +9,31 @@ use serde_json::Value;
 use testudo_judge::harness::{Suite, TestResult};
 
 pub fn tests<'a>(suite: Suite<'a, Link>) -> Suite<'a, Link> {
-    suite.test("each_worker_has_an_sa_and_a_window_of_32_drops_nothing_while_workers_come_and_go", |link| {
-        for udp in [false, true] {
-            come_and_go_between(link, ends(udp)?, each_was_used)?;
-        }
-        Ok(())
-    })
+    suite
+        .test("each_worker_has_an_sa_and_a_window_of_32_drops_nothing_while_workers_come_and_go", |link| {
+            for udp in [false, true] {
+                come_and_go_between(link, ends(udp)?, each_was_used)?;
+            }
+            Ok(())
+        })
+        .test("a_worker_that_comes_without_an_sa_of_its_own_is_warned_of", warns_of_one_without)
+}
+
+/// A has an SA for its first worker alone. When the second one comes, who has it come is told, and the log;
+/// an SA that is added for it ends that.
+fn warns_of_one_without(link: &mut Link) -> TestResult {
+    let [mut a, _] = pair(false)?;
+    a.gateway = "workers = 1\nworkers_max = 2".to_owned();
+    a.tunnels[0].own = vec![(0, [Some(Sa::random(0x1010, "aes128gcm16")?), None])];
+    let (gateway, _) = link.start_a(&a)?;
+    let expected = "worker 1 has no SA in `worker_sas`";
+    ensure(!gateway.log().contains(expected), || gateway.log())?;
+    for (workers, warns) in [("2", true), ("1", false), ("2", true)] {
+        let said = gateway.ask(&["workers", "set", workers])?;
+        ensure(said.code == Some(0) && said.stderr.contains(expected) == warns, || format!("{said:#?}"))?;
+    }
+    gateway.logs(expected)?;
+    gateway.stop()
 }
 
 /// A and B have two workers each. B has windows of 32. Those of A are long, since its own workers change: for
