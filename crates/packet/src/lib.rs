@@ -15,7 +15,8 @@
 //! worker always balance: packets in + packets created = packets out + drops by reason + packets merged. A
 //! [`Journal`] keeps books about single packets, where somebody wants them.
 //!
-//! Threads: a pool, its buffers and its ports belong to one worker. Nothing here is shared, locked or atomic.
+//! Threads: a pool, its buffers and its ports belong to one worker. Nothing here is shared, locked or atomic,
+//! but for the [`ring`] by which a thread beside a worker gets what it is to do.
 //!
 //! A [`StageClock`] attributes the cycles of a batch to stages: it travels with the batch through the crates
 //! above.
@@ -45,6 +46,8 @@ mod pool;
 mod port;
 mod prefetch;
 mod region;
+mod ring;
+mod ring_sync;
 mod stage;
 mod storage;
 mod ticks;
@@ -58,10 +61,11 @@ pub use interface::Interface;
 pub use journal::{Journal, Passage, Record};
 pub use mapping::{PageChoice, Pages};
 pub use mark::{Mark, MarkKind};
-pub use pool::{HEADROOM_BYTES, Pool, TAILROOM_BYTES};
+pub use pool::{HEADROOM_BYTES, Pool, Stray, TAILROOM_BYTES};
 pub use port::{Port, PortCounters, PortError};
 pub use prefetch::prefetch;
 pub use region::Region;
+pub use ring::{Consumer, Producer, ring, sleep_on};
 pub use stage::{MEASURED_OF, Stage, StageClock, StageTimes};
 pub use ticks::ticks;
 pub use tx_outcome::{Sent, TxOutcome};

@@ -16,6 +16,15 @@ pub const HEADROOM_BYTES: usize = 256 + 16;
 /// have none.
 pub const TAILROOM_BYTES: usize = 256;
 
+/// A buffer of another pool, and why its packet was dropped; `None` if it was sent.
+#[derive(Debug)]
+pub struct Stray {
+    /// The buffer, which goes back to its pool.
+    pub buffer: Buffer,
+    /// Why its packet was not sent.
+    pub dropped: Option<DropReason>,
+}
+
 /// The buffers of one worker, up to a fixed number, and its drops by reason.
 ///
 /// Most packets fit a *frame*, which is as long as a link's packets. Where longer datagrams may come, a pool
@@ -41,6 +50,8 @@ pub struct Pool {
     journal: Option<Box<dyn Journal>>,
     /// Marks of dropped packets that a device was to seal.
     lost_marks: Vec<Mark>,
+    /// Buffers of other pools that came here, if they are kept.
+    strays: Option<Box<Vec<Stray>>>,
 }
 
 impl Pool {
@@ -70,7 +81,21 @@ impl Pool {
             receiving: None,
             journal: None,
             lost_marks: Vec::new(),
+            strays: None,
         }
+    }
+
+    /// A pool for a port that sends another pool's packets, on another thread than that pool's: it has next
+    /// to no buffers, and [keeps](Self::strays) what comes back with what became of it. Drops are not counted
+    /// here.
+    #[must_use]
+    pub fn for_strays() -> Self {
+        Self { strays: Some(Box::default()), ..Self::on(1, 64, PageChoice::Small) }
+    }
+
+    /// What came back to a pool [for strays](Self::for_strays); to be emptied.
+    pub fn strays(&mut self) -> Option<&mut Vec<Stray>> {
+        self.strays.as_deref_mut()
     }
 
     /// A pool of `count` frames for packets of up to `packet_bytes`, as long as devices share memory most
@@ -350,6 +375,8 @@ impl Pool {
             self.frames.push(buffer);
         } else if let Some(long) = self.long.as_mut().filter(|long| long.own(&buffer)) {
             long.push(buffer);
+        } else if let Some(strays) = &mut self.strays {
+            strays.push(Stray { buffer, dropped: None });
         }
     }
 
@@ -363,6 +390,9 @@ impl Pool {
 
     /// Takes back the buffer of a dropped packet, and counts the reason.
     pub fn discard(&mut self, buffer: Buffer, reason: DropReason) {
+        if let Some(strays) = &mut self.strays {
+            return strays.push(Stray { buffer, dropped: Some(reason) });
+        }
         self.drops.add(reason, 1);
         if self.counts_by_interface() {
             self.count_at(self.receiving.unwrap_or(buffer.interface()), reason, 1);
@@ -519,6 +549,22 @@ impl Pool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn strays_go_back_to_their_pool_with_what_became_of_them() {
+        let (mut own, mut other) = (Pool::new(4, 100), Pool::for_strays());
+        let mut batch = Batch::new();
+        own.pop_many(2, &mut batch);
+        other.recycle_all(&mut batch);
+        other.discard(own.pop().unwrap(), DropReason::SendRefused);
+        assert_eq!((own.available(), other.drops().get(DropReason::SendRefused)), (1, 0));
+        let strays = std::mem::take(other.strays().unwrap());
+        let dropped: Vec<_> = strays.iter().map(|stray| stray.dropped).collect();
+        assert_eq!(dropped, [None, None, Some(DropReason::SendRefused)]);
+        strays.into_iter().for_each(|stray| own.recycle(stray.buffer));
+        assert_eq!(own.available(), 4);
+        assert!(own.strays().is_none());
+    }
     use crate::{BATCH_SIZE, Interface};
 
     #[test]

@@ -1,0 +1,306 @@
+//! The thread's side: drives the engine.
+
+use crate::keys::Ids;
+use crate::slot::{Ended, SLOT_JOBS, Slot};
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
+use testudo_crypto::{Direction, Engine, Job, JobStatus, KeyId};
+use testudo_packet::{Buffer, Consumer, Producer};
+
+/// Jobs that are asked for in one poll.
+const POLL_MAX: usize = 1024;
+/// How often the thread looks for jobs that have ended before it lets others have its processor.
+const LOOKS: u32 = 64;
+
+/// What the thread tells of itself.
+#[derive(Default)]
+pub(crate) struct Told {
+    /// The engine has ended in a panic.
+    pub(crate) is_broken: AtomicBool,
+    /// Jobs that have come back from the engine, and the time in which it had any, in nanoseconds.
+    pub(crate) jobs: AtomicU64,
+    pub(crate) busy_ns: AtomicU64,
+}
+
+/// A job that the engine has, as the worker knows it.
+#[derive(Clone, Copy)]
+struct Away {
+    sa: u32,
+    ticket: u32,
+    direction: Direction,
+    key: KeyId,
+}
+
+/// The jobs that are on their way. A job's ticket is its place here while it is.
+struct List {
+    places: Vec<Option<Away>>,
+    free: Vec<u32>,
+}
+
+impl List {
+    fn new(jobs: usize) -> Self {
+        let count = u32::try_from(jobs).unwrap_or(u32::MAX);
+        Self { places: vec![None; jobs], free: (0..count).rev().collect() }
+    }
+
+    fn len(&self) -> usize {
+        self.places.len() - self.free.len()
+    }
+
+    /// Enters a job, which gets the engine's id of its key; `false` if there is no room, as never is so while
+    /// the worker keeps to its bound.
+    fn enter(&mut self, job: &mut Job, ids: &Ids) -> bool {
+        let Some(place) = self.free.pop() else { return false };
+        let away = Away { sa: job.sa, ticket: job.ticket, direction: job.direction, key: job.key };
+        if let Some(entry) = self.places.get_mut(place as usize) {
+            *entry = Some(away);
+        }
+        (job.ticket, job.key) = (place, ids.of(job.key));
+        true
+    }
+
+    /// Takes a job out, which gets its own ticket again; `false` if it was not entered.
+    fn leave(&mut self, job: &mut Job) -> bool {
+        let place = job.ticket;
+        let Some(entry) = self.places.get_mut(place as usize) else { return false };
+        let Some(away) = entry.take_if(|away| away.sa == job.sa && away.direction == job.direction) else {
+            return false;
+        };
+        (job.ticket, job.key) = (away.ticket, away.key);
+        self.free.push(place);
+        true
+    }
+
+    /// Empties it, and makes a stand-in for each job.
+    fn stand_ins(&mut self) -> impl Iterator<Item = Job> + '_ {
+        let free = &mut self.free;
+        let left = (0..).zip(&mut self.places).filter_map(|(place, entry)| Some((place, entry.take()?)));
+        left.map(|(place, away)| {
+            free.push(place);
+            let mut job = Job { ticket: away.ticket, ..Job::new(Buffer::default(), away.direction, away.sa) };
+            spoil(&mut job);
+            job
+        })
+    }
+}
+
+/// Makes of a job a fault that no engine can repair: the buffer may be sealed in part, and what is sealed
+/// twice under one nonce may be plaintext.
+fn spoil(job: &mut Job) {
+    job.buffer.segments_mut().for_each(|segment| segment.fill(0));
+    (job.text_start, job.text_bytes) = (u32::MAX, u32::MAX);
+    job.status = JobStatus::Fault;
+}
+
+/// The engine, and what is on its way to it and back.
+pub(crate) struct Device {
+    /// `None` after a panic.
+    engine: Option<Box<dyn Engine>>,
+    ids: Ids,
+    list: List,
+    /// What is being given to the engine, and how many jobs of it the engine has taken.
+    current: Slot,
+    taken: usize,
+    /// Jobs that the engine has in hand in this call.
+    in_hand: Range<usize>,
+    /// The worker has flushed, and the engine was not told yet.
+    flush_is_due: bool,
+    polled: Vec<Job>,
+    ended: Vec<Job>,
+    told: Arc<Told>,
+    /// When time was last booked, if the engine had jobs then.
+    busy_since: Option<Instant>,
+}
+
+impl Device {
+    /// For so many jobs at most.
+    pub(crate) fn new(engine: Box<dyn Engine>, jobs: usize, told: Arc<Told>) -> Self {
+        Self {
+            engine: Some(engine),
+            ids: Ids::default(),
+            list: List::new(jobs),
+            current: Slot::new(),
+            taken: 0,
+            in_hand: 0..0,
+            flush_is_due: false,
+            polled: Vec::with_capacity(POLL_MAX),
+            ended: Vec::with_capacity(jobs),
+            told,
+            busy_since: None,
+        }
+    }
+
+    pub(crate) fn engine_mut(&mut self) -> Option<&mut Box<dyn Engine>> {
+        self.engine.as_mut()
+    }
+
+    /// Works until the ring is closed. What was not done by then goes with it, the buffers back to their
+    /// pool.
+    pub(crate) fn serve(mut self, mut slots: Consumer<Slot>, mut results: Producer<Ended>) {
+        let mut looks = 0;
+        while !slots.is_closed() {
+            let moved = catch_unwind(AssertUnwindSafe(|| self.turn(&mut slots)));
+            let moved = moved.unwrap_or_else(|_| self.break_down());
+            let given = self.give_back(&mut results);
+            self.book();
+            if moved || given {
+                looks = 0;
+            } else if self.list.len() == 0 && self.current.is_empty() && self.ended.is_empty() {
+                slots.sleep();
+            } else if looks < LOOKS {
+                looks += 1;
+                std::hint::spin_loop();
+            } else {
+                std::thread::yield_now();
+            }
+        }
+    }
+
+    /// Gives the engine what there is, and takes what has ended; whether anything moved.
+    fn turn(&mut self, slots: &mut Consumer<Slot>) -> bool {
+        let mut moved = false;
+        while self.submit() && self.take(slots) {
+            moved = true;
+        }
+        let Some(engine) = &mut self.engine else { return moved };
+        if self.flush_is_due && self.current.is_empty() {
+            self.flush_is_due = false;
+            engine.flush();
+            moved = true;
+        }
+        engine.poll(&mut self.polled, POLL_MAX);
+        moved | self.restore()
+    }
+
+    /// Takes the next slot; `false` if there is none.
+    fn take(&mut self, slots: &mut Consumer<Slot>) -> bool {
+        let (current, due) = (&mut self.current, &mut self.flush_is_due);
+        let is_taken = slots.take(|slot| {
+            slot.move_to(current);
+            slot.is_taken = true;
+            *due |= std::mem::take(&mut current.flushes);
+            true
+        });
+        self.taken = 0;
+        if is_taken {
+            let Self { current, list, ids, ended, .. } = self;
+            current.jobs.retain_mut(|job| {
+                let is_entered = list.enter(job, ids);
+                if !is_entered {
+                    ended.push(Job { status: JobStatus::Fault, ..job.take() });
+                }
+                is_entered
+            });
+        }
+        is_taken
+    }
+
+    /// Gives the engine what is left of the current slot; `false` if it does not take all of it now.
+    fn submit(&mut self) -> bool {
+        let Self { engine, ids, current, taken, in_hand, ended, list, .. } = self;
+        let Some(engine) = engine else {
+            current.changes.clear();
+            current.jobs.iter_mut().for_each(|job| job.status = JobStatus::Fault);
+            let left = current.jobs.drain(..).filter_map(|mut job| list.leave(&mut job).then_some(job));
+            ended.extend(left);
+            return true;
+        };
+        while let Some(left) = current.jobs.get_mut(*taken..).filter(|left| !left.is_empty()) {
+            *in_hand = *taken..*taken + left.len();
+            let now = engine.submit(left).min(left.len());
+            *in_hand = 0..0;
+            *taken += now;
+            if now == 0 {
+                return false;
+            }
+        }
+        for mut job in current.jobs.drain(..) {
+            // Those that are away come back by `poll`.
+            if job.status != JobStatus::Taken && list.leave(&mut job) {
+                ended.push(job);
+            }
+        }
+        *taken = 0;
+        current.changes.drain(..).for_each(|change| ids.follow(change, engine.as_mut()));
+        true
+    }
+
+    /// Takes over what the last poll has brought, as far as the engine had it; whether there was any.
+    fn restore(&mut self) -> bool {
+        let Self { polled, ended, list, .. } = self;
+        let any = !polled.is_empty();
+        ended.extend(polled.drain(..).filter_map(|mut job| list.leave(&mut job).then_some(job)));
+        any
+    }
+
+    /// Brings what has ended to the worker; whether there was any that it had room for.
+    fn give_back(&mut self, results: &mut Producer<Ended>) -> bool {
+        let mut given = 0;
+        while given < self.ended.len() {
+            let most = SLOT_JOBS.min(self.ended.len() - given);
+            let jobs = self.ended.iter_mut().skip(given).take(most);
+            if !results.publish(|slot| slot.extend(jobs.map(moved))) {
+                break;
+            }
+            given += most;
+        }
+        self.ended.drain(..given);
+        self.told.jobs.fetch_add(given as u64, Ordering::Relaxed);
+        given > 0
+    }
+
+    /// Books the time in which the engine had jobs.
+    fn book(&mut self) {
+        let is_busy = self.list.len() > 0;
+        if self.busy_since.is_none() && !is_busy {
+            return;
+        }
+        let now = Instant::now();
+        if let Some(since) = self.busy_since {
+            let ns = u64::try_from((now - since).as_nanos()).unwrap_or(u64::MAX);
+            self.told.busy_ns.fetch_add(ns, Ordering::Relaxed);
+        }
+        self.busy_since = is_busy.then_some(now);
+    }
+
+    /// The engine has panicked: it is not called again, and what it had ends.
+    #[cold]
+    fn break_down(&mut self) -> bool {
+        self.told.is_broken.store(true, Ordering::Release);
+        let engine = self.engine.take();
+        let name = engine.as_ref().map_or("", |engine| engine.name());
+        tracing::error!(
+            "engine {name} has ended in a panic and is out of service until a restart; this is a bug"
+        );
+        // What the last poll had brought before is whole.
+        self.restore();
+        let in_hand = std::mem::take(&mut self.in_hand);
+        let Self { current, ended, list, .. } = self;
+        for (at, mut job) in current.jobs.drain(..).enumerate() {
+            let is_left = job.status != JobStatus::Taken && list.leave(&mut job);
+            if is_left && in_hand.contains(&at) {
+                spoil(&mut job);
+            } else if job.status == JobStatus::Pending {
+                job.status = JobStatus::Fault;
+            }
+            ended.extend(is_left.then_some(job));
+        }
+        current.changes.clear();
+        ended.extend(list.stand_ins());
+        self.taken = 0;
+        // Its jobs go with it, and their buffers to their pool.
+        if catch_unwind(AssertUnwindSafe(|| drop(engine))).is_err() {
+            tracing::error!("the same engine has ended in a panic a second time, when it was to end");
+        }
+        true
+    }
+}
+
+/// A job out of a place that is given up.
+fn moved(job: &mut Job) -> Job {
+    let status = job.status;
+    Job { status, ..job.take() }
+}

@@ -1,0 +1,315 @@
+//! The worker's side: an engine.
+
+use crate::device::{Device, Told};
+use crate::keys::{KeyChange, NewKey, Prepared, Preparer};
+use crate::slot::{Ended, SLOT_JOBS, Slot};
+use rustix::thread::{CpuSet, sched_setaffinity};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::{Builder, JoinHandle};
+use std::time::{Duration, Instant};
+use testudo_crypto::{
+    Capability, Direction, Engine, EngineError, Job, JobStatus, KeyId, KeyMaterial, KeyPreparer, KeyTable,
+    PreparedKey, Profile, Suite,
+};
+use testudo_packet::{Consumer, Producer, Region, ring};
+
+/// Jobs that may be away at least and at most, whatever the engine wants.
+const JOBS_LEAST: usize = 1024;
+const JOBS_MOST: usize = 1 << 16;
+/// Slots beside those that full ones need: some are published before they are full.
+const SPARE_SLOTS: usize = 64;
+/// How long the thread may take to end.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// What a job takes longer because it passes through two rings.
+const HANDOVER_NS: u64 = 2_000;
+
+/// The name of the thread that drives an engine.
+#[must_use]
+pub fn thread_name(engine: &str) -> String {
+    format!("device-{engine}")
+}
+
+/// What the thread begins with.
+struct Start {
+    device: Device,
+    slots: Consumer<Slot>,
+    results: Producer<Ended>,
+}
+
+/// An engine that is driven by a thread of its own. See the [crate](crate).
+pub struct DeviceThread {
+    name: &'static str,
+    description: String,
+    /// What the inner engine can do, and what that costs.
+    suites: Vec<(Suite, Capability, Profile)>,
+    preparer: Option<Arc<dyn KeyPreparer>>,
+    /// Suites of keys, by the ids that this engine gave them.
+    keys: KeyTable<Suite>,
+    /// `None` once it is to end.
+    slots: Option<Producer<Slot>>,
+    results: Consumer<Ended>,
+    /// Jobs that are gathered for the next slot, and changes of keys after these.
+    next: Slot,
+    /// The worker has flushed.
+    flush_is_due: bool,
+    in_flight: usize,
+    most: usize,
+    told: Arc<Told>,
+    processor: Option<usize>,
+    start: Option<Box<Start>>,
+    thread: Option<JoinHandle<()>>,
+    /// The thread could not be started.
+    is_lost: bool,
+}
+
+impl DeviceThread {
+    /// Around an engine that holds no key and no job, on a thread that is bound to `processor`, if any is
+    /// named. The thread starts with [`Engine::use_memory`], or with the first jobs.
+    #[must_use]
+    pub fn over(engine: Box<dyn Engine>, processor: Option<usize>) -> Self {
+        let known = |suite| Some((suite, engine.capability(suite)?, engine.profile(suite)));
+        let suites: Vec<_> = Suite::every().filter_map(known).collect();
+        let wanted =
+            |profile: &Profile| profile.depth_jobs.saturating_mul(profile.under_way.saturating_add(1));
+        let most = suites.iter().map(|(_, _, profile)| wanted(profile)).max().unwrap_or(0);
+        let most = most.clamp(JOBS_LEAST, JOBS_MOST);
+        let max_keys = suites.iter().map(|(_, capability, _)| capability.max_keys).min().unwrap_or(0);
+        let count = most.div_ceil(SLOT_JOBS) + SPARE_SLOTS;
+        let (slots, for_device) = ring((0..count).map(|_| Slot::new()));
+        let (for_worker, results) = ring((0..count).map(|_| Ended::with_capacity(SLOT_JOBS)));
+        let told = Arc::<Told>::default();
+        Self {
+            name: engine.name(),
+            description: engine.description(),
+            suites,
+            preparer: engine.preparer(),
+            keys: KeyTable::new(max_keys),
+            slots: Some(slots),
+            results,
+            next: Slot::new(),
+            flush_is_due: false,
+            in_flight: 0,
+            most,
+            told: Arc::clone(&told),
+            processor,
+            start: Some(Box::new(Start {
+                device: Device::new(engine, most, told),
+                slots: for_device,
+                results: for_worker,
+            })),
+            thread: None,
+            is_lost: false,
+        }
+    }
+
+    fn of(&self, suite: Suite) -> Option<&(Suite, Capability, Profile)> {
+        self.suites.iter().find(|(known, ..)| *known == suite)
+    }
+
+    /// Starts the thread, once.
+    fn start(&mut self) {
+        let Some(start) = self.start.take() else { return };
+        let (name, processor) = (thread_name(self.name), self.processor);
+        let body = move || {
+            processor.into_iter().for_each(bind);
+            let Start { device, slots, results } = *start;
+            device.serve(slots, results);
+        };
+        match Builder::new().name(name).spawn(body) {
+            Ok(thread) => {
+                self.slots.iter_mut().for_each(|slots| slots.wakes(thread.thread().clone()));
+                self.thread = Some(thread);
+            }
+            Err(error) => {
+                tracing::error!("engine {} goes without its thread: {error}", self.name);
+                self.is_lost = true;
+            }
+        }
+    }
+
+    fn is_out_of_service(&self) -> bool {
+        self.is_lost || self.told.is_broken.load(Ordering::Acquire)
+    }
+
+    /// Publishes what was gathered, if there is room; whether nothing is left then.
+    fn publish(&mut self) -> bool {
+        if self.next.is_empty() {
+            return true;
+        }
+        let Self { slots: Some(slots), next, .. } = self else { return false };
+        next.flushes = self.flush_is_due;
+        let is_published = slots.publish(|slot| next.move_to(slot));
+        if is_published {
+            self.flush_is_due = false;
+            slots.wake();
+        }
+        is_published
+    }
+
+    /// Has the device thread follow a change of keys: with the last slot, if that was not taken, or with one
+    /// of its own. If neither is possible jobs are gathered or under way, and a poll sends it.
+    fn tell(&mut self, change: KeyChange) {
+        if self.is_out_of_service() {
+            return;
+        }
+        let mut change = Some(change);
+        if self.next.is_empty()
+            && let Some(slots) = &mut self.slots
+        {
+            slots.amend(|slot| {
+                if !slot.is_taken {
+                    slot.changes.extend(change.take());
+                }
+                !slot.is_taken
+            });
+        }
+        if let Some(change) = change {
+            self.next.changes.push(change);
+            // A later flush would find no job here that it could go with.
+            self.flush_is_due |= !self.next.jobs.is_empty();
+            self.publish();
+        }
+    }
+
+    /// A new key's id, and its way to the inner engine.
+    fn add(&mut self, suite: Suite, key: NewKey) -> Result<KeyId, EngineError> {
+        let name = self.name;
+        self.of(suite).ok_or(EngineError::Unsupported { engine: name, suite })?;
+        if self.is_out_of_service() {
+            let reason = "its thread is out of service".to_owned();
+            return Err(EngineError::KeyRefused { engine: name, reason });
+        }
+        let id = self.keys.insert(name, suite)?;
+        self.tell(KeyChange::Install(id, key));
+        Ok(id)
+    }
+}
+
+impl Drop for DeviceThread {
+    fn drop(&mut self) {
+        self.slots = None;
+        let Some(thread) = self.thread.take() else { return };
+        let began = Instant::now();
+        while !thread.is_finished() {
+            if began.elapsed() > PATIENCE {
+                tracing::error!("the thread of engine {} does not end and is left", self.name);
+                return;
+            }
+            std::thread::yield_now();
+        }
+        let _ = thread.join();
+    }
+}
+
+impl Engine for DeviceThread {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn description(&self) -> String {
+        let broken = if self.is_out_of_service() { " (out of service)" } else { "" };
+        format!("{}, on a device thread{broken}", self.description)
+    }
+
+    fn capability(&self, suite: Suite) -> Option<Capability> {
+        self.of(suite).map(|(_, capability, _)| *capability)
+    }
+
+    fn install(&mut self, key: &KeyMaterial, direction: Direction) -> Result<KeyId, EngineError> {
+        self.add(key.suite(), NewKey::Material(Box::new(key.clone()), direction))
+    }
+
+    fn preparer(&self) -> Option<Arc<dyn KeyPreparer>> {
+        let preparer = Arc::clone(self.preparer.as_ref()?);
+        Some(Arc::new(Preparer(preparer)))
+    }
+
+    fn link(&mut self, key: PreparedKey) -> Result<KeyId, EngineError> {
+        let Prepared { suite, key } = key.into_form(self.name)?;
+        self.add(suite, NewKey::Prepared(key))
+    }
+
+    fn remove(&mut self, key: KeyId) {
+        if self.keys.remove(key).is_some() {
+            self.tell(KeyChange::Remove(key));
+        }
+    }
+
+    fn use_memory(&mut self, region: &Region) {
+        if let Some(engine) = self.start.as_mut().and_then(|start| start.device.engine_mut()) {
+            engine.use_memory(region);
+        }
+        self.start();
+    }
+
+    fn submit(&mut self, jobs: &mut [Job]) -> usize {
+        self.start();
+        if self.is_out_of_service() {
+            jobs.iter_mut().for_each(|job| job.status = JobStatus::Fault);
+            return jobs.len();
+        }
+        let mut taken = 0;
+        for job in jobs {
+            // Changes of keys come after the jobs of their slot.
+            let is_full = self.next.jobs.len() == SLOT_JOBS || !self.next.changes.is_empty();
+            if self.in_flight == self.most || is_full && !self.publish() {
+                break;
+            }
+            if self.keys.get(job.key).is_none() {
+                job.status = JobStatus::Fault;
+            } else {
+                self.next.jobs.push(job.take());
+                self.in_flight += 1;
+            }
+            taken += 1;
+        }
+        taken
+    }
+
+    fn flush(&mut self) {
+        self.flush_is_due |= !self.next.jobs.is_empty();
+        self.publish();
+    }
+
+    fn profile(&self, suite: Suite) -> Profile {
+        let known = self.of(suite).map_or_else(Profile::default, |(_, _, profile)| *profile);
+        Profile { latency_ns: known.latency_ns.saturating_add(HANDOVER_NS), ..known }
+    }
+
+    fn poll(&mut self, done: &mut Vec<Job>, max: usize) {
+        if self.flush_is_due || !self.next.changes.is_empty() {
+            self.publish();
+        }
+        if self.in_flight == 0 {
+            return;
+        }
+        let mut left = max;
+        while left > 0
+            && self.results.take(|slot| {
+                let count = slot.len().min(left);
+                done.extend(slot.drain(..count));
+                left -= count;
+                slot.is_empty()
+            })
+        {}
+        self.in_flight = self.in_flight.saturating_sub(max - left);
+    }
+
+    fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+}
+
+/// Binds this thread to a processor.
+fn bind(processor: usize) {
+    let mut only = CpuSet::new();
+    if processor < CpuSet::MAX_CPU {
+        only.set(processor);
+    }
+    if let Err(error) = sched_setaffinity(None, &only) {
+        tracing::warn!(
+            "a device thread is not bound to processor {processor}: {error}: under systemd this needs the drop-in testudo-workers.conf"
+        );
+    }
+}

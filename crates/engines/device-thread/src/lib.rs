@@ -1,0 +1,53 @@
+//! The device thread: drives an engine on a device for a worker, on a thread of its own (paper 002, PIPSEA,
+//! section 3.1, which calls it the IPsec thread). Copies to the device, launches, and looking after what has
+//! ended then take none of the time in which the worker receives and sends.
+//!
+//! ```text
+//!                ┌─ jobs, keys, flush ─► ring ─►┐
+//!   worker: submit, poll                        device thread: the engine's submit, flush, poll
+//!                └◄──── ended jobs ◄─── ring ◄──┘
+//! ```
+//!
+//! It is an [`Engine`](testudo_crypto::Engine) around another one, under that one's name, and keeps the same
+//! contract: what the inner engine ends later, at once or as a fault comes back through `poll`, and the
+//! gateway restores the order of each SA. So the packet scheduler, live placement, the latency bound and the
+//! fallback to the next engine are what they are without the thread.
+//!
+//! **Rings** ([`testudo_packet::ring`]) carry slots of up to 64 jobs, and there is room in both for all jobs
+//! that may be away: as many as the engine has under way at its depth, and one more of these. Beyond that
+//! `submit` takes none. Nothing is allocated for a job after the start.
+//!
+//! **Several submissions become one.** The inner engine is flushed when the worker has flushed and the ring
+//! is empty: what came while the thread was busy goes to the device together.
+//!
+//! **Keys** get their ids here, at once, so that no call waits, and reach the inner engine through the ring,
+//! after the jobs before and ahead of those behind. A key that it refuses makes faults of the jobs under it,
+//! which go to the next engine. Suites and the number of keys are known, and refused at once.
+//!
+//! **Jobs on their way** are entered in a list, and their tickets are places in it: what the inner engine
+//! gives back is believed only if it was given.
+//!
+//! **Faults.** An engine that panics is not called again. Jobs that it has not had come back as faults, for
+//! the next engine; those that it had in hand in that call are cleared, since they may be half sealed, and can
+//! be done by no engine; in place of those it had before come stand-ins without a buffer, which no engine can
+//! do either: they are dropped. An engine that hangs keeps its jobs, the worker goes on, and the gateway takes
+//! it out of service, as any; when this engine ends it is waited for, but not for long.
+//!
+//! **Sleep.** While jobs are away the thread polls; else it sleeps, and is woken by the worker.
+//!
+//! **The thread starts late**, when the worker tells of its memory: by then the process has given up its
+//! privileges and filters its system calls, which threads inherit.
+//!
+//! Deliberately missing: more workers at one device thread. The device does one chunk after another, so that
+//! chunks of several would wait for each other (section 3.1).
+
+#![forbid(unsafe_code)]
+
+mod device;
+mod engine;
+mod keys;
+mod slot;
+#[cfg(test)]
+mod tests;
+
+pub use engine::{DeviceThread, thread_name};
