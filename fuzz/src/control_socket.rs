@@ -74,6 +74,7 @@ fn shared() -> Shared {
         engines: Vec::new(),
         ports: BothDetails::default(),
         counters,
+        threads: testudo_control::service::threads::Threads::default(),
     };
     Shared {
         facts,

@@ -19,6 +19,7 @@ use testudo_control::service::policies;
 use testudo_control::service::port_details::BothDetails;
 use testudo_control::service::report::{self, Facts};
 use testudo_control::service::sa_control::SaControl;
+use testudo_control::service::threads::Threads;
 use testudo_control::{LeaseStore, MemoryStore};
 use testudo_crypto::{KeyMaterial, PortableEngine, Suite};
 use testudo_gateway::{AllCounters, Clock, Commander, PortPair, SystemClock, Worker, serve};
@@ -182,6 +183,7 @@ impl Gateway {
             engines: Vec::new(),
             ports: BothDetails::default(),
             counters: AllCounters::of([worker.counters()]),
+            threads: Threads::default(),
         };
         let shared = Arc::new(Shared {
             facts,

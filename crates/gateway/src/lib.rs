@@ -53,6 +53,8 @@ mod sa_rounds;
 mod scheduler;
 mod serve;
 mod speed;
+mod threading;
+mod transmit;
 mod waits;
 mod worker;
 
@@ -84,4 +86,6 @@ pub use scheduler::{
     CHUNKS, Ideas, LENGTHS, PlacementMode, Reason, Scheduled, SchedulerSettings, SettingsError, Share, Shares,
 };
 pub use serve::{Notice, ServeError, serve};
+pub use threading::ThreadingModel;
+pub use transmit::{TRANSMIT_THREAD, transmit_apart};
 pub use worker::{PortPair, Worker};

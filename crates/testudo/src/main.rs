@@ -32,6 +32,7 @@ mod sa_keys;
 mod sa_list;
 mod store;
 mod table;
+mod threading;
 mod top;
 mod tune;
 mod vici;

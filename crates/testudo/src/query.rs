@@ -141,6 +141,13 @@ fn scheduler_line(engine: &Value) -> Option<String> {
     ))
 }
 
+/// Which threads packets pass, and why.
+fn threading_line(threading: &Value) -> Option<String> {
+    let (words, why) = (threading["in_words"].as_str()?, threading["why"].as_str()?);
+    let threads: Vec<_> = rows(&threading["threads"]).iter().map(cell).collect();
+    Some(format!("threading: {words} ({why}); threads: {}", threads.join(", ")))
+}
+
 fn show_status(status: &Value) {
     let uptime = status["uptime_seconds"].as_u64().unwrap_or(0);
     let tunnels = cell(&status["tunnels"]);
@@ -160,6 +167,7 @@ fn show_status(status: &Value) {
     outln!();
     print(&engines);
     rows(&status["engines"]).iter().filter_map(scheduler_line).for_each(|line| outln!("{line}"));
+    threading_line(&status["threading"]).into_iter().for_each(|line| outln!("{line}"));
     let mut ports = Table::new(&["side", "port", "packets in", "bytes in", "packets out", "bytes out"]);
     for side in ["protected", "unprotected"] {
         let port = &status["ports"][side];
@@ -492,6 +500,18 @@ mod tests {
         assert!(packets.starts_with("packets: 70 sealed") && packets.contains("; 5 checked"), "{packets}");
         offload["out_of_service"] = "it lies".into();
         assert_eq!(offload_lines(&offload).unwrap()[0], "NIC nic0: out of service for cryptography: it lies");
+    }
+
+    #[test]
+    fn the_threads_have_a_line_with_the_reason() {
+        let threading = json!({
+            "model": "one_io", "in_words": "one I/O thread and a device thread", "why": "configured",
+            "threads": ["worker-0", "device-gpu"],
+        });
+        let line =
+            "threading: one I/O thread and a device thread (configured); threads: worker-0, device-gpu";
+        assert_eq!(threading_line(&threading).as_deref(), Some(line));
+        assert_eq!(threading_line(&Value::Null), None, "an older gateway says nothing of it");
     }
 
     #[test]

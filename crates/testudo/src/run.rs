@@ -3,14 +3,14 @@
 use crate::cli::ConfigArgs;
 use crate::exit::{Failure, Kind, failure};
 use crate::ports::Opened;
-use crate::{engines, ports};
+use crate::{engines, ports, threading};
 use std::io::IsTerminal;
 use std::sync::Arc;
 use testudo_control::config::{Configuration, KnownAnswers, LogLevel};
 use testudo_control::service::daemon::{self, DaemonError, EarlyReloads, Parts};
 use testudo_control::service::system_calls::Needs;
 use testudo_control::service::worker_count::{Spreader, WorkerCount};
-use testudo_control::service::worker_threads::WorkerParts;
+use testudo_control::service::worker_threads::{Senders, WorkerParts};
 use testudo_control::service::{negotiation, privileges, system_calls};
 use testudo_control::{Store, StoreError};
 use testudo_crypto::Engine;
@@ -33,8 +33,14 @@ pub fn run(args: &ConfigArgs) -> Result<(), Failure> {
         let use_ = if report.in_use { "in use" } else { "not used" };
         tracing::info!("engine {} {use_}: {}", report.name, report.detail);
     }
-    let mut opened = ports::open(configuration)?;
-    let workers = workers(&mut opened, engines, &candidates, &engine_reports)?;
+    let threads = threading::in_force(&configuration.threading, &engine_reports);
+    let engines = threading::apart(engines, &configuration.threading, threads.model);
+    let mut opened = ports::open(configuration, threads.model)?;
+    let mut workers = workers(&mut opened, engines, &candidates, &engine_reports)?;
+    if let (Some(worker), Some(ports)) = (workers.first_mut(), opened.senders.take()) {
+        let processor = threading::transmit_processor(&configuration.threading);
+        worker.senders = Some(Senders { ports, processor });
+    }
     let changers = opened.changers(configuration)?;
     // Before privileges are given up: the socket may be another user's.
     let xfrm = configuration.ike.as_ref().map(negotiation::bind).transpose().map_err(failure(Kind::Port))?;
@@ -60,6 +66,7 @@ pub fn run(args: &ConfigArgs) -> Result<(), Failure> {
         worker_count: WorkerCount::new(opened.running, most, spread),
         port_details: opened.details,
         engine_reports,
+        threads,
         change_routes: changers.change_routes,
         edit_routes: changers.edit_routes,
         xfrm: xfrm.zip(changers.negotiated),
@@ -84,7 +91,7 @@ fn workers(
             Some(engines) => engines,
             None => same_engines(candidates, reports).map_err(failure(Kind::Engine))?,
         };
-        Ok(WorkerParts { role, ports, pool, engines })
+        Ok(WorkerParts { role, ports, pool, engines, senders: None })
     };
     let mut workers = opened.queues.drain(..).map(make).collect::<Result<Vec<_>, Failure>>()?;
     if let (Some(nic), Some(first)) = (&opened.nic, workers.first_mut()) {

@@ -47,6 +47,7 @@ mod shadow;
 mod sizes;
 mod source;
 mod suggest;
+mod threading;
 mod traffic;
 mod tunnel;
 mod value;
@@ -79,6 +80,7 @@ pub use policy_index::PolicyIndex;
 pub use port_kind::PortKind;
 pub use sizes::Sizes;
 pub(crate) use suggest::did_you_mean;
+pub use threading::Threading;
 pub(crate) use traffic::networks;
 pub use traffic::{protocol_name, protocol_number};
 pub use tunnel::MAX_SELECTORS;
@@ -212,7 +214,7 @@ fn read_document(
     let gateway = gateway::read_gateway(gateway, walker, base);
     let named = gateway.as_ref().map(|gateway| gateway.engines.as_slice());
     let engine::Engines { cryptodev, gpu, cores } = engine::read_engine(&mut root, walker, named);
-    let scheduler = scheduler::read_scheduler(&mut root, walker);
+    let (scheduler, threading) = scheduler::read_scheduler(&mut root, walker);
     let ike = root.table(walker, "ike").map(|section| ike::read_ike(section, walker, base));
     let mut ports = section(&mut root, walker, "port", "[port.protected] and [port.unprotected]");
     let protected = section(&mut ports, walker, "protected", "[port.protected]");
@@ -242,7 +244,9 @@ fn read_document(
     let is_vpe_negotiated = interfaces.iter().any(|interface| interface.vpe().is_some());
     group::check_port(walker, &unprotected, (&tunnels, is_vpe_negotiated), facts);
     facts.check_modes(walker, &tunnels, protected.has_tun());
-    if let Some(Gateway { workers, workers_max, spread_inbound, .. }) = gateway {
+    if let Some(gateway) = &gateway {
+        threading::check(walker, &threading, gateway, (&protected, &unprotected.value));
+        let Gateway { workers, workers_max, spread_inbound, .. } = *gateway;
         let side = (protected.name(), protected.has_tun());
         worker_sas::check(walker, facts, (workers, workers_max));
         let workers = (workers, workers_max, spread_inbound);
@@ -262,6 +266,7 @@ fn read_document(
         cryptodev,
         gpu,
         scheduler,
+        threading: threading.threading,
         cores,
         ike,
         protected,

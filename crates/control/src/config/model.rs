@@ -4,6 +4,7 @@ use super::engine::{Cores, Cryptodev, Gpu};
 use super::negotiated_vpe::NegotiatedVpe;
 use super::offload::Offload;
 use super::port_kind::PortKind;
+use super::threading::Threading;
 use super::workers::{SpreadInbound, Workers};
 use crate::keys::KeySource;
 use std::net::{IpAddr, SocketAddr};
@@ -30,6 +31,8 @@ pub struct Configuration {
     pub gpu: Gpu,
     /// `[scheduler]`, or what it is without it.
     pub scheduler: SchedulerSettings,
+    /// `threading` and `processors` of `[scheduler]`.
+    pub threading: Threading,
     /// `[engine.cores]`, or what it is without it.
     pub cores: Cores,
     /// `[ike]`; `None` where keys are typed in alone.

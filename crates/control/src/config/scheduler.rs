@@ -1,14 +1,23 @@
 //! Reads `[scheduler]`, which gathers packets for engines that want thousands of them.
 
+use super::threading::{self, ThreadingDraft};
 use super::value;
 use super::walk::{Located, Problem, Section, Walker};
 use std::time::Duration;
 use testudo_gateway::{PlacementMode, SchedulerSettings, SettingsError};
 
 /// The section, or what holds without it.
-pub(super) fn read_scheduler(root: &mut Section<'_>, walker: &mut Walker<'_>) -> SchedulerSettings {
+pub(super) fn read_scheduler(
+    root: &mut Section<'_>,
+    walker: &mut Walker<'_>,
+) -> (SchedulerSettings, ThreadingDraft) {
+    let Some(mut section) = root.table(walker, "scheduler") else { return Default::default() };
+    let threading = threading::read(&mut section, walker);
+    (read_settings(section, walker), threading)
+}
+
+fn read_settings(mut section: Section<'_>, walker: &mut Walker<'_>) -> SchedulerSettings {
     let mut settings = SchedulerSettings::default();
-    let Some(mut section) = root.table(walker, "scheduler") else { return settings };
     let chunk = section.located(walker, "chunk", value::number_u32(0, u32::MAX));
     let bins = section.located(walker, "bins", value::number_u32(0, u32::MAX));
     let range = section.located(walker, "range_bytes", value::number_u32(0, u32::MAX));

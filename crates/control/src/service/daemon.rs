@@ -24,11 +24,12 @@ use super::report::Facts;
 use super::sa_control::SaControl;
 use super::saver::Saver;
 use super::supplier::{SUPPLIER_THREAD, Supplier};
+use super::threads::Threads;
 use super::usages;
 use super::watchdog::Watchdog;
 use super::worker_count::{self, WorkerCount};
 use super::worker_sas;
-use super::worker_threads::{WorkerParts, WorkerThreads};
+use super::worker_threads::{WorkerParts, WorkerThreads, with_senders};
 use super::xfrm::XfrmSocket;
 use crate::config::{AuditTarget, Configuration, Ike, KnownAnswers, Loaded, SpreadInbound};
 use crate::firewall::RouteChange;
@@ -136,6 +137,8 @@ pub struct Parts {
     pub port_details: BothDetails,
     /// The start-up report of each engine.
     pub engine_reports: Vec<EngineReport>,
+    /// Which threads packets pass.
+    pub threads: Threads,
     /// Where key exchange daemons connect, as `[ike]` says, and routes to what they negotiate.
     pub xfrm: Option<(XfrmSocket, Arc<dyn NegotiatedRoutes>)>,
     /// Changes routes on a reload.
@@ -168,7 +171,9 @@ pub fn run(parts: Parts) -> Result<(), DaemonError> {
     let counters = AllCounters::of(workers.iter().map(Worker::counters));
     let (engines, ports) = (parts.engine_reports, parts.port_details);
     let (version, started) = (parts.version, Instant::now());
-    let facts = Facts { version, started, clock, engines, ports, counters };
+    let threads = parts.threads;
+    tracing::info!("threading: {} ({})", threads.model, threads.why);
+    let facts = Facts { version, started, clock, engines, ports, counters, threads };
     let empty = InstalledTunnels::empty(configuration.clone());
     let shared = Arc::new(Shared {
         facts,
@@ -240,7 +245,8 @@ fn make_workers(parts: Vec<WorkerParts>, configuration: &Configuration) -> io::R
     // Engines are the same for all workers, and measured by one.
     let mut costs = None;
     let make = |(number, parts): (usize, WorkerParts)| {
-        let WorkerParts { role, ports, pool, mut engines } = parts;
+        let WorkerParts { role, ports, pool, mut engines, senders } = parts;
+        let ports = with_senders(ports, senders)?;
         configuration.scheduler.placement.arrange(&mut engines);
         let mut worker = Worker::new(ports, pool, engines, Box::default());
         worker.set_role(role);

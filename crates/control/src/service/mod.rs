@@ -59,6 +59,7 @@ mod saver;
 mod shares;
 mod supplier;
 pub mod system_calls;
+pub mod threads;
 mod timed;
 mod tunnel_indices;
 pub mod usages;

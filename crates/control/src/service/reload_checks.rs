@@ -67,7 +67,7 @@ pub(super) fn refuse_what_needs_a_restart(old: &Configuration, new: &Configurati
     if old.gpu != new.gpu {
         return restart("[engine.gpu]");
     }
-    if old.scheduler != new.scheduler {
+    if old.scheduler != new.scheduler || old.threading != new.threading {
         return restart("[scheduler]");
     }
     if old.cores != new.cores {

@@ -13,6 +13,7 @@ use super::populated::{MAX_POPULATED, MAX_POPULATED_PIECES};
 use super::port_details::{BothDetails, PortDetail, PortDetails};
 use super::sas::RunningSa;
 use super::shares;
+use super::threads::Threads;
 use super::wanted::{self, named};
 use super::worker_sas;
 use super::worker_threads::thread_name;
@@ -48,6 +49,8 @@ pub struct Facts {
     pub ports: BothDetails,
     /// The workers' counters.
     pub counters: AllCounters,
+    /// Which threads packets pass.
+    pub threads: Threads,
 }
 
 /// The engines in service, in the order in which they get jobs.
@@ -246,6 +249,7 @@ pub fn status(facts: &Facts, installed: &InstalledTunnels) -> Value {
         },
         "offload": offload::status(facts.counters.offload()),
         "placement": shares::status(facts.counters.shares().as_ref()),
+        "threading": facts.threads.status(facts.counters.each().len()),
         "interfaces": interfaces(installed, &facts.counters.interfaces()),
         "stages": stages(facts),
         "worker": time_of_all(facts).map(in_ns),

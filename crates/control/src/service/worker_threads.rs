@@ -8,7 +8,9 @@ use std::io;
 use std::sync::mpsc::SyncSender;
 use std::thread::JoinHandle;
 use testudo_crypto::Engine;
-use testudo_gateway::{Inbox, PortPair, Role, ServeError, SystemClock, Worker, serve};
+use testudo_gateway::{
+    Inbox, PortPair, Role, ServeError, SystemClock, TRANSMIT_THREAD, Worker, serve, transmit_apart,
+};
 use testudo_ipsec::SaRef;
 use testudo_packet::Pool;
 
@@ -22,6 +24,24 @@ pub struct WorkerParts {
     pub pool: Pool,
     /// Its engines in the order of placement.
     pub engines: Vec<Box<dyn Engine>>,
+    /// If another thread transmits: ports at the same queues that send.
+    pub senders: Option<Senders>,
+}
+
+/// What a transmit thread is made of.
+pub struct Senders {
+    /// Ports that send what the worker's would, and receive nothing.
+    pub ports: PortPair,
+    /// The processor that the thread is bound to.
+    pub processor: Option<usize>,
+}
+
+/// The ports of a worker, which hand what is to be sent to a transmit thread if there are `senders`.
+pub(super) fn with_senders(ports: PortPair, senders: Option<Senders>) -> io::Result<PortPair> {
+    let Some(Senders { ports: senders, processor }) = senders else { return Ok(ports) };
+    transmit_apart(ports, senders, move || {
+        processor.into_iter().for_each(|processor| bind(TRANSMIT_THREAD, processor))
+    })
 }
 
 /// The name of a worker's thread.
@@ -56,7 +76,7 @@ impl WorkerThreads {
             let (mut tell, news) = (lost.teller(news.clone()), news.clone());
             let processor = processors.get(number).copied();
             std::thread::Builder::new().name(thread_name(number)).spawn(move || {
-                processor.into_iter().for_each(bind);
+                processor.into_iter().for_each(|processor| bind("a worker", processor));
                 let result = serve(&mut worker, &inbox, &clock, &mut tell);
                 let _ = news.try_send(News::WorkerEnded);
                 (worker, result)
@@ -115,12 +135,12 @@ impl EndedWorkers {
 }
 
 /// Binds this thread to a processor.
-fn bind(processor: usize) {
+fn bind(who: &str, processor: usize) {
     let mut only = CpuSet::new();
     only.set(processor);
     if let Err(error) = sched_setaffinity(None, &only) {
         tracing::warn!(
-            "a worker is not bound to processor {processor}: {error}: under systemd this needs the drop-in testudo-workers.conf"
+            "{who} is not bound to processor {processor}: {error}: under systemd this needs the drop-in testudo-workers.conf"
         );
     }
 }

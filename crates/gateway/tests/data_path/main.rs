@@ -60,6 +60,7 @@ mod scheduler;
 mod source_routes;
 mod stages;
 mod suites;
+mod threads;
 mod traffic_flow;
 mod transport;
 mod two_passes;

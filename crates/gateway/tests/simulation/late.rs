@@ -12,10 +12,10 @@ use std::time::Duration;
 use testudo_crypto::Engine;
 use testudo_engine_late::{LateConfig, Order};
 use testudo_gateway::{PlacementMode, Reason, SchedulerSettings};
-use testudo_packet::DropReason;
+use testudo_packet::{DropReason, Port};
 use testudo_wire::ip::Version;
 
-fn scenarios() -> Vec<Scenario> {
+pub fn scenarios() -> Vec<Scenario> {
     let mut scenarios = Vec::new();
     for suite in of_each_layout() {
         for (outer, udp, esn, window) in
@@ -44,7 +44,7 @@ fn run_late(test: &str, config: impl Fn(u64) -> LateConfig, fails_midway: bool) 
 
 /// The same with the packet scheduler in the middle: chunks, bins and bounds are so small that bins are full,
 /// packets are left over, and some wait too long.
-fn scheduled() -> Vec<Scenario> {
+pub fn scheduled() -> Vec<Scenario> {
     let small = |(number, scenario): (usize, Scenario)| {
         let (chunk, bins) = [(32, 4), (64, 16), (16, 2)][number % 3];
         let range_bytes = [64, 256, 512, 1536][number % 4];
@@ -64,7 +64,7 @@ fn scheduled() -> Vec<Scenario> {
 }
 
 /// Jobs that such an engine wants.
-fn deep(config: LateConfig) -> LateConfig {
+pub fn deep(config: LateConfig) -> LateConfig {
     LateConfig { depth_jobs: 4096, ..config }
 }
 
@@ -74,13 +74,25 @@ fn run_all(
     config: impl Fn(u64) -> LateConfig,
     fails_midway: bool,
 ) -> HashMap<(&'static str, Reason), u64> {
+    let equip = |late: SharedEngine, _, port| Equipment { engines: late.before_portable(), port };
+    run_equipped(test, all, config, fails_midway, equip)
+}
+
+/// The same for gateways that have the engine as `with` says.
+pub fn run_equipped(
+    test: &str,
+    all: Vec<Scenario>,
+    config: impl Fn(u64) -> LateConfig,
+    fails_midway: bool,
+    with: impl Fn(SharedEngine, u64, Box<dyn Port>) -> Equipment,
+) -> HashMap<(&'static str, Reason), u64> {
     let mut placed = HashMap::new();
     for scenario in all {
         let alive: Arc<Mutex<Vec<SharedEngine>>> = Arc::default();
         let mut equip = |seed, port| {
             let late = SharedEngine::new(config(seed));
             alive.lock().expect("the list").push(late.clone());
-            Equipment { engines: late.before_portable(), port }
+            with(late, seed, port)
         };
         // Applies to running engines from now on; gateways that start later get a reliable one.
         let fail = || {

@@ -31,6 +31,7 @@ mod network;
 mod nic;
 mod pair;
 mod rekey;
+mod threads;
 
 use pair::{Equip, Equipment, Outcome, Pair, Scenario};
 use std::collections::HashMap;

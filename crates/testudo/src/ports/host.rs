@@ -23,7 +23,7 @@ const BLOCK: NonZeroU32 = NonZeroU32::new(64).unwrap();
 /// one first, if it is one. Returns the queues of all interfaces for each worker.
 pub fn open_tuns(
     configuration: &Configuration,
-    roles: &[Role],
+    roles: &[Option<Role>],
     sets: &mut QueueSets,
 ) -> Result<Vec<Vec<Box<dyn Port>>>, Failure> {
     let mut of_workers: Vec<Vec<Box<dyn Port>>> = roles.iter().map(|_| Vec::new()).collect();
@@ -44,10 +44,11 @@ pub fn open_tuns(
 
 /// The ports of one interface: a queue for each worker that takes packets from it, and for each other one a
 /// port that sends on the first of these.
-fn open_tun(name: &str, roles: &[Role], sets: &mut QueueSets) -> Result<Vec<TunPort>, Failure> {
+fn open_tun(name: &str, roles: &[Option<Role>], sets: &mut QueueSets) -> Result<Vec<TunPort>, Failure> {
     let queues = open_tun_queues(name, count(roles, Role::encrypts), sets)?;
     let writer = || queues.first().map(TunPort::writer).transpose().map_err(failure(Kind::Port));
-    let writers = roles.iter().filter(|role| !role.encrypts()).filter_map(|_| writer().transpose());
+    let writers = roles.iter().filter(|role| !takes(**role, Role::encrypts));
+    let writers = writers.filter_map(|_| writer().transpose());
     let writers = writers.collect::<Result<Vec<_>, _>>()?;
     Ok(by_role(roles, Role::encrypts, queues, writers))
 }
@@ -67,16 +68,21 @@ fn open_tun_queues(name: &str, queues: u32, sets: &mut QueueSets) -> Result<Vec<
     Ok(ports)
 }
 
-/// How many workers take packets from a side.
-fn count(roles: &[Role], takes: fn(Role) -> bool) -> u32 {
-    u32::try_from(roles.iter().filter(|role| takes(**role)).count()).unwrap_or(u32::MAX)
+/// Whether one with this role takes packets from a side; one without a role sends alone.
+fn takes(role: Option<Role>, from: fn(Role) -> bool) -> bool {
+    role.is_some_and(from)
+}
+
+/// How many take packets from a side.
+fn count(roles: &[Option<Role>], from: fn(Role) -> bool) -> u32 {
+    u32::try_from(roles.iter().filter(|role| takes(**role, from)).count()).unwrap_or(u32::MAX)
 }
 
 /// The ports of all workers, in their order: those of `takers` for workers that take packets from this side,
 /// those of `others` for the rest.
-fn by_role<P>(roles: &[Role], takes: fn(Role) -> bool, takers: Vec<P>, others: Vec<P>) -> Vec<P> {
+fn by_role<P>(roles: &[Option<Role>], from: fn(Role) -> bool, takers: Vec<P>, others: Vec<P>) -> Vec<P> {
     let (mut takers, mut others) = (takers.into_iter(), others.into_iter());
-    roles.iter().filter_map(|role| if takes(*role) { takers.next() } else { others.next() }).collect()
+    roles.iter().filter_map(|role| if takes(*role, from) { takers.next() } else { others.next() }).collect()
 }
 
 /// The socket of an end.
@@ -106,7 +112,7 @@ pub fn sending_endpoints(configuration: &Configuration) -> Vec<Endpoint> {
 /// The sockets of a configuration, without a mark where the system refuses that alone.
 fn open_marked(
     mut config: SocketConfig,
-    roles: &[Role],
+    roles: &[Option<Role>],
     steering: impl Fn(&Endpoint) -> Steering,
     sets: &mut QueueSets,
 ) -> Result<(Vec<SocketPort>, bool), OpenError> {
@@ -147,14 +153,16 @@ fn vpe_classes(configuration: &Configuration, end: &Endpoint) -> Option<NonZeroU
 /// A socket of each endpoint for each worker, which gets datagrams if the worker takes any.
 fn open_queues(
     config: &SocketConfig,
-    roles: &[Role],
+    roles: &[Option<Role>],
     steering: impl Fn(&Endpoint) -> Steering,
     sets: &mut QueueSets,
 ) -> Result<Vec<SocketPort>, OpenError> {
     if let [_] = roles {
         return SocketPort::open(config).map(|port| vec![port]);
     }
-    let (queues, senders) = (count(roles, Role::decrypts), count(roles, |role| !role.decrypts()));
+    let (queues, senders) =
+        (count(roles, Role::decrypts), roles.iter().filter(|role| !takes(**role, Role::decrypts)).count());
+    let senders = u32::try_from(senders).unwrap_or(u32::MAX);
     let (set, mut ports) = SocketQueues::open_with_senders(config, queues, senders, steering)?;
     sets.sockets = Some(set);
     let senders = ports.split_off(usize::try_from(queues).unwrap_or(usize::MAX).min(ports.len()));
@@ -164,7 +172,7 @@ fn open_queues(
 /// Opens the sockets, for each worker. Returns whether they have a mark, too.
 pub fn open_sockets(
     configuration: &Configuration,
-    roles: &[Role],
+    roles: &[Option<Role>],
     sets: &mut QueueSets,
 ) -> Result<(Vec<SocketPort>, bool), Failure> {
     let (optional, needed): (Vec<_>, Vec<_>) =
@@ -183,7 +191,7 @@ pub fn open_sockets(
     let (ports, is_marked) =
         open_marked(config, roles, |end| steering(configuration, end), sets).map_err(failure(Kind::Port))?;
     // What holds for the first one that gets datagrams holds for all.
-    let first = roles.iter().position(|role| role.decrypts()).unwrap_or(0);
+    let first = roles.iter().position(|role| takes(*role, Role::decrypts)).unwrap_or(0);
     let Some(port) = ports.get(first) else { return Ok((ports, is_marked)) };
     for end in port.endpoints() {
         tracing::info!("unprotected side: {end}");

@@ -30,7 +30,7 @@ use testudo_control::processors::Processors;
 use testudo_control::service::port_details::{BothDetails, PortDetails};
 use testudo_control::service::system_calls::Needs;
 use testudo_engine_inline::Nic;
-use testudo_gateway::{Interfaces, PortPair, Role};
+use testudo_gateway::{Interfaces, PortPair, Role, ThreadingModel};
 use testudo_packet::{Pool, Port};
 use testudo_port_xdp::{FilterConfig, SharedUmem, host_addresses};
 
@@ -42,6 +42,8 @@ pub struct Opened {
     /// For each worker, the sides that it takes packets from, its queues of both ports, and the buffers they
     /// use.
     pub queues: Vec<(Role, PortPair, Pool)>,
+    /// Ports that send on the queues of the first worker, for another thread.
+    pub senders: Option<PortPair>,
     /// What leads packets to the first so many workers, or why nothing does.
     pub spread: Result<Spread, String>,
     /// How many of them get packets.
@@ -73,8 +75,11 @@ impl Side {
 }
 
 /// Opens both ports and makes their buffers; TUN interfaces are configured and up.
-pub fn open(configuration: &Configuration) -> Result<Opened, Failure> {
-    let roles = roles(configuration);
+pub fn open(configuration: &Configuration, model: ThreadingModel) -> Result<Opened, Failure> {
+    // One more takes packets of neither side, as the last.
+    let transmits = model == ThreadingModel::TwoIo;
+    let takers = roles(configuration);
+    let roles: Vec<_> = takers.iter().copied().map(Some).chain(transmits.then_some(None)).collect();
     let mut queue_sets = QueueSets::default();
     let mut pool = buffers::pool(configuration)?;
     // Packets cross from one side's device to the other's where they are.
@@ -131,13 +136,20 @@ pub fn open(configuration: &Configuration) -> Result<Opened, Failure> {
         }
     };
     let tuns = host::open_tuns(configuration, &roles, &mut queue_sets)?;
-    let workers = roles.len();
-    let pairs = pairs(configuration, pool, with_tuns(protected.ports, tuns), unprotected.ports)?;
-    let queues = roles.into_iter().zip(pairs).map(|(role, (ports, pool))| (role, ports, pool)).collect();
+    let workers = takers.len();
+    let (mut protected_ports, mut unprotected_ports) = (with_tuns(protected.ports, tuns), unprotected.ports);
+    let mut senders = None;
+    if transmits
+        && let (Some(protected), Some(unprotected)) = (protected_ports.pop(), unprotected_ports.pop())
+    {
+        senders = Some(PortPair { protected: as_one(protected)?, unprotected: as_one(unprotected)? });
+    }
+    let pairs = pairs(configuration, pool, protected_ports, unprotected_ports)?;
+    let queues = takers.into_iter().zip(pairs).map(|(role, (ports, pool))| (role, ports, pool)).collect();
     let details = BothDetails { protected: protected.details, unprotected: unprotected.details };
     let background = protected.background.into_iter().chain(unprotected.background).collect();
     let (spread, running) = spread::start(configuration, queue_sets, workers);
-    Ok(Opened { queues, spread, running, is_marked, details, nic, leading, followed, background })
+    Ok(Opened { queues, senders, spread, running, is_marked, details, nic, leading, followed, background })
 }
 
 impl Side {

@@ -15,6 +15,7 @@ use testudo_control::service::negotiated::{NegotiatedRoutes, Settings, WorkerPat
 use testudo_control::service::port_details::BothDetails;
 use testudo_control::service::report::Facts;
 use testudo_control::service::sa_control::SaControl;
+use testudo_control::service::threads::Threads;
 use testudo_control::service::xfrm::{Client, Now, Xfrm};
 use testudo_control::{LeaseStore, MemoryStore};
 use testudo_crypto::{Engine, KeyMaterial, Suite};
@@ -150,6 +151,7 @@ impl Gateway {
             engines: Vec::new(),
             ports: BothDetails::default(),
             counters,
+            threads: Threads::default(),
         };
         let shared = Arc::new(Shared {
             facts,

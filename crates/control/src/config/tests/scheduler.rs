@@ -1,8 +1,9 @@
 //! `[scheduler]`.
 
 use super::{MINIMAL, expect, good};
+use crate::config::Threading;
 use std::time::Duration;
-use testudo_gateway::{PlacementMode, SchedulerSettings};
+use testudo_gateway::{PlacementMode, SchedulerSettings, ThreadingModel};
 
 fn with_scheduler(lines: &str) -> String {
     format!("{MINIMAL}\n[scheduler]\n{lines}\n")
@@ -48,5 +49,43 @@ fn what_no_scheduler_can_work_with_is_refused_where_it_stands() {
     ];
     for (lines, parts) in cases {
         expect(&with_scheduler(lines), &parts);
+    }
+}
+
+/// With these engines, and more lines of `[gateway]`.
+fn with_engines(gateway: &str, lines: &str) -> String {
+    with_scheduler(lines).replacen("[gateway]\n", &format!("[gateway]\n{gateway}\n"), 1)
+}
+
+#[test]
+fn threads_are_those_that_are_written_where_there_is_a_device() {
+    assert_eq!(good(MINIMAL).threading, Threading::default());
+    let gpu = "engines = [\"gpu\", \"portable\"]";
+    for model in ThreadingModel::ALL {
+        let line = format!("threading = \"{}\"", model.name());
+        assert_eq!(good(&with_engines(gpu, &line)).threading, Threading { model, processors: Vec::new() });
+    }
+    let written = good(&with_engines(gpu, "threading = \"two_io\"\nprocessors = [2, 3]")).threading;
+    assert_eq!(written, Threading { model: ThreadingModel::TwoIo, processors: vec![2, 3] });
+}
+
+#[test]
+fn threads_that_nothing_would_be_done_on_are_refused_where_they_stand() {
+    let gpu = "engines = [\"gpu\", \"portable\"]";
+    let cases = [
+        ("", "threading = \"one_io\"", ["scheduler.threading", "an engine on a device"]),
+        ("engines = [\"portable\"]", "threading = \"two_io\"", ["scheduler.threading", "run_to_completion"]),
+        (gpu, "threading = \"three_io\"", ["scheduler.threading", "\"two_io\""]),
+        (gpu, "processors = [1]", ["scheduler.processors", "one_io"]),
+        (gpu, "threading = \"one_io\"\nprocessors = [1, 2, 3]", ["scheduler.processors", "at most 2"]),
+        (gpu, "threading = \"one_io\"\nprocessors = [1024]", ["scheduler.processors[0]", "1023"]),
+    ];
+    for (gateway, lines, parts) in cases {
+        expect(&with_engines(gateway, lines), &parts);
+    }
+    for workers in ["workers = 2", "workers_max = 4", "workers = \"all\""] {
+        let gateway = format!("{gpu}\n{workers}");
+        let parts = ["scheduler.threading", "`workers = 1`"];
+        expect(&with_engines(&gateway, "threading = \"one_io\""), &parts);
     }
 }

@@ -7,6 +7,7 @@ use crate::service::installed::Numbers;
 use crate::service::port_details::BothDetails;
 use crate::service::report::{self, Facts};
 use crate::service::saver::Saver;
+use crate::service::threads::Threads;
 use crate::store::MAX_WINDOW_BYTES;
 use crate::{MemoryStore, Store};
 use std::collections::HashSet;
@@ -126,6 +127,7 @@ impl Gateway {
             engines: Vec::new(),
             ports: BothDetails::default(),
             counters: AllCounters::of(workers.iter().map(Worker::counters)),
+            threads: Threads::default(),
         };
         let shared = Arc::new(Shared {
             facts,
