@@ -308,9 +308,19 @@ impl Dispatcher {
     /// those whose turn came by that, are appended to `released` in the order of each SA.
     pub(crate) fn submit(&mut self, jobs: &mut Vec<Job>, released: &mut Vec<Job>) -> bool {
         let addressed = self.address(jobs);
-        if self.live.is_some() && self.is_to_be_decided(&addressed, jobs) {
-            return self.submit_live(jobs, released);
+        match self.live.is_some() {
+            true => self.submit_placed(addressed, jobs, released),
+            false => self.submit_addressed(addressed, jobs, released),
         }
+    }
+
+    #[inline]
+    fn submit_addressed(
+        &mut self,
+        addressed: Addressed,
+        jobs: &mut Vec<Job>,
+        released: &mut Vec<Job>,
+    ) -> bool {
         let arranges = self.gathers();
         let is_idle = !self.is_busy();
         match addressed {
@@ -514,7 +524,7 @@ impl Dispatcher {
         self.placement.withdraw(engine);
         self.withdraw_live(engine);
         for lane in self.lanes.iter_mut() {
-            if lane.first.0 as usize == engine {
+            if lane.first.0 as usize == engine || lane.is_settled {
                 // There may be a hundred thousand: each one's key is laid out elsewhere with its next packet.
                 lane.name(NOWHERE);
             }

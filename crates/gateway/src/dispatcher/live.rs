@@ -308,11 +308,11 @@ impl Dispatcher {
         let Some(lane) = self.lanes.of(job) else { return (NOWHERE, None) };
         let (first, key, rank) = (lane.only(), lane.key, lane.suite_rank);
         let of = label(rank, class);
+        if job.buffer.is_chain() && !self.takes_chains_of(first, rank) {
+            return (NOWHERE, None);
+        }
         if first != NOWHERE {
             return (first, Some(of));
-        }
-        if job.buffer.is_chain() {
-            return (NOWHERE, None);
         }
         let all = self.able(rank);
         let (chosen, reason, able) = self.choose_of(key, of, all);
@@ -331,6 +331,12 @@ impl Dispatcher {
         self.settle_suite(job, of, chosen, reason, able);
         *run = (reason == Reason::Best).then_some(Run { sa, direction, class, of, able, first: chosen });
         (chosen, Some(of))
+    }
+
+    /// Whether the engine that is named for an SA takes chains of its suite.
+    fn takes_chains_of(&self, first: First, rank: u8) -> bool {
+        let suite = self.suites.suite(rank);
+        first != NOWHERE && suite.is_some_and(|suite| self.placement.takes_chains(first.0 as usize, suite))
     }
 
     /// The best engine for a job of those in a mask that takes its key, and those that it was chosen from.
@@ -377,7 +383,10 @@ impl Dispatcher {
         live.costs.left(engine, job_id(job));
         if let Some(rank) = rank.filter(|_| why == Reason::Failed) {
             live.costs.failed(engine, label(rank, class_of(job.text_bytes)));
-            live.settled.look_again();
+            // The next jobs of the SA are decided of.
+            if let Some(lane) = self.lanes.of_mut(job).filter(|lane| lane.is_settled) {
+                lane.name(NOWHERE);
+            }
         }
     }
 
@@ -451,7 +460,7 @@ impl Dispatcher {
         if let Some(live) = &mut self.live {
             live.able.iter_mut().for_each(|able| *able &= !(1 << engine));
             live.costs.withdrawn(engine);
-            live.settled.withdraw(engine);
+            live.settled.clear();
             live.costs.shares.withdraw(engine);
         }
     }

@@ -4,22 +4,21 @@
 //! them delays each of them by the same. So the engine that is best for a suite is another only after
 //! something was learned, and most submissions need not be learned of: while one engine has all classes of
 //! a suite, the suite is *settled*, and the lanes of its SAs name that engine as those do that only one engine takes.
-//! One submission in [`JOBS`] jobs is still decided of job by job and measured, and so is one of [few](FEW)
-//! jobs: a worker that has no more to do has time for that.
+//! One submission in [`JOBS`] jobs is still decided of job by job and measured, and so is each of [few](FEW) jobs, and each that has a
+//! class of which was not decided yet.
 
 use super::{Addressed, Dispatcher};
-use crate::lanes::{First, NOWHERE};
+use crate::lanes::{First, Lanes, NOWHERE};
 use crate::scheduler::{CLASSES, Label, Reason, SUITES, class_of};
 use std::time::Duration;
-use testudo_crypto::{Direction, Job};
+use testudo_crypto::Job;
 use testudo_ipsec::Moment;
 
-/// Jobs between two submissions that are decided of.
+/// Jobs between two submissions that are decided of, on average. Between half of that and the half more, so that no
+/// rhythm of suites and directions hides one of them.
 const JOBS: usize = 2048;
 /// A submission of fewer jobs is decided of.
 const FEW: usize = 16;
-/// So often a suite is decided of before it is settled: each engine is asked for some of its jobs by then.
-const DECIDED: u8 = 64;
 /// A suite that one engine no longer has all classes of stays as it is for so long: each of its lanes is told.
 const UNSETTLED: Duration = Duration::from_millis(100);
 
@@ -30,8 +29,6 @@ struct Rank {
     engine: Option<usize>,
     /// Those of which was decided.
     classes: u8,
-    /// Decisions since it has none.
-    decided: u8,
     /// Since when it has none.
     unsettled: Option<Moment>,
 }
@@ -46,20 +43,14 @@ pub(super) struct Settled {
     count: usize,
     /// Jobs until the next submission that is decided of.
     left: usize,
+    /// Of a sequence of numbers without a pattern.
+    random: u32,
 }
 
 impl Settled {
-    /// The next submission is decided of.
-    pub(super) fn look_again(&mut self) {
-        self.left = 0;
-    }
-
-    /// An engine is out of service. No lane names it any more.
-    pub(super) fn withdraw(&mut self, engine: usize) {
-        for rank in self.ranks.iter_mut().filter(|rank| rank.engine == Some(engine)) {
-            *rank = Rank::default();
-            self.count -= 1;
-        }
+    /// An engine is out of service. No suite is settled, and no lane says so.
+    pub(super) fn clear(&mut self) {
+        *self = Self::default();
     }
 
     /// Whether a submission of so many jobs is decided of; if not, they are counted down.
@@ -67,18 +58,26 @@ impl Settled {
         if self.count == 0 {
             return false;
         }
-        let left = self.left.checked_sub(jobs).filter(|_| jobs >= FEW);
-        self.left = left.unwrap_or(JOBS);
+        // These say little of what many cost, and do not stand for them.
+        if jobs < FEW {
+            return true;
+        }
+        let left = self.left.checked_sub(jobs);
+        self.left = left.unwrap_or_else(|| self.draw());
         left.is_none()
+    }
+
+    /// A linear congruential generator (Numerical Recipes): its high bits have no short period.
+    fn draw(&mut self) -> usize {
+        self.random = self.random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        JOBS / 2 + usize::try_from(self.random >> 16).unwrap_or(0) % JOBS
     }
 
     /// An engine has all classes of a suite, this one of them. Returns whether the suite is settled.
     fn settle(&mut self, of: Label, engine: usize, now: Moment) -> bool {
         let rank = &mut self.ranks[of.rank];
         if rank.engine.is_none() {
-            rank.decided = rank.decided.saturating_add(1);
-            let is_early = rank.unsettled.is_some_and(|since| now.since(since) < UNSETTLED);
-            if is_early || rank.decided < DECIDED {
+            if rank.unsettled.is_some_and(|since| now.since(since) < UNSETTLED) {
                 return false;
             }
             *rank = Rank { engine: Some(engine), ..Rank::default() };
@@ -98,57 +97,63 @@ impl Settled {
 }
 
 impl Dispatcher {
-    /// Whether [`submit_live`](Self::submit_live) decides of jobs. If not, they are counted as their lanes say.
+    /// [`submit`](Self::submit), where jobs are placed by what they cost.
     #[cold]
-    pub(super) fn is_to_be_decided(&mut self, addressed: &Addressed, jobs: &[Job]) -> bool {
-        let Some(live) = &mut self.live else { return false };
-        if matches!(addressed, Addressed::NotAll) || live.settled.is_due(jobs.len()) {
-            return true;
+    pub(super) fn submit_placed(
+        &mut self,
+        addressed: Addressed,
+        jobs: &mut Vec<Job>,
+        released: &mut Vec<Job>,
+    ) -> bool {
+        if self.is_to_be_decided(addressed, jobs) {
+            return self.submit_live(jobs, released);
         }
-        if live.settled.count > 0 {
-            self.count_settled(jobs);
+        let time = |of: &Self| of.live.as_ref().map(|live| live.costs.time()).unwrap_or_default();
+        // What an engine elsewhere is away meanwhile, it is not because the worker did not look.
+        let began = self.live.as_ref().is_some_and(|live| live.costs.has_late()).then(|| time(self));
+        let all_ended = self.submit_addressed(addressed, jobs, released);
+        let took = began.map(|began| time(self).since(began));
+        if let (Some(live), Some(took)) = (&mut self.live, took) {
+            live.costs.spent(took);
         }
-        false
+        all_ended
     }
 
-    fn count_settled(&mut self, jobs: &[Job]) {
-        let Some(live) = &mut self.live else { return };
-        let (mut last, mut row, mut count) = (u64::MAX, None, 0);
-        let mut is_known = true;
-        for job in jobs {
-            let class = class_of(job.text_bytes);
-            let id = (u64::from(job.sa) << 1 | u64::from(job.direction == Direction::Open)) << 3;
-            let id = id | u64::try_from(class).unwrap_or(0);
-            if id != last {
-                if let Some((of, engine)) = row {
-                    live.costs.shares.count_many(of, engine, Reason::Best, count);
-                }
-                (last, count) = (id, 0);
-                let lane = self.lanes.of(job).filter(|lane| lane.is_settled);
-                row = lane.map(|lane| (super::live::label(lane.suite_rank, class), lane.first.0 as usize));
-                is_known &= row.is_none_or(|(of, _)| live.settled.ranks[of.rank].classes >> class & 1 == 1);
-            }
-            count += 1;
+    /// Whether [`submit_live`](Self::submit_live) decides of jobs. If not, they are counted as their lanes say.
+    fn is_to_be_decided(&mut self, addressed: Addressed, jobs: &[Job]) -> bool {
+        let Some(live) = &mut self.live else { return false };
+        if addressed == Addressed::NotAll || live.settled.is_due(jobs.len()) {
+            return true;
         }
-        if let Some((of, engine)) = row {
-            live.costs.shares.count_many(of, engine, Reason::Best, count);
+        if live.settled.count == 0 {
+            return false;
         }
-        if !is_known {
-            live.settled.look_again();
+        let (lanes, live) = (&self.lanes, &*live);
+        let knows = |of: Label| live.settled.ranks[of.rank].classes >> of.class & 1 == 1;
+        // A class that is new is decided of first.
+        if !runs(lanes, jobs).all(|(of, ..)| knows(of)) {
+            return true;
         }
+        let count = |(of, engine, jobs)| live.costs.shares.count_many(of, engine, Reason::Best, jobs);
+        runs(lanes, jobs).for_each(count);
+        false
     }
 
     /// A job was given to an engine of those in the mask `able`, for this reason. Its SA names the engine if that
     /// has all jobs of the suite.
     pub(super) fn settle_suite(&mut self, job: &Job, of: Label, chosen: First, reason: Reason, able: u8) {
         let Some(live) = &mut self.live else { return };
-        if live.costs.ends_late(able) || !matches!(reason, Reason::Best | Reason::Failed) {
-            return;
+        let (settled, has_all) = (live.settled.ranks[of.rank].engine, live.costs.has_all(of.rank));
+        if settled.is_some() && settled != has_all {
+            return self.unsettle_suite(of);
         }
         let engine = chosen.0 as usize;
-        let is_others = live.settled.ranks[of.rank].engine.is_some_and(|settled| settled != engine);
-        if reason == Reason::Failed || is_others || live.costs.has_all(of.rank) != Some(engine) {
-            return self.unsettle_suite(of);
+        match reason {
+            _ if live.costs.ends_late(able) => return,
+            Reason::Failed => return self.unsettle_suite(of),
+            Reason::Best if has_all != Some(engine) => return self.unsettle_suite(of),
+            Reason::Best if live.costs.has_measured_others(of, engine, able) => {}
+            _ => return,
         }
         if live.settled.settle(of, engine, live.costs.now())
             && let Some(lane) = self.lanes.of_mut(job)
@@ -167,6 +172,22 @@ impl Dispatcher {
             }
         }
     }
+}
+
+/// Runs of jobs of one SA and class whose lanes are settled: what they are, their engine, and how many. Chains
+/// are in none.
+fn runs<'a>(lanes: &'a Lanes, jobs: &'a [Job]) -> impl Iterator<Item = (Label, usize, u64)> + 'a {
+    let is_run = |one: &Job, next: &Job| {
+        (one.sa, one.direction) == (next.sa, next.direction)
+            && class_of(one.text_bytes) == class_of(next.text_bytes)
+            && one.buffer.is_chain() == next.buffer.is_chain()
+    };
+    jobs.chunk_by(is_run).filter_map(|run| {
+        let first = run.first().filter(|job| !job.buffer.is_chain())?;
+        let lane = lanes.of(first).filter(|lane| lane.is_settled)?;
+        let of = super::live::label(lane.suite_rank, class_of(first.text_bytes));
+        Some((of, lane.first.0 as usize, u64::try_from(run.len()).unwrap_or(0)))
+    })
 }
 
 #[cfg(test)]

@@ -31,6 +31,8 @@ use testudo_ipsec::Moment;
 pub(crate) const SUITES: usize = 16;
 /// An engine that did not get a job of a class for so long is measured again.
 const STALE: Duration = Duration::from_secs(1);
+/// The same of one of which is only known what was measured before packets came.
+const SOON: Duration = Duration::from_millis(1);
 /// The same of one that would have it back too late.
 const STALE_AND_LATE: Duration = Duration::from_secs(16);
 /// Decisions between two looks for what is stale.
@@ -285,6 +287,18 @@ impl Costs {
         }
     }
 
+    /// Whether all engines of a mask but one have been measured with packets of this kind, or fail at them.
+    pub(crate) fn has_measured_others(&self, of: Label, engine: usize, can: u8) -> bool {
+        let estimates = self.groups[of.rank][of.class].estimates.iter().enumerate();
+        let mut others = estimates.filter(|(at, _)| *at != engine && can >> at & 1 == 1);
+        others.all(|(_, estimate)| estimate.fails() || estimate.is_known() && estimate.presumed == 0)
+    }
+
+    /// Whether any engine in service ends jobs later.
+    pub(crate) fn has_late(&self) -> bool {
+        self.late != 0
+    }
+
     /// Whether any engine of a mask ends jobs later.
     pub(crate) fn ends_late(&self, can: u8) -> bool {
         can & self.late != 0
@@ -340,6 +354,10 @@ impl Costs {
         let offers = self.offers(of, can);
         if let Some(engine) = self.next_measured(of, &offers) {
             return Some((engine, Reason::Measured));
+        }
+        if self.groups[of.rank][of.class].choice.engine.is_none() {
+            let has_all = self.has_all(of.rank);
+            self.groups[of.rank][of.class].choice.prefer(has_all, &offers, bound_ps);
         }
         let group = &mut self.groups[of.rank][of.class];
         let before = group.choice.engine;
@@ -416,7 +434,10 @@ impl Costs {
             let stale =
                 if offer.expected_ps > bound_ps && estimate.is_known() { STALE_AND_LATE } else { STALE };
             let was_asked = estimate.asked.is_some_and(|asked| now.since(asked) < stale);
-            let was_asked = was_asked && estimate.presumed == 0;
+            let was_asked = match estimate.presumed {
+                0 => was_asked,
+                _ => estimate.asked.is_some_and(|asked| now.since(asked) < SOON),
+            };
             let is_free = offer.can && offer.has_room && (load.ends_inside || load.followed.is_none());
             // One is asked in a submission; of one that ends jobs inside `submit`, the first job says enough.
             let is_next = is_first || load.ends_inside && !estimate.is_known();
@@ -470,7 +491,7 @@ impl Costs {
     /// An engine failed at a job.
     pub(crate) fn failed(&mut self, engine: usize, of: Label) {
         let estimate = &mut self.groups[of.rank][of.class].estimates[engine];
-        estimate.failed = estimate.failed.saturating_add(1);
+        (estimate.failed, estimate.presumed) = (estimate.failed.saturating_add(1), 0);
     }
 
     /// A job goes to another engine, or was failed by its own: nothing is learned of it.
@@ -590,6 +611,11 @@ impl Costs {
         if jobs >= MANY || load.submit_ps == 0 && taken > 0 {
             load.submit_ps = moved_at_most(load.submit_ps, took_ps / jobs, PARTS_OF_CALLS);
         }
+    }
+
+    /// The worker was with engines for so long, of which nothing is learned.
+    pub(crate) fn spent(&mut self, took: Duration) {
+        self.spend(picoseconds(took));
     }
 
     /// Time of the worker that its engines have had.

@@ -201,6 +201,16 @@ impl Choice {
         }
     }
 
+    /// The engine of the suite's other classes has this one, too, unless another is clearly better.
+    pub(crate) fn prefer(&mut self, engine: Option<usize>, offers: &Offers, bound_ps: u64) {
+        let (Some(engine), Some(best)) = (engine, best(offers, bound_ps)) else { return };
+        let (one, other) = (&offers[engine], &offers[best]);
+        let is_good = one.can && one.is_open() && one.is_within(bound_ps);
+        if is_good && !is_a_twentieth_less(other.cost_ps, one.cost_ps) {
+            self.settle(engine);
+        }
+    }
+
     /// An engine is out of service. What it had is decided of anew.
     pub(crate) fn withdraw(&mut self, engine: usize) {
         if self.engine == Some(engine) || self.streak > 0 && self.rival == engine {

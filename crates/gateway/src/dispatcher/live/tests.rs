@@ -20,6 +20,8 @@ pub(in crate::dispatcher) struct Odd {
     is_synchronous: bool,
     /// The first job of each submission faults.
     pub(in crate::dispatcher) fails: bool,
+    /// All jobs with so many bytes of text or more fault.
+    pub(in crate::dispatcher) fails_from: u32,
     /// Submissions of which it takes nothing.
     refuses: u32,
 }
@@ -32,6 +34,7 @@ impl Odd {
             takes_keys: true,
             is_synchronous: true,
             fails: false,
+            fails_from: u32::MAX,
             refuses: 0,
         }
     }
@@ -66,6 +69,10 @@ impl Engine for Odd {
         }
         let from = usize::from(self.fails).min(jobs.len());
         jobs[..from].iter_mut().for_each(|job| job.status = JobStatus::Fault);
+        if jobs.iter().any(|job| job.text_bytes >= self.fails_from) {
+            jobs.iter_mut().for_each(|job| job.status = JobStatus::Fault);
+            return jobs.len();
+        }
         self.inner.submit(&mut jobs[from..]) + from
     }
 }
