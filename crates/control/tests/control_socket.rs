@@ -10,6 +10,7 @@ use testudo_control::service::api::{Shared, converse};
 use testudo_control::service::installed::InstalledTunnels;
 use testudo_control::service::port_details::BothDetails;
 use testudo_control::service::report::Facts;
+use testudo_control::service::threads::Threads;
 use testudo_gateway::{AllCounters, PortPair, SystemClock, Worker};
 use testudo_packet::Pool;
 use testudo_port_memory::MemoryPort;
@@ -30,6 +31,7 @@ fn shared() -> Shared {
         engines: Vec::new(),
         ports: BothDetails::default(),
         counters,
+        threads: Threads::default(),
     };
     let installed = InstalledTunnels::empty(configuration);
     Shared {

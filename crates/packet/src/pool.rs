@@ -51,7 +51,7 @@ pub struct Pool {
     /// Marks of dropped packets that a device was to seal.
     lost_marks: Vec<Mark>,
     /// Buffers of other pools that came here, if they are kept.
-    strays: Option<Box<Vec<Stray>>>,
+    strays: Option<Vec<Stray>>,
 }
 
 impl Pool {
@@ -90,12 +90,12 @@ impl Pool {
     /// here.
     #[must_use]
     pub fn for_strays() -> Self {
-        Self { strays: Some(Box::default()), ..Self::on(1, 64, PageChoice::Small) }
+        Self { strays: Some(Vec::new()), ..Self::on(1, 64, PageChoice::Small) }
     }
 
     /// What came back to a pool [for strays](Self::for_strays); to be emptied.
     pub fn strays(&mut self) -> Option<&mut Vec<Stray>> {
-        self.strays.as_deref_mut()
+        self.strays.as_mut()
     }
 
     /// A pool of `count` frames for packets of up to `packet_bytes`, as long as devices share memory most
