@@ -8,12 +8,12 @@ use crate::encap::{Encap, MAX_DATAGRAM, Strip};
 use crate::fragments::{FragmentChecker, Way};
 use crate::inbound::reason_of_replay;
 use crate::lifetime::Moment;
-use crate::opened_vpe::newest_before;
 use crate::outcome::{Cleared, Prepared};
 use crate::roaming::source_of;
 use crate::sa::{InboundSa, low_32};
 use crate::slots::SaRef;
 use crate::spd::{Action, Answer, Direction, Flow, OfInterface, Pair, Verdict};
+use crate::vpe::SaWindows;
 use crate::{Ipsec, ecn};
 use arrayvec::ArrayVec;
 use std::cell::RefCell;
@@ -273,7 +273,7 @@ impl Ipsec {
         // Checked again: packets of the same batch may have used the lifetime up since this one was admitted.
         sa.admit(now, &mut self.events)?;
         let before = match sa.encap {
-            Encap::Vpe => newest_before(job, self.vpe_windows.get(sa_ref)),
+            Encap::Vpe => self.vpe_windows.get(sa_ref).map_or(0, SaWindows::newest),
             _ => sa.window.top(),
         };
         let is_newest = job.sequence > before;

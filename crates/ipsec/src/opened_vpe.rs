@@ -252,12 +252,6 @@ fn header_of(job: &Job) -> Option<VpeHeader> {
     job.buffer.bytes().get(job.auth_start as usize..).and_then(VpeHeader::parse)
 }
 
-/// The number that a packet is newer than if it is the newest one: that of its own window.
-pub(crate) fn newest_before(job: &Job, windows: Option<&SaWindows>) -> u64 {
-    let found = windows.zip(header_of(job));
-    found.map_or(u64::MAX, |(windows, header)| windows.newest_before(&header))
-}
-
 /// Sender ID and Window ID.
 #[inline]
 fn window_of(job: &Job) -> Option<(u16, u16)> {

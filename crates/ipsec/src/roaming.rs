@@ -6,8 +6,7 @@
 //! rules limit the damage:
 //!
 //! - The gateway follows a peer to the source of its newest authentic packet, but not while the peer is alive
-//!   at its current address: it stays there for [`SILENCE`] after the last authentic packet from there. Of
-//!   VPE, newest is what is ahead of its own window; the first packet of a window, what is ahead of all.
+//!   at its current address: it stays there for [`SILENCE`] after the last authentic packet from there.
 //! - An SA whose packets may come [from any port](crate::InboundParameters::from_any_port) moves nobody.
 //! - So a peer moves at most once in [`SILENCE`], since a move requires a packet that came from the new
 //!   address just then.
@@ -37,8 +36,7 @@ pub(crate) struct Source {
     spi: u32,
     address: IpAddr,
     port: u16,
-    /// Whether its sequence number was the highest so far, of VPE in its window: older packets may still come
-    /// from the old address.
+    /// Whether its sequence number was the highest so far: older packets may still come from the old address.
     is_newest: bool,
 }
 

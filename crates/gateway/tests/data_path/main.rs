@@ -67,6 +67,5 @@ mod two_passes;
 mod vpe;
 mod vpe_jumbo;
 mod vpe_ports;
-mod vpe_roaming;
 mod vpe_workers;
 mod workers;

@@ -6,7 +6,6 @@ use super::senders::News;
 use super::shared_windows::WorkersWindows;
 use super::windows::Windows;
 use crate::slots::SaRef;
-use testudo_wire::vpe::VpeHeader;
 
 /// The windows of one SA, as one worker has them.
 #[derive(Debug)]
@@ -39,15 +38,12 @@ impl SaWindows {
         }
     }
 
-    /// The highest number of the window of a packet, by which it is judged whether it is newer than others of
-    /// an SA that is watched: numbers of two windows have no order. Of a window that is not there yet, that
-    /// of all: what was recorded of one that is silent is not news.
-    pub(crate) fn newest_before(&self, header: &VpeHeader) -> u64 {
+    /// The same of all workers, as far as they have watched the SA.
+    pub(crate) fn newest(&self) -> u64 {
         match self {
-            Self::Owned(windows) => windows.top_of(header).unwrap_or_else(|| windows.top()),
-            Self::Shared(windows) => windows.all().top_of(header).unwrap_or_else(|| windows.all().newest()),
-            // Its peers are at one address for good.
-            Self::Group(_) => u64::MAX,
+            Self::Owned(windows) => windows.top(),
+            Self::Shared(windows) => windows.all().newest(),
+            Self::Group(windows) => windows.windows().all().newest(),
         }
     }
 

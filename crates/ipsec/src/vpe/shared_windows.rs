@@ -108,11 +108,6 @@ impl SharedWindows {
         self.each().map(|(_, window)| window.top()).fold(self.floor(), u64::max)
     }
 
-    /// The highest number of the window of a packet, if it is there.
-    pub(super) fn top_of(&self, header: &VpeHeader) -> Option<u64> {
-        self.get(header.window).filter(|_| header.sender == 0).map(SharedWindow::top)
-    }
-
     /// The highest number that was [noted](Self::note_newest).
     pub(crate) fn newest(&self) -> u64 {
         self.newest.load(Ordering::Relaxed)

@@ -194,11 +194,6 @@ impl Windows {
         self.top
     }
 
-    /// The highest number of the window of a packet, if it is there.
-    pub(super) fn top_of(&self, header: &VpeHeader) -> Option<u64> {
-        self.windows.get(self.place(header)?).map(|(_, window)| window.top())
-    }
-
     /// Shows other threads the windows that there are; of a group, how many.
     pub(super) fn show(&self, seen: &mut WindowsSeen) {
         let places = (0_u16..=u16::MAX).zip(&self.places).filter(|(_, place)| **place > 0);
