@@ -74,11 +74,11 @@ impl Ipsec {
         let sa = self.outbound_sa(tunnel, spi).and_then(|sa| self.outbound.get_mut(sa));
         let Some(sa) = sa else { return };
         let Some(numbers) = &mut sa.vpe else { return };
-        if numbers.is_taken() || numbers.has_sent(window, number, &sa.sequence) {
+        if numbers.is_taken(&sa.sequence) || numbers.has_sent(window, number, &sa.sequence) {
             return;
         }
         let sender = numbers.rules().sender;
-        numbers.set_taken();
+        numbers.set_taken(&sa.sequence);
         sa.counters.set_state(SaState::SenderTaken);
         let windows = self.inbound_sa(tunnel, spi).and_then(|sa| self.vpe_windows.get(sa));
         if windows.is_none_or(SaWindows::tell_taken) {
@@ -91,9 +91,9 @@ impl Ipsec {
     pub(crate) fn hear_of_taken(&mut self, tunnel: TunnelIndex, spi: u32, sender: u16) {
         let sa = self.outbound_sa(tunnel, spi).and_then(|sa| self.outbound.get_mut(sa));
         // The tunnel may have got another one since.
-        let numbers = sa.and_then(|sa| Some((sa.vpe.as_mut()?, &sa.counters)));
-        if let Some((numbers, counters)) = numbers.filter(|(of, _)| of.rules().sender == sender) {
-            numbers.set_taken();
+        let numbers = sa.and_then(|sa| Some((sa.vpe.as_mut()?, &sa.sequence, &sa.counters)));
+        if let Some((numbers, gate, counters)) = numbers.filter(|(of, ..)| of.rules().sender == sender) {
+            numbers.set_taken(gate);
             counters.set_state(SaState::SenderTaken);
         }
     }

@@ -457,7 +457,7 @@ fn number_in_windows(
     if sa.lifetime.is_near(packets, bytes, now) || !sa.sequence.has_far(packets) {
         return None;
     }
-    let numbers = sa.vpe.as_mut().filter(|numbers| !numbers.is_taken())?;
+    let numbers = sa.vpe.as_mut().filter(|numbers| !numbers.is_taken(&sa.sequence))?;
     let mut numbered = ArrayVec::new();
     for (meta, buffer) in metas.iter().zip(buffers) {
         let flow = flow_hash(buffer.bytes(), numbers.keys);

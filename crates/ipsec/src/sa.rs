@@ -386,7 +386,7 @@ impl OutboundSa {
         now: Moment,
         events: &mut Vec<Event>,
     ) -> Result<u64, DropReason> {
-        if self.vpe.as_ref().is_some_and(|numbers| numbers.is_taken()) {
+        if self.vpe.as_ref().is_some_and(|numbers| numbers.is_taken(&self.sequence)) {
             return Err(DropReason::VpeSenderTaken);
         }
         self.admit_with(bytes, now, events, |sa| match &mut sa.vpe {

@@ -415,6 +415,16 @@ fn all_workers_stop_where_one_meets_their_sender_id_on_a_packet_of_none() {
     assert_eq!(installed.outbound.counters.state(), SaState::SenderTaken);
 }
 
+/// What tells the others may be lost, or late: none of them sends in between.
+#[test]
+fn no_worker_seals_once_one_has_met_their_sender_id_though_nobody_has_told_it() {
+    let (mut all, _) = several::<2>(VpeRules::default().with_sender(9));
+    assert_eq!(all[1].seal(inner(9, 1)).len(), 1);
+    assert_eq!(all[0].open(by_hand(address(5), 9, 4000, 1 << 40)), NOTHING);
+    assert_eq!(all[1].seal(inner(9, 2)), NOTHING);
+    assert_eq!(all[1].drops(DropReason::VpeSenderTaken), 1);
+}
+
 /// A worker that has met nothing itself stops when it hears of it, and no tunnel with another Sender ID does.
 #[test]
 fn a_worker_that_hears_of_a_taken_sender_id_stops() {

@@ -43,6 +43,8 @@ struct Gates {
     grants: Grants,
     /// Which places belong to a worker: a bit for each.
     taken: AtomicU64,
+    /// Not 0 once no worker may number any more.
+    closed: AtomicU64,
     used: Arc<SharedUse>,
 }
 
@@ -68,6 +70,7 @@ impl Gates {
             from: AtomicU64::new(first),
             grants,
             taken: AtomicU64::new(0),
+            closed: AtomicU64::new(0),
             used: Arc::new(SharedUse::new()),
         }
     }
@@ -147,6 +150,18 @@ impl Gate {
     /// The first number that no window of any worker has.
     pub(super) fn unused(&self) -> u64 {
         self.gates.unused()
+    }
+
+    /// No worker numbers any more: somebody else has its Sender ID. All see it with their next batch, whatever
+    /// becomes of the message that tells them.
+    pub(super) fn close(&self) {
+        self.gates.closed.store(1, Ordering::Release);
+    }
+
+    /// Whether a worker has [closed](Self::close) it.
+    #[inline]
+    pub(super) fn is_closed(&self) -> bool {
+        self.gates.closed.load(Ordering::Acquire) != 0
     }
 
     /// What the workers have used of the SA's lifetime.

@@ -179,6 +179,19 @@ impl SequenceNumbers {
         }
     }
 
+    /// No worker is to number windows of VPE any more.
+    pub(crate) fn close_gates(&self) {
+        if let Supply::Gated(gate) = &self.supply {
+            gate.close();
+        }
+    }
+
+    /// Whether a worker has said so.
+    #[inline]
+    pub(crate) fn are_gates_closed(&self) -> bool {
+        matches!(&self.supply, Supply::Gated(gate) if gate.is_closed())
+    }
+
     /// Whether other workers reserve them, too.
     pub(crate) fn is_shared(&self) -> bool {
         matches!(self.supply, Supply::Shared(_))

@@ -110,13 +110,15 @@ impl Numbers {
         number < next.copied().unwrap_or_else(|| gate.unused())
     }
 
-    /// Nothing is sent any more: somebody else has our Sender ID.
-    pub(crate) fn set_taken(&mut self) {
+    /// Nothing is sent any more, by no worker: somebody else has our Sender ID.
+    pub(crate) fn set_taken(&mut self, gate: &SequenceNumbers) {
         self.is_taken = true;
+        gate.close_gates();
     }
 
-    pub(crate) fn is_taken(&self) -> bool {
-        self.is_taken
+    #[inline]
+    pub(crate) fn is_taken(&self, gate: &SequenceNumbers) -> bool {
+        self.is_taken || gate.are_gates_closed()
     }
 
     /// The gate has left numbers out: none below it are used any more, nor recent.
