@@ -461,7 +461,7 @@ impl Dispatcher {
     }
 
     /// Takes completions, and looks for engines that hold a job for too long. Returns how many jobs were
-    /// given up; these are in `released` as faults without buffers.
+    /// given up, or came back without their buffer; these are in `released` as faults without buffers.
     #[inline]
     pub(crate) fn poll(&mut self, now: Moment, released: &mut Vec<Job>) -> usize {
         if self.in_flight.is_empty() {
@@ -497,6 +497,11 @@ impl Dispatcher {
                 if let Some(taken) = self.lanes.give_back(engine, job_id(&job)) {
                     self.in_flight.give_back(taken);
                     ended += 1;
+                    if job.status == JobStatus::Fault && job.buffer.capacity() == 0 {
+                        self.lost(job, engine, released);
+                        given_up += 1;
+                        continue;
+                    }
                     self.ended(job, engine, released);
                 }
             }
@@ -612,6 +617,15 @@ impl Dispatcher {
     #[inline]
     fn taken(&mut self, engine: usize, job: &Job) {
         self.lanes.take(job_id(job), self.in_flight.take(engine));
+    }
+
+    /// An engine has lost the buffer of a job, by a panic on its thread: no other can do it.
+    #[cold]
+    fn lost(&mut self, job: Job, engine: usize, released: &mut Vec<Job>) {
+        if self.live.is_some() {
+            self.leave_live(&job, engine, Reason::Failed);
+        }
+        self.lanes.release_in_order(job, released);
     }
 
     fn ended(&mut self, job: Job, engine: usize, released: &mut Vec<Job>) {

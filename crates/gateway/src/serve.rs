@@ -115,7 +115,9 @@ pub fn serve(
             if done || now >= deadline {
                 worker.discard_waiting();
                 worker.end_ports();
-                return failure.map_or(Ok(()), |error| Err(error.into()));
+                // What a port had left to send may have failed only now.
+                let last = worker.finish_ports();
+                return failure.map_or(last, Err).map_err(ServeError::from);
             }
         } else if is_idle && !worker.is_busy() && !was_told {
             let next = worker.next_dummy().map_or(next_tick, |due| due.min(next_tick));

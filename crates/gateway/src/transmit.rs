@@ -13,13 +13,14 @@
 //! Each side has a port that receives and one that sends at the same addresses and queues. To the worker they
 //! are one port (`Split`). What it sends it publishes as bursts, which leave in their order: so the order of
 //! each SA is what it is without the thread. A full ring takes nothing, and packets wait in the worker as for
-//! any port. Buffers come back with what became of their packets, and the worker's pool counts the drops. All
-//! rings are bounded, and nothing is allocated for a packet.
+//! any port; a side that has an eighth of the pool with the thread takes nothing either. Buffers come back with
+//! what became of their packets, and the worker's pool counts the drops. All rings are bounded, and nothing is
+//! allocated for a packet.
 //!
 //! A port that fails ends the gateway as it does without the thread, with the worker's next call, and sends
-//! nothing before that. When the
-//! worker ends its ports, what was published leaves first, as far as the ports take it within a fifth of a
-//! second; the rest is dropped as [`DropReason::ShuttingDown`].
+//! nothing before that. When the worker ends its ports, what was published leaves first, as far as the ports
+//! take it within a fifth of a second; the rest is dropped as [`DropReason::ShuttingDown`], and a failure is
+//! reported when the ports are [finished](Port::finish).
 
 use crate::worker::PortPair;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -38,6 +39,9 @@ use testudo_packet::{
 pub const TRANSMIT_THREAD: &str = "transmit-0";
 /// Bursts that may wait for the thread on each side.
 const BURSTS: usize = 64;
+/// Packets that may be with the thread on each side, where the pool is large: a link that is blocked holds up
+/// its own direction, and not the buffers of the other one. Of a small pool, its eighth.
+const MOST_AWAY: usize = 512;
 /// Bursts of buffers on their way back: more, since ports send parts of a burst.
 const RETURNS: usize = 4 * BURSTS;
 /// How often the thread looks at empty rings before it sleeps, and after how many looks it lets others have
@@ -85,10 +89,13 @@ struct Split {
     returns: Consumer<Vec<Stray>>,
     shared: Arc<Shared>,
     /// What has left, by interface: counted as buffers come back, so that each packet is either held or sent.
+    /// A side of one interface has all in one; else the last is of packets that are of none.
     sent: Vec<PortCounters>,
     joins: bool,
     /// Buffers that the thread has, or that are on their way.
     away: usize,
+    /// Why the port has failed at last, when it was ended.
+    failure: Option<PortError>,
     _running: Arc<Running>,
 }
 
@@ -115,7 +122,8 @@ pub fn transmit_apart(
     let split = |receives, ends: Ends| -> Box<dyn Port> {
         let Ends { bursts, returns, shared, sent, joins } = ends;
         let (bursts, _running) = (Some(bursts), Arc::clone(&running));
-        Box::new(Split { receives, bursts, returns, shared, sent, joins, away: 0, _running })
+        let failure = None;
+        Box::new(Split { receives, bursts, returns, shared, sent, joins, away: 0, failure, _running })
     };
     Ok(PortPair { protected: split(protected, one), unprotected: split(unprotected, other) })
 }
@@ -137,7 +145,8 @@ fn lane(receives: &dyn Port, sends: Box<dyn Port>) -> (Ends, Lane) {
         failure: Mutex::new(None),
         has_failed: AtomicBool::new(false),
     });
-    let sent = vec![PortCounters::default(); receives.interfaces()];
+    let interfaces = receives.interfaces();
+    let sent = vec![PortCounters::default(); interfaces.max(1) + usize::from(interfaces > 1)];
     let ends = Ends { bursts, returns, shared: Arc::clone(&shared), sent, joins: sends.joins() };
     let lane = Lane {
         port: sends,
@@ -159,7 +168,8 @@ impl Split {
             *away = away.saturating_sub(strays.len());
             for Stray { buffer, dropped } in strays.drain(..) {
                 let Some(reason) = dropped else {
-                    if let Some(sent) = sent.get_mut(usize::from(buffer.interface().0)) {
+                    let last = sent.len().saturating_sub(1);
+                    if let Some(sent) = sent.get_mut(last.min(usize::from(buffer.interface().0))) {
                         sent.tx_packets += 1;
                         sent.tx_bytes += buffer.len() as u64;
                     }
@@ -180,18 +190,30 @@ impl Split {
             return failure.map_or(Ok(()), Err);
         }
         if self.bursts.as_ref().is_some_and(Producer::is_abandoned) {
-            let what = "send: the transmit thread has ended in a panic; this is a bug".to_owned();
-            return Err(PortError { port: self.name().to_owned(), what, source: None });
+            return Err(self.panicked());
         }
         Ok(())
     }
 
-    /// Waits until nothing is with the thread any more, but not for long.
+    #[cold]
+    fn panicked(&self) -> PortError {
+        let what = "send: the transmit thread has ended in a panic; this is a bug".to_owned();
+        PortError { port: self.name().to_owned(), what, source: None }
+    }
+
+    /// Waits until nothing is with the thread any more, but not for long. What fails meanwhile is kept: nobody
+    /// sends by this port again, who would hear of it.
     fn drain(&mut self, pool: &mut Pool) {
         let began = Instant::now();
         loop {
+            let is_gone = self.returns.is_closed();
             self.collect(pool);
+            self.failure = self.failure.take().or(self.check().err());
             if self.away == 0 || began.elapsed() > PATIENCE {
+                return;
+            }
+            if is_gone {
+                self.failure = self.failure.take().or_else(|| Some(self.panicked()));
                 return;
             }
             std::thread::yield_now();
@@ -218,7 +240,8 @@ impl Port for Split {
         if count == 0 {
             return Ok(0);
         }
-        if !bursts.publish(|burst| burst.extend(batch.drain(..))) {
+        let has_enough = self.away > MOST_AWAY.min(pool.size() / 8);
+        if has_enough || !bursts.publish(|burst| burst.extend(batch.drain(..))) {
             // On a processor that both share, the thread gets it now.
             std::thread::yield_now();
             return Ok(0);
@@ -254,11 +277,12 @@ impl Port for Split {
     }
 
     fn finish(&mut self) -> Result<(), PortError> {
-        self.check()?;
+        self.failure.take().map_or_else(|| self.check(), Err)?;
         self.receives.finish()
     }
 
     fn end(&mut self, pool: &mut Pool) {
+        self.failure = self.check().err();
         self.bursts = None;
         self.drain(pool);
         self.receives.end(pool);

@@ -21,6 +21,9 @@
 
 use crate::ring_sync::{AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering, Thread, fence, park};
 use std::sync::{Arc, PoisonError};
+#[cfg(not(loom))]
+use std::thread::park_timeout as park_for;
+use std::time::Duration;
 
 /// A cache line of its own; two, since processors fetch pairs.
 #[repr(align(128))]
@@ -199,10 +202,25 @@ impl<T> Consumer<T> {
     pub fn sleep(&mut self) {
         sleep_on(&[self]);
     }
+
+    /// The same, for so long at most.
+    pub fn sleep_for(&mut self, most: Duration) {
+        sleep_by(&[self], || park_for(most));
+    }
+}
+
+/// The model has no time: it sleeps until it is woken, which is the harder case.
+#[cfg(loom)]
+fn park_for(_: Duration) {
+    park();
 }
 
 /// Sleeps until something is published in any of these rings or one is closed, or for no reason.
 pub fn sleep_on<T>(consumers: &[&mut Consumer<T>]) {
+    sleep_by(consumers, park);
+}
+
+fn sleep_by<T>(consumers: &[&mut Consumer<T>], park: impl FnOnce()) {
     let says = |sleeps| consumers.iter().for_each(|one| one.shared.sleeps.0.store(sleeps, Ordering::Relaxed));
     says(true);
     fence(Ordering::SeqCst);

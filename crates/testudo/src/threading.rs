@@ -8,11 +8,9 @@ use testudo_gateway::{EngineReport, ThreadingModel};
 
 /// The model in force: that of the configuration, if the device that needs it is there.
 pub fn in_force(configured: &Threading, engines: &[EngineReport]) -> Threads {
-    let devices =
-        || engines.iter().filter(|report| ["gpu", "cryptodev"].into_iter().any(|name| report.is_of(name)));
-    let device = |name: &str| ["gpu", "cryptodev"].into_iter().find(|device| name.starts_with(device));
-    let used: Vec<_> =
-        devices().filter(|report| report.in_use).filter_map(|report| device(&report.name)).collect();
+    // Those in use are the engines that `apart` is given, under the same names.
+    let devices = || engines.iter().filter(|report| Threading::is_device(&report.name));
+    let used: Vec<_> = devices().filter(|report| report.in_use).map(|report| report.name.as_str()).collect();
     if !configured.model.has_device_thread() {
         return Threads { why: "configured".to_owned(), ..Threads::default() };
     }
@@ -58,7 +56,9 @@ pub fn transmit_processor(configured: &Threading) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use testudo_crypto::PortableEngine;
+    use testudo_crypto::{
+        Capability, Direction, EngineError, Job, KeyId, KeyMaterial, PortableEngine, Suite,
+    };
 
     fn report(name: &str, in_use: bool) -> EngineReport {
         EngineReport { name: name.to_owned(), in_use, detail: "told".to_owned(), suites: Vec::new() }
@@ -77,6 +77,42 @@ mod tests {
         assert_eq!((threads.model, threads.why.as_str()), (ThreadingModel::RunToCompletion, "configured"));
         let threads = in_force(&one, &[report("cryptodev (crypto_aesni_mb)", true)]);
         assert_eq!(threads.devices, ["device-cryptodev"]);
+    }
+
+    /// The portable engine under another name.
+    struct Named(&'static str, PortableEngine);
+
+    impl Engine for Named {
+        fn name(&self) -> &'static str {
+            self.0
+        }
+        fn description(&self) -> String {
+            self.1.description()
+        }
+        fn capability(&self, suite: Suite) -> Option<Capability> {
+            self.1.capability(suite)
+        }
+        fn install(&mut self, key: &KeyMaterial, direction: Direction) -> Result<KeyId, EngineError> {
+            self.1.install(key, direction)
+        }
+        fn remove(&mut self, key: KeyId) {
+            self.1.remove(key);
+        }
+        fn submit(&mut self, jobs: &mut [Job]) -> usize {
+            self.1.submit(jobs)
+        }
+    }
+
+    #[test]
+    fn status_names_the_device_threads_that_there_are() {
+        let one = Threading { model: ThreadingModel::OneIo, processors: Vec::new() };
+        let names = ["cryptodev (crypto_aesni_mb0)", "gpu", "cryptodevice", "vaes", "portable"];
+        let engines = names.map(|name| Box::new(Named(name, PortableEngine::new())) as Box<dyn Engine>);
+        let threads = in_force(&one, &names.map(|name| report(name, true)));
+        let engines = apart(engines.into(), &one, threads.model);
+        let wrapped = engines.iter().filter(|engine| engine.description().contains("device thread"));
+        assert!(wrapped.map(|engine| thread_name(engine.name())).eq(threads.devices.iter().cloned()));
+        assert_eq!(threads.devices, ["device-cryptodev", "device-gpu"]);
     }
 
     #[test]

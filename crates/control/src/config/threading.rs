@@ -22,10 +22,12 @@ pub struct Threading {
 }
 
 impl Threading {
-    /// Whether an engine is on a device that a thread of its own may drive.
+    /// Whether an engine is on a device that a thread of its own may drive, by its name in a configuration or
+    /// its own one, which may have the device's in parentheses.
     #[must_use]
     pub fn is_device(engine: &str) -> bool {
-        [GPU, CRYPTODEV].contains(&engine)
+        let name = engine.split_once(" (").map_or(engine, |(name, _)| name);
+        [GPU, CRYPTODEV].contains(&name)
     }
 }
 
@@ -46,8 +48,28 @@ pub(super) fn read(section: &mut Section<'_>, walker: &mut Walker<'_>) -> Thread
         let problem = Problem::expected("`processors` with `threading = \"one_io\"` or \"two_io\"");
         section.refuse(walker, "processors", problem.help("they are those of the threads beside the worker"));
     }
-    let processors = processors.unwrap_or_default().into_iter().map(|number| number.value).collect();
+    let processors: Vec<_> = processors.unwrap_or_default().into_iter().map(|number| number.value).collect();
+    check_processors(section, walker, value, &processors);
     ThreadingDraft { threading: Threading { model: value, processors }, model }
+}
+
+/// One processor for each thread beside the worker.
+fn check_processors(
+    section: &mut Section<'_>,
+    walker: &mut Walker<'_>,
+    model: ThreadingModel,
+    processors: &[u16],
+) {
+    let &[device, transmit] = processors else { return };
+    if model == ThreadingModel::OneIo {
+        let problem = Problem::expected("one processor with `threading = \"one_io\"`");
+        let help = "it has the device thread alone beside the worker; the second is the transmit thread's, \
+                    of \"two_io\"";
+        section.refuse(walker, "processors", problem.help(help));
+    } else if device == transmit && model.has_device_thread() {
+        let help = "both threads look for work all the time, and would take turns on one processor";
+        section.refuse(walker, "processors", Problem::expected("two different processors").help(help));
+    }
 }
 
 /// What the threads need: an engine on a device, one worker, and ports that can send on a thread of their own.

@@ -2,11 +2,12 @@
 
 use crate::keys::Ids;
 use crate::slot::{Ended, SLOT_JOBS, Slot};
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use testudo_crypto::{Direction, Engine, Job, JobStatus, KeyId};
 use testudo_packet::{Buffer, Consumer, Producer};
 
@@ -14,6 +15,11 @@ use testudo_packet::{Buffer, Consumer, Producer};
 const POLL_MAX: usize = 1024;
 /// How often the thread looks for jobs that have ended before it lets others have its processor.
 const LOOKS: u32 = 64;
+/// How often it looks in all before it rests in between: for about a millisecond.
+const LOOKS_AWAKE: u32 = 1024;
+/// For how long it rests first and at most. Each rest is a quarter longer than the one before, so that what
+/// the rests add to a job's time is a fraction of that.
+const NAPS: [Duration; 2] = [Duration::from_micros(50), Duration::from_millis(10)];
 
 /// What the thread tells of itself.
 #[derive(Default)]
@@ -34,16 +40,25 @@ struct Away {
     key: KeyId,
 }
 
-/// The jobs that are on their way. A job's ticket is its place here while it is.
-struct List {
-    places: Vec<Option<Away>>,
-    free: Vec<u32>,
+/// A place in the list, and how often it was used.
+#[derive(Clone, Copy, Default)]
+struct Place {
+    uses: u16,
+    away: Option<Away>,
+}
+
+/// The jobs that are on their way. A job's ticket is meanwhile its place here, in the lower half, and that
+/// place's number of uses. A place that is free is used again after all others, so that a job that an engine
+/// gives back a second time is not taken for the next one there.
+pub(crate) struct List {
+    places: Vec<Place>,
+    free: VecDeque<u16>,
 }
 
 impl List {
-    fn new(jobs: usize) -> Self {
-        let count = u32::try_from(jobs).unwrap_or(u32::MAX);
-        Self { places: vec![None; jobs], free: (0..count).rev().collect() }
+    /// For so many jobs, 65,536 at most.
+    pub(crate) fn new(jobs: usize) -> Self {
+        Self { places: vec![Place::default(); jobs], free: (0..=u16::MAX).take(jobs).collect() }
     }
 
     fn len(&self) -> usize {
@@ -52,34 +67,35 @@ impl List {
 
     /// Enters a job, which gets the engine's id of its key; `false` if there is no room, as never is so while
     /// the worker keeps to its bound.
-    fn enter(&mut self, job: &mut Job, ids: &Ids) -> bool {
-        let Some(place) = self.free.pop() else { return false };
+    pub(crate) fn enter(&mut self, job: &mut Job, ids: &Ids) -> bool {
+        let Some(at) = self.free.pop_front() else { return false };
         let away = Away { sa: job.sa, ticket: job.ticket, direction: job.direction, key: job.key };
-        if let Some(entry) = self.places.get_mut(place as usize) {
-            *entry = Some(away);
-        }
-        (job.ticket, job.key) = (place, ids.of(job.key));
+        let Some(place) = self.places.get_mut(usize::from(at)) else { return false };
+        *place = Place { uses: place.uses.wrapping_add(1), away: Some(away) };
+        (job.ticket, job.key) = (u32::from(place.uses) << 16 | u32::from(at), ids.of(job.key));
         true
     }
 
-    /// Takes a job out, which gets its own ticket again; `false` if it was not entered.
-    fn leave(&mut self, job: &mut Job) -> bool {
-        let place = job.ticket;
-        let Some(entry) = self.places.get_mut(place as usize) else { return false };
-        let Some(away) = entry.take_if(|away| away.sa == job.sa && away.direction == job.direction) else {
-            return false;
-        };
+    /// Takes a job out, which gets its own ticket again; `false` if it was not entered, or was taken out
+    /// before.
+    pub(crate) fn leave(&mut self, job: &mut Job) -> bool {
+        let [low, high, uses @ ..] = job.ticket.to_le_bytes();
+        let at = u16::from_le_bytes([low, high]);
+        let Some(place) = self.places.get_mut(usize::from(at)) else { return false };
+        let is_used = place.uses == u16::from_le_bytes(uses);
+        let is_it = |away: &mut Away| is_used && away.sa == job.sa && away.direction == job.direction;
+        let Some(away) = place.away.take_if(is_it) else { return false };
         (job.ticket, job.key) = (away.ticket, away.key);
-        self.free.push(place);
+        self.free.push_back(at);
         true
     }
 
     /// Empties it, and makes a stand-in for each job.
     fn stand_ins(&mut self) -> impl Iterator<Item = Job> + '_ {
         let free = &mut self.free;
-        let left = (0..).zip(&mut self.places).filter_map(|(place, entry)| Some((place, entry.take()?)));
-        left.map(|(place, away)| {
-            free.push(place);
+        let left = (0..).zip(&mut self.places).filter_map(|(at, place)| Some((at, place.away.take()?)));
+        left.map(|(at, away)| {
+            free.push_back(at);
             let mut job = Job { ticket: away.ticket, ..Job::new(Buffer::default(), away.direction, away.sa) };
             spoil(&mut job);
             job
@@ -108,6 +124,8 @@ pub(crate) struct Device {
     in_hand: Range<usize>,
     /// The worker has flushed, and the engine was not told yet.
     flush_is_due: bool,
+    /// The engine was flushed because it took no more, and has taken nothing since.
+    is_pressed: bool,
     polled: Vec<Job>,
     ended: Vec<Job>,
     told: Arc<Told>,
@@ -126,6 +144,7 @@ impl Device {
             taken: 0,
             in_hand: 0..0,
             flush_is_due: false,
+            is_pressed: false,
             polled: Vec::with_capacity(POLL_MAX),
             ended: Vec::with_capacity(jobs),
             told,
@@ -140,21 +159,27 @@ impl Device {
     /// Works until the ring is closed. What was not done by then goes with it, the buffers back to their
     /// pool.
     pub(crate) fn serve(mut self, mut slots: Consumer<Slot>, mut results: Producer<Ended>) {
-        let mut looks = 0;
+        let [first_nap, longest_nap] = NAPS;
+        let (mut looks, mut nap) = (0, first_nap);
         while !slots.is_closed() {
             let moved = catch_unwind(AssertUnwindSafe(|| self.turn(&mut slots)));
             let moved = moved.unwrap_or_else(|_| self.break_down());
             let given = self.give_back(&mut results);
             self.book();
             if moved || given {
-                looks = 0;
+                (looks, nap) = (0, first_nap);
             } else if self.list.len() == 0 && self.current.is_empty() && self.ended.is_empty() {
                 slots.sleep();
-            } else if looks < LOOKS {
+            } else if looks < LOOKS_AWAKE {
                 looks += 1;
-                std::hint::spin_loop();
+                if looks < LOOKS { std::hint::spin_loop() } else { std::thread::yield_now() }
             } else {
-                std::thread::yield_now();
+                // Where the engine takes no more, what is published behind is no reason to wake.
+                match self.current.is_empty() {
+                    true => slots.sleep_for(nap),
+                    false => std::thread::sleep(nap),
+                }
+                nap = longest_nap.min(nap + nap / 4);
             }
         }
     }
@@ -166,8 +191,14 @@ impl Device {
             moved = true;
         }
         let Some(engine) = &mut self.engine else { return moved };
-        if self.flush_is_due && self.current.is_empty() {
-            self.flush_is_due = false;
+        if self.current.is_empty() {
+            if std::mem::take(&mut self.flush_is_due) {
+                engine.flush();
+                moved = true;
+            }
+        } else if !self.is_pressed {
+            // It may be full of what it gathers until it is flushed, and the worker's flush is behind.
+            self.is_pressed = true;
             engine.flush();
             moved = true;
         }
@@ -200,7 +231,7 @@ impl Device {
 
     /// Gives the engine what is left of the current slot; `false` if it does not take all of it now.
     fn submit(&mut self) -> bool {
-        let Self { engine, ids, current, taken, in_hand, ended, list, .. } = self;
+        let Self { engine, ids, current, taken, in_hand, ended, list, is_pressed, .. } = self;
         let Some(engine) = engine else {
             current.changes.clear();
             current.jobs.iter_mut().for_each(|job| job.status = JobStatus::Fault);
@@ -216,6 +247,7 @@ impl Device {
             if now == 0 {
                 return false;
             }
+            *is_pressed = false;
         }
         for mut job in current.jobs.drain(..) {
             // Those that are away come back by `poll`.

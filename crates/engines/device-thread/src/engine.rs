@@ -24,14 +24,15 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// What a job takes longer because it passes through two rings.
 const HANDOVER_NS: u64 = 2_000;
 
-/// The name of the thread that drives an engine.
+/// The name of the thread that drives an engine: that of the engine without its device in parentheses.
 #[must_use]
 pub fn thread_name(engine: &str) -> String {
-    format!("device-{engine}")
+    let name = engine.split_once(" (").map_or(engine, |(name, _)| name);
+    format!("device-{name}")
 }
 
 /// What the thread begins with.
-struct Start {
+pub(crate) struct Start {
     device: Device,
     slots: Consumer<Slot>,
     results: Producer<Ended>,
@@ -51,13 +52,15 @@ pub struct DeviceThread {
     results: Consumer<Ended>,
     /// Jobs that are gathered for the next slot, and changes of keys after these.
     next: Slot,
-    /// The worker has flushed.
+    /// The worker has flushed, and the thread was not told yet.
     flush_is_due: bool,
+    /// Jobs have come since the last flush that the thread was told of.
+    is_unflushed: bool,
     in_flight: usize,
     most: usize,
     told: Arc<Told>,
     processor: Option<usize>,
-    start: Option<Box<Start>>,
+    pub(crate) start: Option<Box<Start>>,
     thread: Option<JoinHandle<()>>,
     /// The thread could not be started.
     is_lost: bool,
@@ -89,6 +92,7 @@ impl DeviceThread {
             results,
             next: Slot::new(),
             flush_is_due: false,
+            is_unflushed: false,
             in_flight: 0,
             most,
             told: Arc::clone(&told),
@@ -129,18 +133,23 @@ impl DeviceThread {
     }
 
     fn is_out_of_service(&self) -> bool {
-        self.is_lost || self.told.is_broken.load(Ordering::Acquire)
+        // The last for a thread that has ended in a panic of which it could not tell.
+        self.is_lost
+            || self.told.is_broken.load(Ordering::Acquire)
+            || self.slots.as_ref().is_some_and(Producer::is_abandoned)
     }
 
-    /// Publishes what was gathered, if there is room; whether nothing is left then.
+    /// Publishes what was gathered, if there is room; whether nothing is left then. A flush behind jobs that
+    /// were published without it has a slot of its own.
     fn publish(&mut self) -> bool {
-        if self.next.is_empty() {
+        if self.next.is_empty() && !self.flush_is_due {
             return true;
         }
         let Self { slots: Some(slots), next, .. } = self else { return false };
         next.flushes = self.flush_is_due;
         let is_published = slots.publish(|slot| next.move_to(slot));
         if is_published {
+            self.is_unflushed &= !self.flush_is_due;
             self.flush_is_due = false;
             slots.wake();
         }
@@ -166,8 +175,6 @@ impl DeviceThread {
         }
         if let Some(change) = change {
             self.next.changes.push(change);
-            // A later flush would find no job here that it could go with.
-            self.flush_is_due |= !self.next.jobs.is_empty();
             self.publish();
         }
     }
@@ -261,6 +268,7 @@ impl Engine for DeviceThread {
             } else {
                 self.next.jobs.push(job.take());
                 self.in_flight += 1;
+                self.is_unflushed = true;
             }
             taken += 1;
         }
@@ -268,7 +276,7 @@ impl Engine for DeviceThread {
     }
 
     fn flush(&mut self) {
-        self.flush_is_due |= !self.next.jobs.is_empty();
+        self.flush_is_due |= self.is_unflushed;
         self.publish();
     }
 

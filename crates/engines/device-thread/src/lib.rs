@@ -18,14 +18,14 @@
 //! `submit` takes none. Nothing is allocated for a job after the start.
 //!
 //! **Several submissions become one.** The inner engine is flushed when the worker has flushed and the ring
-//! is empty: what came while the thread was busy goes to the device together.
+//! is empty: what came while the thread was busy goes to the device together. And when it takes no more.
 //!
 //! **Keys** get their ids here, at once, so that no call waits, and reach the inner engine through the ring,
 //! after the jobs before and ahead of those behind. A key that it refuses makes faults of the jobs under it,
 //! which go to the next engine. Suites and the number of keys are known, and refused at once.
 //!
-//! **Jobs on their way** are entered in a list, and their tickets are places in it: what the inner engine
-//! gives back is believed only if it was given.
+//! **Jobs on their way** are entered in a list, and their tickets are places in it, and how often each was
+//! used: what the inner engine gives back is believed only if it was given, and once.
 //!
 //! **Faults.** An engine that panics is not called again. Jobs that it has not had come back as faults, for
 //! the next engine; those that it had in hand in that call are cleared, since they may be half sealed, and can
@@ -33,7 +33,9 @@
 //! do either: they are dropped. An engine that hangs keeps its jobs, the worker goes on, and the gateway takes
 //! it out of service, as any; when this engine ends it is waited for, but not for long.
 //!
-//! **Sleep.** While jobs are away the thread polls; else it sleeps, and is woken by the worker.
+//! **Sleep.** While jobs are away the thread polls; after about a millisecond in which nothing comes back it
+//! rests in between, for longer each time up to ten, so that a device that hangs does not cost a processor.
+//! Else it sleeps. The worker wakes it from either.
 //!
 //! **The thread starts late**, when the worker tells of its memory: by then the process has given up its
 //! privileges and filters its system calls, which threads inherit.

@@ -4,9 +4,11 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests may panic as tests do")]
 
 use crate::DeviceThread;
+use crate::device::List;
+use crate::keys::Ids;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use testudo_crypto::{
     Capability, Direction, Engine, EngineError, Job, JobStatus, KeyId, KeyMaterial, PortableEngine, Profile,
     Suite,
@@ -16,7 +18,7 @@ use testudo_packet::{Buffer, PageChoice, Pool, Region};
 use zeroize::Zeroizing;
 
 /// More than any machine needs; nothing is asserted about the time that passes.
-const PATIENCE: std::time::Duration = std::time::Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(60);
 const SUITE: Suite = Suite::AES128GCM16;
 
 /// What tests tell the engine in the thread, and what they see of it.
@@ -33,6 +35,7 @@ struct Stage {
     invents: AtomicBool,
     keys: AtomicUsize,
     flushes: AtomicUsize,
+    polls: AtomicUsize,
     /// Engines that are there.
     alive: AtomicUsize,
     /// Names of threads that have submitted.
@@ -92,6 +95,7 @@ impl Engine for Played {
         self.inner.profile(suite)
     }
     fn poll(&mut self, done: &mut Vec<Job>, max: usize) {
+        self.stage.polls.fetch_add(1, Ordering::SeqCst);
         self.inner.poll(done, max);
         if self.stage.invents.swap(false, Ordering::SeqCst) {
             done.push(Job { ticket: 7, ..Job::new(Buffer::default(), Direction::Seal, 12_345) });
@@ -320,4 +324,102 @@ fn an_engine_that_hangs_keeps_neither_the_worker_nor_the_end() {
     assert_eq!(stage.alive.load(Ordering::SeqCst), 1, "it was left");
     stage.holds.store(false, Ordering::SeqCst);
     wait_for(|| stage.alive.load(Ordering::SeqCst) == 0);
+}
+
+/// Takes so many jobs from an engine that nobody flushes any more.
+fn poll_for(engine: &mut DeviceThread, count: usize) {
+    let (began, mut done) = (Instant::now(), Vec::new());
+    while done.len() < count {
+        assert!(began.elapsed() < PATIENCE, "{} of {count} jobs ended", done.len());
+        engine.poll(&mut done, 100);
+        std::thread::yield_now();
+    }
+    assert!(done.iter().all(|job| job.status == JobStatus::Done));
+    assert_eq!((done.len(), engine.in_flight()), (count, 0));
+}
+
+/// The slot was full and on its way when the last job came, which is at fault here and needs no slot.
+#[test]
+fn a_flush_follows_jobs_that_were_published_before_it() {
+    let (mut engine, _) = open(LateConfig { depth_jobs: 1000, ..LateConfig::reliable(8) });
+    let mut pool = Pool::new(128, 200);
+    let id = engine.install(&key(1), Direction::Seal).unwrap();
+    let keys = std::iter::repeat_n(id, 64).chain([KeyId::NONE]);
+    let mut jobs: Vec<Job> = (0..).zip(keys).map(|(ticket, key)| job(key, ticket, &mut pool)).collect();
+    assert_eq!(engine.submit(&mut jobs), 65);
+    assert_eq!(jobs[64].status, JobStatus::Fault);
+    engine.flush();
+    poll_for(&mut engine, 64);
+}
+
+#[test]
+fn an_engine_that_is_full_before_it_is_flushed_is_flushed() {
+    let late = LateConfig { depth_jobs: 1000, queue_jobs: 64, ..LateConfig::reliable(9) };
+    let (mut engine, _) = open(late);
+    let mut pool = Pool::new(256, 200);
+    let id = engine.install(&key(1), Direction::Seal).unwrap();
+    let mut jobs: Vec<Job> = (0..200).map(|ticket| job(id, ticket, &mut pool)).collect();
+    assert_eq!(engine.submit(&mut jobs), 200);
+    engine.flush();
+    poll_for(&mut engine, 200);
+}
+
+#[test]
+fn a_job_that_comes_back_again_is_not_taken_for_the_next_one_in_its_place() {
+    let (mut list, ids) = (List::new(2), Ids::default());
+    let new = |ticket| Job { ticket, ..Job::new(Buffer::default(), Direction::Seal, 3) };
+    let (mut first, mut other) = (new(10), new(11));
+    assert!(list.enter(&mut first, &ids) && list.enter(&mut other, &ids));
+    assert!(!list.enter(&mut new(12), &ids), "there is no room");
+    let again = first.ticket;
+    assert!(list.leave(&mut first));
+    assert_eq!(first.ticket, 10);
+    let mut next = new(13);
+    assert!(list.enter(&mut next, &ids), "in the place of the first");
+    assert!(!list.leave(&mut new(again)));
+    assert!(list.leave(&mut next) && list.leave(&mut other));
+    assert_eq!([next.ticket, other.ticket], [13, 11]);
+    // Of places that are free, the one that has been so for longest is used.
+    let places = [14, 15].map(|ticket| {
+        let mut job = new(ticket);
+        assert!(list.enter(&mut job, &ids));
+        job.ticket & 0xffff
+    });
+    assert_eq!(places, [0, 1]);
+}
+
+/// What is asserted about time is how much passes at least.
+#[test]
+fn a_device_that_keeps_its_jobs_does_not_keep_a_processor() {
+    let late = LateConfig { polls_min: u32::MAX, polls_max: u32::MAX, ..LateConfig::reliable(10) };
+    let (mut engine, stage) = open(late);
+    let mut pool = Pool::new(64, 200);
+    let id = engine.install(&key(1), Direction::Seal).unwrap();
+    let polls = || stage.polls.load(Ordering::SeqCst);
+    assert_eq!(engine.submit(&mut [job(id, 1, &mut pool)]), 1);
+    engine.flush();
+    wait_for(|| polls() > 1100);
+    let (began, before) = (Instant::now(), polls());
+    wait_for(|| polls() > before + 40);
+    assert!(began.elapsed() > Duration::from_millis(50), "it looks all the time");
+    // It is awake at once when there is work.
+    let calls = || stage.threads.lock().unwrap().len();
+    let before = calls();
+    assert_eq!(engine.submit(&mut [job(id, 2, &mut pool)]), 1);
+    engine.flush();
+    wait_for(|| calls() > before);
+}
+
+#[test]
+fn a_thread_that_is_gone_without_a_word_is_out_of_service() {
+    let (mut engine, _) = open(LateConfig::reliable(11));
+    let mut pool = Pool::new(64, 200);
+    let id = engine.install(&key(1), Direction::Seal).unwrap();
+    engine.start = None;
+    let mut jobs = [job(id, 1, &mut pool)];
+    assert_eq!(engine.submit(&mut jobs), 1);
+    assert_eq!((jobs[0].status, engine.in_flight()), (JobStatus::Fault, 0));
+    assert!(matches!(engine.install(&key(2), Direction::Seal), Err(EngineError::KeyRefused { .. })));
+    engine.remove(id);
+    assert_eq!(engine.description(), "for tests, on a device thread (out of service)");
 }

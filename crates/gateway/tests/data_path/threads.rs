@@ -16,7 +16,7 @@ use testudo_engine_device_thread::DeviceThread;
 use testudo_engine_late::LateConfig;
 use testudo_gateway::{PortPair, SchedulerSettings, ThreadingModel, Worker, transmit_apart};
 use testudo_ipsec::Spd;
-use testudo_packet::{Batch, DropReason, Pool, Port, PortCounters, PortError};
+use testudo_packet::{Batch, DropReason, Interface, Pool, Port, PortCounters, PortError};
 
 /// More than any machine needs; nothing is asserted about the time that passes.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -340,4 +340,168 @@ fn the_transmit_thread_ends_with_its_ports_and_closes_those_that_send() {
     drop(protected);
     drop(unprotected);
     assert!(gone.load(Ordering::SeqCst));
+}
+
+/// An engine that keeps what it gets, and panics when it is polled.
+struct Keeper {
+    inner: PortableEngine,
+    kept: Vec<Job>,
+}
+
+impl Engine for Keeper {
+    fn name(&self) -> &'static str {
+        "keeper"
+    }
+    fn description(&self) -> String {
+        "for tests".to_owned()
+    }
+    fn capability(&self, suite: Suite) -> Option<Capability> {
+        self.inner.capability(suite)
+    }
+    fn install(&mut self, key: &KeyMaterial, direction: Direction) -> Result<KeyId, EngineError> {
+        self.inner.install(key, direction)
+    }
+    fn remove(&mut self, key: KeyId) {
+        self.inner.remove(key);
+    }
+    fn submit(&mut self, jobs: &mut [Job]) -> usize {
+        self.kept.extend(jobs.iter_mut().map(Job::take));
+        jobs.len()
+    }
+    fn poll(&mut self, _: &mut Vec<Job>, _: usize) {
+        assert!(self.kept.is_empty(), "meant");
+    }
+    fn profile(&self, _: Suite) -> Profile {
+        Profile::of_depth(1)
+    }
+}
+
+#[test]
+fn buffers_that_an_engine_had_when_it_panicked_are_replaced() {
+    let keeper = Keeper { inner: PortableEngine::new(), kept: Vec::new() };
+    let mut a = gateway(Side::A, ThreadingModel::OneIo, Box::new(keeper));
+    (0..64).for_each(|id| a.protected.push(long(id, 500)));
+    let began = Instant::now();
+    while {
+        a.turn();
+        a.worker.is_busy() || a.protected.arriving() > 0
+    } {
+        assert!(began.elapsed() < PATIENCE, "what it had does not come back");
+        std::thread::yield_now();
+    }
+    let lost = a.drops(DropReason::EngineFault);
+    assert!((1..=64).contains(&lost), "{lost}");
+    // All buffers can be used again, and the next engine goes on.
+    (64..1064).for_each(|id| a.protected.push(long(id, 500)));
+    let link = a.unprotected.clone();
+    run(&mut a, &link, 1064 - lost as usize);
+    assert_eq!(a.worker.pool().available(), a.worker.pool().size());
+    a.assert_settled();
+}
+
+/// A port of two interfaces that receives nothing.
+struct Two;
+
+impl Port for Two {
+    fn name(&self) -> &'static str {
+        "two"
+    }
+    fn rx(&mut self, _: &mut Pool, _: &mut Batch) -> Result<usize, PortError> {
+        Ok(0)
+    }
+    fn tx(&mut self, _: &mut Pool, _: &mut Batch) -> Result<usize, PortError> {
+        panic!("another one sends");
+    }
+    fn joins(&self) -> bool {
+        false
+    }
+    fn interfaces(&self) -> usize {
+        2
+    }
+    fn interface(&self, interface: Interface) -> Option<(&str, PortCounters)> {
+        (interface.0 < 2).then_some(("one of two", PortCounters::default()))
+    }
+    fn counters(&self) -> PortCounters {
+        PortCounters::default()
+    }
+}
+
+/// Sends packets of 40 bytes, of these interfaces, and waits until none is held.
+fn send_of(port: &mut dyn Port, interfaces: &[Interface]) {
+    let (mut pool, mut batch) = (Pool::new(64, 100), Batch::new());
+    for interface in interfaces {
+        let mut buffer = pool.pop().expect("a buffer");
+        buffer.set_len(40);
+        buffer.set_interface(*interface);
+        batch.push(buffer);
+    }
+    let began = Instant::now();
+    while pool.in_use() > 0 {
+        port.tx(&mut pool, &mut batch).expect("it sends");
+        assert!(began.elapsed() < PATIENCE);
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn what_the_transmit_thread_sends_is_counted_whatever_interface_it_is_of() {
+    let links: [PortHandle; 2] = Default::default();
+    let senders = || PortPair { protected: links[0].port("a"), unprotected: links[1].port("b") };
+    let receivers = PortPair { protected: Box::new(Two), unprotected: links[1].port("b") };
+    let mut ports = transmit_apart(receivers, senders(), || {}).expect("a thread");
+    let of = [Interface(0), Interface(1), Interface(1), Interface(2), Interface::NONE];
+    for port in [&mut ports.protected, &mut ports.unprotected] {
+        send_of(&mut **port, &of);
+        assert_eq!((port.counters().tx_packets, port.counters().tx_bytes), (5, 200));
+    }
+    let sent = |port: &dyn Port, at| port.interface(Interface(at)).map(|(_, of)| of.tx_packets);
+    assert_eq!([0, 1, 2].map(|at| sent(&*ports.protected, at)), [Some(1), Some(2), None]);
+    assert_eq!(sent(&*ports.unprotected, 0), Some(5));
+}
+
+#[test]
+fn a_blocked_link_holds_an_eighth_of_the_buffers_and_leaves_the_rest_to_the_other_direction() {
+    let links: [PortHandle; 2] = Default::default();
+    let pair = || PortPair { protected: links[0].port("a"), unprotected: links[1].port("b") };
+    let PortPair { mut protected, mut unprotected } =
+        transmit_apart(pair(), pair(), || {}).expect("a thread");
+    links[1].set_room(Some(0));
+    let (mut pool, mut batch, mut held) = (Pool::new(1024, 100), Batch::new(), 0);
+    for _ in 0..32 {
+        let missing = batch.remaining_capacity();
+        pool.pop_many(missing, &mut batch);
+        held += unprotected.tx(&mut pool, &mut batch).expect("it waits");
+    }
+    assert_eq!(held, 128 + 64, "the last burst begins at an eighth");
+    pool.recycle_all(&mut batch);
+    pool.pop_many(64, &mut batch);
+    let began = Instant::now();
+    while links[0].departed() < 64 {
+        protected.tx(&mut pool, &mut batch).expect("it sends");
+        assert!(began.elapsed() < PATIENCE);
+        std::thread::yield_now();
+    }
+    links[1].set_room(None);
+    protected.end(&mut pool);
+    unprotected.end(&mut pool);
+    assert_eq!((links[1].departed(), pool.in_use()), (192, 0));
+}
+
+#[test]
+fn a_port_that_fails_while_the_last_packets_leave_is_reported() {
+    let mut a = two_io();
+    a.unprotected.set_room(Some(0));
+    (0..50).for_each(|id| a.protected.push(long(id, 300)));
+    while a.protected.arriving() > 0 || a.worker.is_busy() {
+        a.turn();
+    }
+    let before = a.unprotected.failures();
+    a.unprotected.fail_after(1);
+    a.worker.end_ports();
+    assert_eq!(a.unprotected.failures(), before + 1);
+    assert!(a.worker.finish_ports().is_err());
+    assert!(a.worker.finish_ports().is_ok(), "it is reported once");
+    a.worker.discard_waiting();
+    assert_eq!(a.drops(DropReason::ShuttingDown), 50);
+    a.assert_settled();
 }

@@ -78,6 +78,8 @@ fn threads_that_nothing_would_be_done_on_are_refused_where_they_stand() {
         (gpu, "threading = \"three_io\"", ["scheduler.threading", "\"two_io\""]),
         (gpu, "processors = [1]", ["scheduler.processors", "one_io"]),
         (gpu, "threading = \"one_io\"\nprocessors = [1, 2, 3]", ["scheduler.processors", "at most 2"]),
+        (gpu, "threading = \"one_io\"\nprocessors = [1, 2]", ["scheduler.processors", "one processor with"]),
+        (gpu, "threading = \"two_io\"\nprocessors = [3, 3]", ["scheduler.processors", "two different"]),
         (gpu, "threading = \"one_io\"\nprocessors = [1024]", ["scheduler.processors[0]", "1023"]),
     ];
     for (gateway, lines, parts) in cases {
