@@ -122,7 +122,7 @@ impl Dispatcher {
     /// Whether [`submit_live`](Self::submit_live) decides of jobs. If not, they are counted as their lanes say.
     fn is_to_be_decided(&mut self, addressed: Addressed, jobs: &[Job]) -> bool {
         let Some(live) = &mut self.live else { return false };
-        if addressed == Addressed::NotAll || live.settled.is_due(jobs.len()) {
+        if addressed == Addressed::NotAll || live.costs.asks_again() || live.settled.is_due(jobs.len()) {
             return true;
         }
         if live.settled.count == 0 {

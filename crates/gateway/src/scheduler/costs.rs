@@ -14,6 +14,7 @@
 //! and changes that by an eighth.
 
 mod estimate;
+mod load;
 
 use super::live::{CLASSES, Choice, Offer, Offers, Reason, UNKNOWN, best};
 use super::shares::SharedShares;
@@ -23,6 +24,7 @@ use crate::rings::JobId;
 #[cfg(test)]
 use estimate::FAILING;
 use estimate::{Estimate, MOST, PRESUMED, moved_at_most, picoseconds};
+use load::{Load, PARTS_OF_WINDOWS};
 use std::sync::Arc;
 use std::time::Duration;
 use testudo_ipsec::Moment;
@@ -41,6 +43,8 @@ const LOOK: u32 = 256;
 const PUBLISH: u32 = 64;
 /// Jobs that an engine is measured with at a time: fewer do not show what many cost each.
 const ASKED: u64 = 32;
+/// After such a pause an engine has its code and keys in no cache, which few jobs show.
+const COLD: Duration = Duration::from_micros(100);
 /// Jobs of a call that says what many cost each.
 const MANY: u64 = 8;
 /// A submission that takes so many times what was expected was interrupted.
@@ -53,10 +57,6 @@ const PARTS_OF_CALLS: u64 = 16;
 const TURN: Duration = Duration::from_micros(500);
 /// Shares of an error are numbers of such parts.
 const SHARES: u128 = 1 << 32;
-/// The same of the time between two completions.
-const PARTS_OF_WINDOWS: u64 = 4;
-/// Completions for a measurement of the time between them.
-const WINDOW: u64 = 64;
 
 /// Jobs of one suite and class.
 #[derive(Debug, Clone, Copy, Default)]
@@ -86,6 +86,17 @@ struct Asked {
     jobs: u64,
     /// Whether one of them is to be followed.
     follows: bool,
+    /// It had some for that just before: its code and keys are in a cache.
+    is_warm: bool,
+}
+
+/// An engine that was measured after a pause, and is to be measured again at once.
+#[derive(Debug, Clone, Copy)]
+struct Again {
+    engine: usize,
+    of: Label,
+    /// Submissions until it is forgotten.
+    left: u8,
 }
 
 /// A job that is followed.
@@ -129,52 +140,6 @@ pub(crate) struct Held {
     pub(crate) oldest: Duration,
 }
 
-/// What an engine has, and what is known of all its jobs.
-#[derive(Debug, Clone, Copy, Default)]
-struct Load {
-    ends_inside: bool,
-    jobs: u64,
-    /// How many more it takes.
-    room: u64,
-    /// How long it has had what it was given first, if that is known.
-    oldest_ps: u64,
-    /// It refused jobs while it had others, and has given back none since.
-    is_full: bool,
-    /// Jobs that it wants at a time.
-    batch: u64,
-    /// The worker's time to hand one over, and to take one back.
-    submit_ps: u64,
-    poll_ps: u64,
-    /// The time between two completions while it is busy.
-    between_ps: u64,
-    /// Since when it has had a batch waiting at each look, and how many it has given back since.
-    busy: Option<(Moment, u64)>,
-    followed: Option<Followed>,
-    /// Calls in a row that took far longer than expected.
-    interrupted: u8,
-}
-
-impl Load {
-    /// Jobs have come back, and so many are left. While there is a batch of them the engine has no time to
-    /// idle: the time between two completions is its own then, and not that of those who give it jobs.
-    fn count_completions(&mut self, now: Moment, count: u64, left: u64) {
-        let has_batch = left >= self.batch.max(WINDOW);
-        match self.busy {
-            _ if !has_batch => self.busy = None,
-            None => self.busy = (count > 0).then_some((now, 0)),
-            Some((since, ended)) => {
-                let ended = ended.saturating_add(count);
-                self.busy = Some((since, ended));
-                if ended >= WINDOW && now > since {
-                    let between_ps = picoseconds(now.since(since)) / ended;
-                    self.between_ps = moved_at_most(self.between_ps, between_ps, PARTS_OF_WINDOWS);
-                    self.busy = Some((now, 0));
-                }
-            }
-        }
-    }
-}
-
 /// What the engines of a worker cost, and what was decided by it.
 pub(crate) struct Costs {
     bound: Duration,
@@ -191,6 +156,7 @@ pub(crate) struct Costs {
     /// What this submission has given to engines that end jobs inside `submit`.
     turn_ps: u64,
     asked: Option<Asked>,
+    again: Option<Again>,
     parts: Box<Parts>,
     pub(crate) shares: Arc<SharedShares>,
 }
@@ -219,6 +185,7 @@ impl Costs {
             was_interrupted: false,
             turn_ps: 0,
             asked: None,
+            again: None,
             parts: Box::default(),
             shares,
         }
@@ -272,6 +239,7 @@ impl Costs {
     /// A submission begins, where engines have this much.
     pub(crate) fn begin(&mut self, now: Moment, load: impl Fn(usize) -> Held) {
         (self.now, self.turn_ps, self.asked) = (now, 0, None);
+        self.again = self.again.and_then(|again| Some(Again { left: again.left.checked_sub(1)?, ..again }));
         if now > self.looked {
             (self.looked, self.spent_ps, self.was_interrupted) = (now, 0, false);
         }
@@ -344,7 +312,7 @@ impl Costs {
 
     /// The engine for a job, of those in the mask `can`, and why; `None` if that is empty.
     pub(crate) fn decide(&mut self, of: Label, can: u8) -> Option<(usize, Reason)> {
-        if let Some(engine) = self.still_asked(of, can) {
+        if let Some(engine) = self.still_asked(of, can).or_else(|| self.asked_again(of, can)) {
             return Some((engine, Reason::Measured));
         }
         if let Some(engine) = self.settled_inside(of, can) {
@@ -378,6 +346,29 @@ impl Costs {
         }
         asked.jobs -= 1;
         Some(asked.engine)
+    }
+
+    /// The engine that was measured after a pause, if a job is for it.
+    fn asked_again(&mut self, of: Label, can: u8) -> Option<usize> {
+        let is_for = |again: &mut Again| again.of == of && can >> again.engine & 1 == 1;
+        let engine = self.again.take_if(is_for)?.engine;
+        let job_ps = self.groups[of.rank][of.class].estimates[engine].job_ps.max(1);
+        let jobs = ASKED.min(picoseconds(self.bound) / 4 / job_ps).saturating_sub(1);
+        self.asked = Some(Asked { engine, of, jobs, follows: false, is_warm: true });
+        Some(engine)
+    }
+
+    /// Whether the next submission is to be decided of, so that an engine can be measured again.
+    pub(crate) fn asks_again(&self) -> bool {
+        self.again.is_some()
+    }
+
+    /// Whether jobs that an engine has just done were the first after a pause, and done to measure it.
+    fn was_cold(&mut self, engine: usize, took: Duration) -> Option<Label> {
+        let now = self.clock.now();
+        let used = self.loads[engine].used.replace(now)?;
+        let asked = self.asked.filter(|asked| asked.engine == engine && !asked.is_warm)?;
+        (now.since(used) > took + COLD).then_some(asked.of)
     }
 
     /// The engine of a class, while all that could do the job end theirs inside `submit`: what this
@@ -454,7 +445,8 @@ impl Costs {
             (true, true) => ASKED.min(bound_ps / 4 / estimate.job_ps).max(1),
         };
         if is_first {
-            self.asked = Some(Asked { engine: due, of, jobs: most - 1, follows: !ends_inside });
+            self.asked =
+                Some(Asked { engine: due, of, jobs: most - 1, follows: !ends_inside, is_warm: false });
         }
         Some(due)
     }
@@ -519,6 +511,10 @@ impl Costs {
             self.was_interrupted = true;
             self.forget_parts(labels);
             return self.shares.count_apart(took_ps - expected_ps);
+        }
+        if let Some(of) = self.was_cold(engine, took).filter(|_| unknown == 0) {
+            self.again = Some(Again { engine, of, left: 4 });
+            return self.forget_parts(labels);
         }
         // What is not known has what is left, which is little where what is known went faster than expected.
         let rest_ps = took_ps.saturating_sub(expected_ps).checked_div(unknown);

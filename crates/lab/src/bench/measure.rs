@@ -1,6 +1,7 @@
 //! One measurement of one case: the path through the gateway, the floor below it, and the proof that both did
 //! real work.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use testudo_crypto::Engine;
@@ -43,7 +44,12 @@ pub(super) struct Sample {
     pub(super) floor_cycles_per_packet: f64,
     /// Packets that the judge has checked.
     pub(super) judged: u64,
+    /// Jobs that each engine did, where they are placed by what they cost.
+    pub(super) done: BTreeMap<&'static str, u64>,
 }
+
+/// A run, packets that the judge has checked, and jobs by engine.
+type Outcome = (Run, u64, BTreeMap<&'static str, u64>);
 
 /// Measures `case` once.
 pub(super) fn measure(case: &Case, engines: &mut Engines, duration: Duration) -> Result<Sample, Wrong> {
@@ -54,14 +60,14 @@ pub(super) fn measure(case: &Case, engines: &mut Engines, duration: Duration) ->
     match case.way {
         Way::Outbound => {
             let floor = floor(case, engines, &originals, originals.len(), duration)?;
-            let (run, judged) = outbound(case, subject, judge, &originals, duration)?;
-            Ok(Sample { run, floor_cycles_per_packet: floor, judged })
+            let (run, judged, done) = outbound(case, subject, judge, &originals, duration)?;
+            Ok(Sample { run, floor_cycles_per_packet: floor, judged, done })
         }
         Way::Inbound => {
             let ring = judge::seal(case, judge, &originals, ring_packets(case.sas, case.size, &originals))?;
             let floor = floor(case, engines, &ring, originals.len(), duration)?;
-            let (run, judged) = inbound(case, subject, ring, &originals, duration)?;
-            Ok(Sample { run, floor_cycles_per_packet: floor, judged })
+            let (run, judged, done) = inbound(case, subject, ring, &originals, duration)?;
+            Ok(Sample { run, floor_cycles_per_packet: floor, judged, done })
         }
     }
 }
@@ -95,7 +101,7 @@ fn outbound(
     judge: Box<dyn Engine>,
     originals: &Packets,
     duration: Duration,
-) -> Result<(Run, u64), Wrong> {
+) -> Result<Outcome, Wrong> {
     let mut subject = Subject::with(case, Way::Outbound, engines, LoopPort::new("load", originals.clone()))?;
     let mut sealed = capture(case, &mut subject, originals.len())?;
     subject.sink.keep(0, 0);
@@ -106,11 +112,12 @@ fn outbound(
     sealed.extend(capture(case, &mut subject, originals.len())?);
     subject.settle()?;
     subject.check_books()?;
+    let done = subject.done();
     // The judge has as many tunnels, so free the memory first.
     drop(subject);
     let judged = sealed.len() as u64;
     judge::accept(case, judge, sealed, originals)?;
-    Ok((run, judged))
+    Ok((run, judged, done))
 }
 
 /// Sends `count` more packets and returns them: all, or a sample spread over them if they exceed
@@ -145,7 +152,7 @@ pub(super) fn inbound(
     ring: Packets,
     originals: &Packets,
     duration: Duration,
-) -> Result<(Run, u64), Wrong> {
+) -> Result<Outcome, Wrong> {
     // Installing many tunnels takes longer than measuring them, so the rest of the ring is measured first.
     let has_many = RING_PACKETS_PER_SA * case.sas as usize > RING_PACKETS;
     let count = ring.len();
@@ -173,7 +180,7 @@ pub(super) fn inbound(
     subject.settle()?;
     subject.check_books()?;
     judge::compare(&opened, originals)?;
-    Ok((total, opened.len() as u64))
+    Ok((total, opened.len() as u64, subject.done()))
 }
 
 fn add(total: &mut Run, run: &Run) {

@@ -45,7 +45,7 @@ pub(super) fn once(
             let originals = originals(case)?;
             let count = ring_packets(case.sas, case.size, &originals);
             let ring = judge::seal(case, fastest()?, &originals, count)?;
-            inbound(case, vec![fastest()?], ring, &originals, duration).map(|(run, _)| run)
+            inbound(case, vec![fastest()?], ring, &originals, duration).map(|(run, ..)| run)
         }
     }
 }

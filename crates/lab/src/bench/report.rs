@@ -1,6 +1,6 @@
 //! What `testudo bench` prints: a table for people, JSON for programs.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 
 use serde_json::{Map, Value, json};
 use testudo_packet::Stage;
@@ -111,7 +111,18 @@ impl Series {
         put("packets", json!(self.samples.iter().map(|sample| sample.run.packets).sum::<u64>()));
         put("judged_packets", json!(self.samples.iter().map(|sample| sample.judged).sum::<u64>()));
         put("judge", json!(self.judge));
+        put("engine_shares", json!(self.engine_shares()));
         Value::Object(object)
+    }
+
+    /// The share of the jobs that each engine did, 0 to 1, where they are placed by what they cost.
+    fn engine_shares(&self) -> BTreeMap<&'static str, f64> {
+        let mut done = BTreeMap::<&'static str, u64>::new();
+        for (engine, jobs) in self.samples.iter().flat_map(|sample| &sample.done) {
+            *done.entry(engine).or_default() += jobs;
+        }
+        let all = done.values().sum::<u64>().max(1) as f64;
+        done.into_iter().map(|(engine, jobs)| (engine, jobs as f64 / all)).collect()
     }
 
     /// The heading of a group: what its rows have in common.
@@ -291,7 +302,12 @@ mod tests {
             engine,
             device: Device::default(),
             judge: "",
-            samples: vec![Sample { run, floor_cycles_per_packet: 1.0, judged: 1 }],
+            samples: vec![Sample {
+                run,
+                floor_cycles_per_packet: 1.0,
+                judged: 1,
+                done: [("vaes", 3), ("portable", 1)].into(),
+            }],
         }
     }
 

@@ -1,5 +1,6 @@
 //! The gateway under measurement: a worker with tunnels between a source port and a sink port, in memory.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
@@ -137,6 +138,15 @@ impl Subject {
         let moved = self.worker.turn(now).map_err(|e| e.to_string())?;
         self.supply.serve(now);
         Ok(moved)
+    }
+
+    /// Jobs that each engine did, where they are placed by what they cost.
+    pub(super) fn done(&self) -> BTreeMap<&'static str, u64> {
+        let mut done = BTreeMap::new();
+        for row in self.worker.counters().shares().into_iter().flat_map(|shares| shares.rows) {
+            *done.entry(row.engine).or_default() += row.total().saturating_sub(row.passed_on);
+        }
+        done
     }
 
     /// Packets sent so far.

@@ -532,3 +532,34 @@ fn what_was_measured_before_packets_came_counts_until_the_first_of_them_are_meas
     let now = costs.known(INSIDE, OF);
     assert!(now.abs_diff(6_500_000) < 3, "{now} ps: an eighth");
 }
+
+/// Its code and keys are in no cache then: few jobs look dearer than many are.
+#[test]
+fn an_engine_that_is_measured_after_a_pause_is_measured_again_at_once() {
+    let shares = Arc::new(SharedShares::new(vec!["one", "other"], BOUND));
+    let clock = ManualClock::default();
+    let mut costs = Costs::new(BOUND, &[true; 2], shares, Box::new(clock.clone()));
+    costs.know(0, OF, us(1));
+    costs.know(1, OF, us(2));
+    let known = |costs: &Costs| costs.known(1, OF);
+    costs.ended_inside(1, &[OF; 32], us(64));
+    assert_eq!(known(&costs), 2_000_000);
+    assert_eq!(decide(&mut costs, 0, 0), (0, Reason::Best));
+    clock.advance(us(2_000_000));
+    costs.groups[OF.rank][OF.class].decisions = 0;
+    assert_eq!(decide(&mut costs, 2_000_000, 0), (1, Reason::Measured));
+    costs.ended_inside(1, &[OF; 32], us(90));
+    assert_eq!((known(&costs), costs.asks_again()), (2_000_000, true), "after a pause");
+    assert_eq!(decide(&mut costs, 2_000_050, 0), (1, Reason::Measured));
+    assert!(!costs.asks_again());
+    costs.ended_inside(1, &[OF; 32], us(80));
+    assert!(known(&costs).abs_diff(2_062_500) < 2, "{}", known(&costs));
+    assert_eq!(decide(&mut costs, 2_000_100, 0), (0, Reason::Best));
+    // Where no more jobs of the kind come that is soon forgotten.
+    clock.advance(us(2_000_000));
+    costs.groups[OF.rank][OF.class].decisions = 0;
+    assert_eq!(decide(&mut costs, 4_000_000, 0), (1, Reason::Measured));
+    costs.ended_inside(1, &[OF; 32], us(90));
+    (0..5).for_each(|turn| costs.begin(at(4_000_000 + turn), |_| held(0, 0)));
+    assert!(!costs.asks_again());
+}
