@@ -10,7 +10,8 @@
 //! ```
 //!
 //! Where single policies of the tunnel want that, packets of the others do not take the worker's turn: it
-//! stays armed, and after some of them it waits a little.
+//! stays armed, and after some of them it waits a little. From then on it is armed for a while now and then:
+//! long enough to meet a policy of ten packets a second, and for one packet in sixty at most if they are many.
 //!
 //! While a worker is armed, its table of SAs in use has none for the tunnel, so that the packet takes the
 //! slow path, as one that finds no SA. So no packet pays for it while nobody is to be asked.
@@ -30,8 +31,12 @@ pub const ASK_AGAIN: Duration = Duration::from_secs(30);
 /// The same where the limits of acquires had no room.
 const RETRY: Duration = Duration::from_secs(2);
 /// Packets of policies that want no such SA while a worker is armed, each of which takes the slow path: after
-/// so many it is not, for as long as [`RETRY`].
+/// so many it is not, for as long as [`RETRY`]. Fewer in a [`LOOK`] cost too little to rest.
 const PASSED_OVER: u32 = 1024;
+/// How long it is armed after that: a policy of ten packets a second has one in that time, however regular.
+const LOOK: Duration = Duration::from_millis(120);
+/// How long it rests between two of these: there are three in half a minute, for packets that come at random.
+const REST: Duration = Duration::from_secs(8);
 /// Tunnels that are armed again at a time.
 const ARMED_AT_A_TIME: usize = 256;
 
@@ -40,10 +45,38 @@ const ARMED_AT_A_TIME: usize = 256;
 pub(crate) struct WantsOwn {
     /// The worker, by its index.
     worker: u32,
-    /// Packets of policies that want none, since it is armed.
+    /// Packets of policies that want none: since it is armed, or since `since`, when the first of them came.
     passed_over: u32,
+    since: Moment,
+    /// It has rested since it asked.
+    has_rested: bool,
     /// Until when it does not ask; `None` while it is armed.
     quiet_until: Option<Moment>,
+}
+
+impl WantsOwn {
+    /// Armed from now on.
+    fn new(worker: u32) -> Self {
+        Self { worker, passed_over: 0, since: Moment::default(), has_rested: false, quiet_until: None }
+    }
+
+    /// Counts a packet of a policy that wants none. Returns how long it is to rest, if there were too many.
+    fn pass_over(&mut self, now: Moment) -> Option<Duration> {
+        if self.passed_over == 0 {
+            self.since = now;
+        }
+        self.passed_over = self.passed_over.saturating_add(1);
+        let are_many = self.passed_over >= PASSED_OVER;
+        if !self.has_rested {
+            self.has_rested = are_many;
+            return are_many.then_some(RETRY);
+        }
+        if now.since(self.since) < LOOK {
+            return None;
+        }
+        self.passed_over = 0;
+        are_many.then_some(REST)
+    }
 }
 
 impl Tunnel {
@@ -69,7 +102,7 @@ impl Ipsec {
         let Some(tunnel) = self.tunnels.get_mut(index.0 as usize).and_then(Option::as_mut) else {
             return false;
         };
-        tunnel.wants_own = worker.map(|worker| WantsOwn { worker, passed_over: 0, quiet_until: None });
+        tunnel.wants_own = worker.map(WantsOwn::new);
         self.settle_way(index);
         true
     }
@@ -113,23 +146,26 @@ impl Ipsec {
             self.events.push(Event { tunnel: index, kind: EventKind::Acquire(acquire) });
             pause = ASK_AGAIN;
         }
+        if let Some(wants) = self.wants_own_mut(index) {
+            wants.has_rested = false;
+        }
         self.set_quiet_until(index, Some(Moment(now.0 + pause)));
         Some(way)
     }
 
     /// Counts a packet of a policy that wants no SA for each worker.
     fn pass_over(&mut self, index: TunnelIndex, now: Moment) {
-        let tunnel = self.tunnels.get_mut(index.0 as usize).and_then(Option::as_mut);
-        let Some(wants) = tunnel.and_then(|tunnel| tunnel.wants_own.as_mut()) else { return };
-        wants.passed_over += 1;
-        if wants.passed_over >= PASSED_OVER {
-            self.set_quiet_until(index, Some(Moment(now.0 + RETRY)));
+        if let Some(rest) = self.wants_own_mut(index).and_then(|wants| wants.pass_over(now)) {
+            self.set_quiet_until(index, Some(Moment(now.0 + rest)));
         }
     }
 
+    fn wants_own_mut(&mut self, index: TunnelIndex) -> Option<&mut WantsOwn> {
+        self.tunnels.get_mut(index.0 as usize)?.as_mut()?.wants_own.as_mut()
+    }
+
     fn set_quiet_until(&mut self, index: TunnelIndex, quiet_until: Option<Moment>) {
-        let tunnel = self.tunnels.get_mut(index.0 as usize).and_then(Option::as_mut);
-        let Some(wants) = tunnel.and_then(|tunnel| tunnel.wants_own.as_mut()) else { return };
+        let Some(wants) = self.wants_own_mut(index) else { return };
         (wants.quiet_until, wants.passed_over) = (quiet_until, 0);
         self.quiet.extend(quiet_until.map(|until| (until, index)));
         self.settle_way(index);
@@ -144,5 +180,55 @@ impl Ipsec {
             self.quiet.remove(&(until, index));
             self.set_quiet_until(index, None);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(us: u64) -> Moment {
+        Moment(Duration::from_micros(us))
+    }
+
+    /// Packets of other policies every so many microseconds, and one that asks each tenth of a second, if it
+    /// has a phase. Returns when that one meets an armed worker, and how many of the others did until then.
+    fn run(others_us: u64, phase_us: Option<u64>) -> (u64, u64) {
+        let mut wants = WantsOwn::new(0);
+        let (mut quiet_until, mut slow) = (None, 0_u64);
+        for us in (0..60_000_000_u64).step_by(usize::try_from(others_us).unwrap()) {
+            // As once a second, whoever is to be armed again.
+            if us % 1_000_000 < others_us && quiet_until.is_some_and(|until| until <= at(us)) {
+                (quiet_until, wants.passed_over) = (None, 0);
+            }
+            if quiet_until.is_some() {
+                continue;
+            }
+            let is_its_time = |phase| (us + 100_000 - phase) % 100_000 < others_us;
+            // A burst of others has come before it: the first thousand have sent the worker to rest.
+            if us > 100_000 && phase_us.is_some_and(is_its_time) {
+                return (us, slow);
+            }
+            slow += 1;
+            quiet_until = wants.pass_over(at(us)).map(|rest| Moment(at(us).0 + rest));
+        }
+        (u64::MAX, slow)
+    }
+
+    #[test]
+    fn a_policy_of_ten_packets_a_second_asks_within_half_a_minute_beside_a_million_others() {
+        for phase_us in (0..100_000).step_by(9_973) {
+            let (asked_us, _) = run(1, Some(phase_us));
+            assert!(asked_us < 30_000_000, "phase {phase_us}: after {asked_us} us");
+        }
+        let (asked_us, _) = run(200, Some(99_000));
+        assert!(asked_us < 1_000_000, "few others cost too little to rest: after {asked_us} us");
+    }
+
+    /// Where nobody asks, packets of other policies take the fast path but for a few.
+    #[test]
+    fn of_many_packets_that_do_not_ask_one_in_sixty_takes_the_slow_path_at_most() {
+        let (_, slow) = run(1, None);
+        assert!((1024..1_000_000).contains(&slow), "{slow} of 60,000,000");
     }
 }

@@ -58,12 +58,13 @@ impl Dispatcher {
     fn push(&mut self, engine: usize, job: Job, now: Moment, released: &mut Vec<Job>) -> Result<(), Job> {
         let rank = self.lanes.of(&job).map(|lane| lane.suite_rank);
         let Some(gathering) = self.gathering(engine) else { return Err(job) };
-        let label = gathering.bins.label(&job, rank);
         let is_due = gathering.bins.is_full() && gathering.takes_chunk(now);
         if is_due {
             self.submit_chunk(engine, now, released);
         }
         let Some(gathering) = self.gathering(engine) else { return Err(job) };
+        // The chunk may have changed the ranges of lengths.
+        let label = gathering.bins.label(&job, rank);
         gathering.push(job, label, now)?;
         self.in_flight.gather();
         Ok(())
@@ -91,7 +92,8 @@ impl Dispatcher {
     fn submit_chunk(&mut self, engine: usize, now: Moment, released: &mut Vec<Job>) {
         let Some(gathering) = self.gathering(engine) else { return };
         let mut jobs = std::mem::take(&mut gathering.out);
-        let load = gathering.bins.take(&mut jobs);
+        let chunk = gathering.bins.chunk();
+        let mut load = gathering.bins.take(&mut jobs);
         let left_over = gathering.bins.take_left_over();
         let (shape, tuned) = (gathering.bins.shape(), gathering.tuned());
         self.in_flight.leave_bins(jobs.len());
@@ -107,11 +109,14 @@ impl Dispatcher {
             scheduled.left_over(left_over);
             scheduled.gathered(shape, tuned, load);
         });
-        let is_refused = taken < jobs.len();
+        load.is_refused = taken < jobs.len();
+        // The time of a part says nothing of the whole.
+        load.is_full &= under_way == jobs.len();
         self.settle(engine, taken, &mut jobs, released);
         if let Some(gathering) = self.gathering(engine) {
+            gathering.pipeline.set_chunk(chunk);
             gathering.pipeline.submitted(under_way, load, now);
-            if is_refused {
+            if load.is_refused {
                 gathering.pipeline.refused();
             }
             gathering.out = jobs;

@@ -68,6 +68,8 @@ pub(crate) struct Load {
     pub(crate) lanes: u64,
     /// Bins were full, or jobs were left over.
     pub(crate) is_full: bool,
+    /// The engine did not take all of it.
+    pub(crate) is_refused: bool,
 }
 
 /// A job that found no bin.

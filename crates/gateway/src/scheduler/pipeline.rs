@@ -19,6 +19,8 @@ struct Chunk {
     left: usize,
     since: Moment,
     load: Load,
+    /// It has so many jobs that its time is not that of its launch.
+    is_large: bool,
 }
 
 /// The chunks that an engine has, and how long it is expected to have one.
@@ -87,10 +89,20 @@ impl Pipeline {
         self.is_full = !self.chunks.is_empty();
     }
 
+    /// Whole chunks have so many jobs from the next one on.
+    pub(crate) fn set_chunk(&mut self, jobs: usize) {
+        self.many = jobs.div_ceil(MANY_OF);
+    }
+
     /// The engine has taken so many jobs of a chunk.
     pub(crate) fn submitted(&mut self, jobs: usize, load: Load, now: Moment) {
+        if load.is_refused {
+            // That is known at once, and of a chunk of which nothing was taken nothing ends.
+            self.measured = Some(Ended { load, took: Duration::ZERO, busy: None });
+        }
         if jobs > 0 {
-            self.chunks.push_back(Chunk { jobs, left: jobs, since: now, load });
+            let is_large = jobs >= self.many;
+            self.chunks.push_back(Chunk { jobs, left: jobs, since: now, load, is_large });
         }
     }
 
@@ -113,7 +125,7 @@ impl Pipeline {
             let began = waited.or((self.most == 1).then_some(chunk.since));
             let busy = began.map(|began| now.since(began));
             self.measured = Some(Ended { load: chunk.load, took, busy });
-            let began = began.filter(|_| chunk.jobs >= self.many);
+            let began = began.filter(|_| chunk.is_large);
             each = began.map(|began| now.since(began) / u32::try_from(chunk.jobs).unwrap_or(u32::MAX).max(1));
             count += 1;
             self.ended = Some(now);
@@ -185,6 +197,35 @@ mod tests {
         assert!(!pipeline.has_room());
         pipeline.ended(1, at(20));
         assert_eq!((pipeline.has_room(), pipeline.under_way()), (true, 0));
+    }
+
+    #[test]
+    fn a_chunk_that_was_refused_in_part_or_whole_is_known_at_once() {
+        let mut pipeline = pipeline();
+        for taken in [0, 5] {
+            pipeline.submitted(taken, Load { is_refused: true, ..Load::default() }, at(0));
+            let measured = pipeline.take_measured();
+            assert!(measured.is_some_and(|ended| ended.load.is_refused && ended.busy.is_none()));
+        }
+        pipeline.submitted(5, Load::default(), at(0));
+        assert!(pipeline.take_measured().is_none());
+    }
+
+    /// A chunk of 8 says as much of an engine whose chunks have 16 as one of 30 did when they had 60.
+    #[test]
+    fn how_many_jobs_say_what_each_costs_follows_the_shape_in_use() {
+        let mut pipeline = pipeline();
+        pipeline.set_chunk(240);
+        pipeline.submitted(10, Load::default(), at(0));
+        pipeline.submitted(10, Load::default(), at(0));
+        pipeline.ended(10, at(100));
+        assert_eq!(pipeline.ended(10, at(120)), None, "less than an eighth of 240");
+        pipeline.set_chunk(80);
+        pipeline.submitted(10, Load::default(), at(120));
+        pipeline.submitted(10, Load::default(), at(120));
+        pipeline.set_chunk(240);
+        pipeline.ended(10, at(200));
+        assert_eq!(pipeline.ended(10, at(220)), Some(Duration::from_micros(2)), "by the shape of its time");
     }
 
     #[test]

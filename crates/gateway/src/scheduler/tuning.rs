@@ -14,7 +14,8 @@
 //!
 //! **The bound.** A chunk is away for its time, and its packets have gathered for as long as the one before
 //! it took. If both are longer than the bound, the chunk becomes smaller at once; none is tried that would be
-//! longer.
+//! longer. A trial ends as soon as most of its chunks are beyond the bound, or the engine refuses a part of
+//! one: such a part would look fast, and no chunk of that size is tried again.
 //!
 //! **A change** is made between two chunks, when all bins are empty: jobs keep their places among leftovers,
 //! and tickets keep each SA's order as ever.
@@ -144,6 +145,11 @@ impl Window {
         self.took.sort_unstable();
         Some(Score { each: self.each[WINDOW / 2], took: self.took[WINDOW / 2] })
     }
+
+    /// How many of the chunks so far took too long.
+    fn beyond(&self, is_beyond: impl Fn(Duration) -> bool) -> usize {
+        self.took.iter().take(self.count).filter(|took| is_beyond(**took)).count()
+    }
 }
 
 /// What is being measured.
@@ -165,7 +171,7 @@ pub(crate) struct Tuner {
     fixed: Duration,
     /// Chunks that the engine has at a time.
     under_way: u32,
-    /// The place of the largest chunk that the engine wants.
+    /// The place of the largest chunk that the engine wants, as far as it has not refused it.
     largest: usize,
     at: Rungs,
     phase: Phase,
@@ -221,12 +227,23 @@ impl Tuner {
     /// A chunk has ended. Returns how jobs are to be gathered from now on, if that changes.
     pub(crate) fn ended(&mut self, chunk: &Ended) -> Option<Shape> {
         let Ended { load, took, busy } = *chunk;
-        if load.epoch != self.epoch || !load.is_full || load.work == 0 {
+        if load.epoch != self.epoch {
+            return None;
+        }
+        if load.is_refused {
+            return self.refused_part();
+        }
+        if !load.is_full || load.work == 0 {
             return None;
         }
         let each = busy?.as_nanos().saturating_mul(FINE) / u128::from(load.work);
-        let score = self.window.add(u64::try_from(each).unwrap_or(u64::MAX), took)?;
+        let score = self.window.add(u64::try_from(each).unwrap_or(u64::MAX), took);
+        if score.is_none() && self.is_too_long() {
+            return Some(self.give_up());
+        }
+        let score = score?;
         match self.phase {
+            Phase::Trial { before, .. } if self.way(score.took) > self.most(before) => Some(self.give_up()),
             Phase::Base => self.after_base(score),
             Phase::Trial { to, before } => {
                 self.phase = Phase::Again { to, before, trial: score };
@@ -241,6 +258,41 @@ impl Tuner {
         self.epoch = self.epoch.wrapping_add(1);
         self.window.count = 0;
         to.shape()
+    }
+
+    /// The engine has not taken all of a chunk of what is in use.
+    fn refused_part(&mut self) -> Option<Shape> {
+        let Phase::Trial { to, .. } = self.phase else { return None };
+        if to.chunk > self.at.chunk {
+            self.largest = self.largest.min(to.chunk - 1);
+        }
+        Some(self.give_up())
+    }
+
+    /// Whether the trial is beyond the bound, however long its other chunks will be.
+    fn is_too_long(&self) -> bool {
+        let Phase::Trial { before, .. } = self.phase else { return false };
+        let most = self.most(before);
+        self.window.beyond(|took| self.way(took) > most) > WINDOW / 2
+    }
+
+    /// How long packets of a trial may be on their way: no longer than the bound, or than with what is in use,
+    /// where nothing keeps it.
+    fn most(&self, before: Score) -> Duration {
+        self.bound.max(self.way(before.took))
+    }
+
+    /// Ends a trial without asking how fast it was.
+    fn give_up(&mut self) -> Shape {
+        self.phase = Phase::Base;
+        self.pass_step();
+        self.switch(self.at)
+    }
+
+    /// A step was none: the next one follows.
+    fn pass_step(&mut self) {
+        self.refused += 1;
+        self.next = (self.next + 1) % STEPS.len();
     }
 
     fn after_base(&mut self, score: Score) -> Option<Shape> {
@@ -262,15 +314,14 @@ impl Tuner {
 
     fn judge(&mut self, to: Rungs, [before, trial, after]: [Score; 3]) -> Option<Shape> {
         self.phase = Phase::Base;
-        // Or is no longer than what is in use, where nothing keeps it.
-        let keeps_bound = self.way(trial.took) <= self.bound.max(self.way(before.took));
         let is_faster = |than: Score| trial.each.saturating_mul(100) < than.each.saturating_mul(100 - GAIN);
+        // Else the bound comes first, as ever.
+        let keeps_bound = self.way(after.took) <= self.bound || to.chunk <= self.at.chunk;
         if is_faster(before) && is_faster(after) && keeps_bound {
             return Some(self.adopt(to));
         }
-        self.refused += 1;
-        self.next = (self.next + 1) % STEPS.len();
-        self.try_next(after)
+        self.pass_step();
+        self.after_base(after)
     }
 
     fn adopt(&mut self, to: Rungs) -> Shape {
@@ -289,8 +340,7 @@ impl Tuner {
                 self.phase = Phase::Trial { to, before };
                 return Some(self.switch(to));
             }
-            self.refused += 1;
-            self.next = (self.next + 1) % STEPS.len();
+            self.pass_step();
         }
         self.refused = 0;
         self.settled = before;

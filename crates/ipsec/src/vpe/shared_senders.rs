@@ -14,7 +14,7 @@ use crate::lifetime::Moment;
 use crate::sender_counts::SHOWN_SENDERS;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, TryLockError};
 use testudo_wire::vpe::VpeHeader;
 
 /// Loom's model has few, since it follows each.
@@ -76,7 +76,12 @@ impl Seen {
             return None;
         }
         // Who has it notes an address of this very moment: the next packet is judged by that.
-        let mut last = self.last.try_lock().ok()?;
+        let mut last = match self.last.try_lock() {
+            Ok(last) => last,
+            // What is noted there is whole whenever it is written, and a worker that died ends no watch.
+            Err(TryLockError::Poisoned(last)) => last.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
         if !is_own {
             self.noted.store(word, Ordering::Relaxed);
         }
@@ -167,5 +172,26 @@ impl WorkersSenders {
 
     pub(super) fn take_news(&mut self) -> Vec<News> {
         std::mem::take(&mut self.news)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::time::Duration;
+
+    #[test]
+    fn two_devices_are_noticed_though_a_worker_died_with_the_lock() {
+        let address = |last| IpAddr::from([10, 0, 0, last]);
+        let now = Moment(Duration::from_secs(5));
+        let last = Mutex::new(Heard::new(address(1), now));
+        let seen = Seen { row: None, noted: AtomicU64::new(word_of(address(1), now)), last };
+        let died = catch_unwind(AssertUnwindSafe(|| {
+            let _held = seen.last.lock();
+            panic!("as a worker that dies here");
+        }));
+        assert!(died.is_err() && seen.last.is_poisoned());
+        assert_eq!(seen.note(address(2), now, false), Some((address(1), true)));
     }
 }

@@ -100,7 +100,9 @@ impl Raw {
             let if_short = if shares.iter().any(|share| share.queue == 0) { PASS } else { REFUSE };
             program.push(LOAD_LENGTH, 0);
             program.push(LESS_BASE, 0);
-            program.jump(IF_AT_LEAST, field.end(), 0, if_short);
+            // The word that is looked at next is there as well: a byte that is missing ends the filter.
+            let least = if self.content == Content::Udp { UDP_BYTES + 4 } else { 0 };
+            program.jump(IF_AT_LEAST, field.end().max(least), 0, if_short);
             if self.content == Content::Udp {
                 // As in `udp_queue`.
                 program.push(LOAD_WORD, UDP_BYTES);
@@ -304,4 +306,45 @@ const fn instruction(code: u32, operand: u32) -> sock_filter {
 const fn jump(code: u32, operand: u32, yes: u8, no: u8) -> sock_filter {
     // Lossless: every code is below 256.
     sock_filter { code: code.to_le_bytes()[0] as u16, jt: yes, jf: no, k: operand }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::Socket;
+    use std::os::unix::net::UnixDatagram;
+
+    /// The kernel's own interpreter, which shows the filter of any socket what that receives.
+    #[test]
+    fn datagrams_of_any_length_to_a_group_reach_one_worker_and_short_ones_the_first() {
+        for version in [Version::V4, Version::V6] {
+            let raw = Raw { version, content: Content::Udp };
+            let queues = 3;
+            let all: Vec<_> = (0..queues)
+                .map(|queue| {
+                    let (sender, receiver) = UnixDatagram::pair().unwrap();
+                    receiver.set_nonblocking(true).unwrap();
+                    let program = raw.program(Steering::ByUdpSource, &[Share { queue, queues }]);
+                    let descriptor = receiver.try_clone().unwrap().into();
+                    Socket::new(descriptor).set_filter(&program).unwrap();
+                    (sender, receiver)
+                })
+                .collect();
+            for (content, port) in (0..16_usize).flat_map(|content| [(content, 4501_u16), (content, 4502)]) {
+                let mut datagram = vec![7; 8 + content];
+                datagram[..2].copy_from_slice(&port.to_be_bytes());
+                let reached: Vec<_> = (0..)
+                    .zip(&all)
+                    .filter(|(_, (sender, receiver))| {
+                        // A datagram that the filter refuses is an error to who sends it, of this kind.
+                        let _ = sender.send(&datagram);
+                        receiver.recv(&mut [0; 64]).is_ok()
+                    })
+                    .map(|(queue, _): (u32, _)| queue)
+                    .collect();
+                let expected = if content < 4 { 0 } else { u32::from(port) % queues };
+                assert_eq!(reached, [expected], "{version:?}, {content} bytes from port {port}");
+            }
+        }
+    }
 }

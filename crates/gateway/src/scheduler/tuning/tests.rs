@@ -83,9 +83,18 @@ impl Run {
         self.chunks += 1;
         self.trials += u64::from(self.now.shape() != self.tuner.shape());
         let work = u64::try_from(CHUNKS[self.now.chunk]).unwrap() * 1000;
-        let load = Load { epoch: self.tuner.epoch(), work, lanes: work, is_full };
-        let ended = Ended { load, took: time, busy: Some(time) };
-        if let Some(shape) = self.tuner.ended(&ended) {
+        let load = Load { epoch: self.tuner.epoch(), work, lanes: work, is_full, is_refused: false };
+        self.ended(&Ended { load, took: time, busy: Some(time) });
+    }
+
+    /// A chunk of which the engine takes half, in no time.
+    fn refused(&mut self) {
+        let load = Load { epoch: self.tuner.epoch(), work: 1 << 30, is_refused: true, ..Load::default() };
+        self.ended(&Ended { load, took: us(1), busy: Some(us(1)) });
+    }
+
+    fn ended(&mut self, ended: &Ended) {
+        if let Some(shape) = self.tuner.ended(ended) {
             let Shape { chunk, bins, range_bytes } = shape;
             let settings = SchedulerSettings { chunk, bins, range_bytes, ..SchedulerSettings::default() };
             assert_eq!(settings.check(), Ok(()), "{shape:?} is outside of what is allowed");
@@ -186,12 +195,13 @@ fn other_packets_are_noticed_while_it_rests() {
 #[test]
 fn what_says_nothing_of_the_shape_is_not_counted() {
     let mut tuner = tuner(us(1000));
-    let load = Load { epoch: 0, work: 1000, lanes: 1000, is_full: true };
+    let load = Load { epoch: 0, work: 1000, lanes: 1000, is_full: true, is_refused: false };
     let ended = Ended { load, took: us(10), busy: Some(us(10)) };
     let others = [
         Ended { load: Load { epoch: 1, ..load }, ..ended },
         Ended { load: Load { is_full: false, ..load }, ..ended },
         Ended { load: Load { work: 0, ..load }, ..ended },
+        Ended { load: Load { is_refused: true, ..load }, ..ended },
         Ended { busy: None, ..ended },
     ];
     for chunk in others.iter().cycle().take(10 * WINDOW) {
@@ -199,6 +209,51 @@ fn what_says_nothing_of_the_shape_is_not_counted() {
     }
     let found = (0..WINDOW).filter_map(|_| tuner.ended(&ended)).count();
     assert_eq!(found, 1, "a trial after a measurement");
+}
+
+/// A part of a chunk that overflows the engine is fast for the work of the whole.
+#[test]
+fn a_chunk_that_the_engine_refuses_in_part_is_given_up_and_not_tried_again() {
+    let device = Formula { bin: 1, range: 2 };
+    let mut run = Run::new(us(50_000));
+    let mut refused = 0;
+    for _ in 0..5000 {
+        if run.now.chunk == 3 {
+            refused += 1;
+            run.refused();
+        } else {
+            run.chunk(true, device.time(run.now));
+        }
+    }
+    assert_eq!((refused, run.tuner.at), (1, Rungs { chunk: 2, bin: 1, range: 2 }));
+}
+
+#[test]
+fn a_trial_beyond_the_bound_ends_as_soon_as_that_is_certain() {
+    let device = Formula { bin: 1, range: 2 };
+    let mut run = Run::new(us(3000));
+    let (mut trials, mut chunks) = (0, 0);
+    for _ in 0..3000 {
+        // Larger chunks take longer than is expected of them.
+        let (was, times) = (run.now.chunk, if run.now.chunk == 3 { 4 } else { 1 });
+        run.chunk(true, device.time(run.now) * times);
+        chunks += usize::from(was == 3);
+        trials += usize::from(was == 3 && run.now.chunk != 3);
+    }
+    assert!(trials > 0 && run.tuner.at.chunk == 2);
+    assert_eq!(chunks, trials * (WINDOW / 2 + 1));
+}
+
+#[test]
+fn a_burst_makes_chunks_smaller_at_once_whatever_is_being_tried() {
+    let device = Formula { bin: 1, range: 2 };
+    for before in 0..30 * WINDOW {
+        let mut run = Run::new(us(2000));
+        (0..before).for_each(|_| run.chunk(true, device.time(run.now)));
+        let was = run.tuner.at.chunk;
+        (0..3 * WINDOW).for_each(|_| run.chunk(true, device.time(run.now) * 10));
+        assert!(run.tuner.at.chunk < was, "after {before} chunks");
+    }
 }
 
 #[test]
