@@ -1,5 +1,5 @@
-//! The transmit thread: sends for a worker, on a thread of its own (paper 002, PIPSEA, section 3.1: of its two
-//! I/O threads one has the receiver module, the other the sender module).
+//! The transmit thread: sends for a worker, on a thread of its own (paper 002, PIPSEA, section 3.1: of its
+//! two I/O threads one has the receiver module, the other the sender module).
 //!
 //! ```text
 //!   ports that receive ─► worker: protocol, packet scheduler ─► ring ─► transmit thread ─► ports that send
@@ -13,9 +13,9 @@
 //! Each side has a port that receives and one that sends at the same addresses and queues. To the worker they
 //! are one port (`Split`). What it sends it publishes as bursts, which leave in their order: so the order of
 //! each SA is what it is without the thread. A full ring takes nothing, and packets wait in the worker as for
-//! any port; a side that has an eighth of the pool with the thread takes nothing either. Buffers come back with
-//! what became of their packets, and the worker's pool counts the drops. All rings are bounded, and nothing is
-//! allocated for a packet.
+//! any port; a side that has an eighth of the pool with the thread takes nothing either. Buffers come back
+//! with what became of their packets, and the worker's pool counts the drops. All rings are bounded, and
+//! nothing is allocated for a packet.
 //!
 //! A port that fails ends the gateway as it does without the thread, with the worker's next call, and sends
 //! nothing before that. When the worker ends its ports, what was published leaves first, as far as the ports
@@ -48,7 +48,8 @@ const RETURNS: usize = 4 * BURSTS;
 /// its processor.
 const LOOKS: u32 = 512;
 const LOOKS_BEFORE_YIELD: u32 = 64;
-/// How long what was published may take to leave when a port is ended, and how long the worker waits for that.
+/// How long what was published may take to leave when a port is ended, and how long the worker waits for
+/// that.
 const LEAVE: Duration = Duration::from_millis(200);
 const PATIENCE: Duration = Duration::from_secs(1);
 /// How long the thread waits for a port that takes nothing before it looks at the other one.
@@ -99,8 +100,8 @@ struct Split {
     _running: Arc<Running>,
 }
 
-/// Has a thread of its own, which begins with `first`, send what `ports` would send, by `senders`: ports at the
-/// same addresses and queues that receive nothing. The thread ends with the ports that are returned.
+/// Has a thread of its own, which begins with `first`, send what `ports` would send, by `senders`: ports at
+/// the same addresses and queues that receive nothing. The thread ends with the ports that are returned.
 ///
 /// # Errors
 /// The system has no thread left.
@@ -201,8 +202,8 @@ impl Split {
         PortError { port: self.name().to_owned(), what, source: None }
     }
 
-    /// Waits until nothing is with the thread any more, but not for long. What fails meanwhile is kept: nobody
-    /// sends by this port again, who would hear of it.
+    /// Waits until nothing is with the thread any more, but not for long. What fails meanwhile is kept:
+    /// nobody sends by this port again, who would hear of it.
     fn drain(&mut self, pool: &mut Pool) {
         let began = Instant::now();
         loop {

@@ -9,12 +9,12 @@
 //! Two counters, each written by one side with release and read by the other with acquire, say whose a slot
 //! is; slot = counter modulo slots. A slot is emptied and filled again where it lies, so that nothing is
 //! allocated. Its content is behind a mutex which therefore is hardly ever contended (a producer that
-//! [amends](Producer::amend) a slot only tries): two atomic operations a slot, and safe code in exchange. What
-//! a slot holds should be many things.
+//! [amends](Producer::amend) a slot only tries): two atomic operations a slot, and safe code in exchange.
+//! What a slot holds should be many things.
 //!
 //! **No wake-up is lost.** The consumer says that it sleeps, then looks again; the producer publishes, then
-//! looks whether the consumer sleeps. A sequentially consistent fence between the two steps of each makes that
-//! one of them sees the other's first step.
+//! looks whether the consumer sleeps. A sequentially consistent fence between the two steps of each makes
+//! that one of them sees the other's first step.
 //!
 //! (The ring of the engine on other cores looks alike and is another: there the other side works on a slot
 //! where it lies, and gives it back; here a slot's content leaves it.)

@@ -72,7 +72,8 @@ fn check_processors(
     }
 }
 
-/// What the threads need: an engine on a device, one worker, and ports that can send on a thread of their own.
+/// What the threads need: an engine on a device, one worker, and ports that can send on a thread of their
+/// own.
 pub(super) fn check(
     walker: &mut Walker<'_>,
     draft: &ThreadingDraft,

@@ -28,10 +28,10 @@
 //! used: what the inner engine gives back is believed only if it was given, and once.
 //!
 //! **Faults.** An engine that panics is not called again. Jobs that it has not had come back as faults, for
-//! the next engine; those that it had in hand in that call are cleared, since they may be half sealed, and can
-//! be done by no engine; in place of those it had before come stand-ins without a buffer, which no engine can
-//! do either: they are dropped. An engine that hangs keeps its jobs, the worker goes on, and the gateway takes
-//! it out of service, as any; when this engine ends it is waited for, but not for long.
+//! the next engine; those that it had in hand in that call are cleared, since they may be half sealed, and
+//! can be done by no engine; in place of those it had before come stand-ins without a buffer, which no engine
+//! can do either: they are dropped. An engine that hangs keeps its jobs, the worker goes on, and the gateway
+//! takes it out of service, as any; when this engine ends it is waited for, but not for long.
 //!
 //! **Sleep.** While jobs are away the thread polls; after about a millisecond in which nothing comes back it
 //! rests in between, for longer each time up to ten, so that a device that hangs does not cost a processor.

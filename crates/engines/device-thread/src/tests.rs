@@ -1,5 +1,5 @@
-//! Keys, engines that refuse, panic, hang or invent, and the end. That results are right the conformance suite
-//! shows.
+//! Keys, engines that refuse, panic, hang or invent, and the end. That results are right the conformance
+//! suite shows.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests may panic as tests do")]
 

@@ -3,9 +3,9 @@
 //! Where all engines that take the keys of a suite end jobs inside `submit`, what a submission has given to
 //! them delays each of them by the same. So the engine that is best for a suite is another only after
 //! something was learned, and most submissions need not be learned of: while one engine has all classes of
-//! a suite, the suite is *settled*, and the lanes of its SAs name that engine as those do that only one engine takes.
-//! One submission in [`JOBS`] jobs is still decided of job by job and measured, and so is each of [few](FEW) jobs, and each that has a
-//! class of which was not decided yet.
+//! a suite, the suite is *settled*, and the lanes of its SAs name that engine as those do that only one
+//! engine takes. One submission in [`JOBS`] jobs is still decided of job by job and measured, and so is each
+//! of [few](FEW) jobs, and each that has a class of which was not decided yet.
 
 use super::{Addressed, Dispatcher};
 use crate::lanes::{First, Lanes, NOWHERE};
@@ -14,12 +14,13 @@ use std::time::Duration;
 use testudo_crypto::Job;
 use testudo_ipsec::Moment;
 
-/// Jobs between two submissions that are decided of, on average. Between half of that and the half more, so that no
-/// rhythm of suites and directions hides one of them.
+/// Jobs between two submissions that are decided of, on average. Between half of that and the half more, so
+/// that no rhythm of suites and directions hides one of them.
 const JOBS: usize = 2048;
 /// A submission of fewer jobs is decided of.
 const FEW: usize = 16;
-/// A suite that one engine no longer has all classes of stays as it is for so long: each of its lanes is told.
+/// A suite that one engine no longer has all classes of stays as it is for so long: each of its lanes is
+/// told.
 const UNSETTLED: Duration = Duration::from_millis(100);
 
 /// A suite.
@@ -119,7 +120,8 @@ impl Dispatcher {
         all_ended
     }
 
-    /// Whether [`submit_live`](Self::submit_live) decides of jobs. If not, they are counted as their lanes say.
+    /// Whether [`submit_live`](Self::submit_live) decides of jobs. If not, they are counted as their lanes
+    /// say.
     fn is_to_be_decided(&mut self, addressed: Addressed, jobs: &[Job]) -> bool {
         let Some(live) = &mut self.live else { return false };
         if addressed == Addressed::NotAll || live.costs.asks_again() || live.settled.is_due(jobs.len()) {
@@ -139,8 +141,8 @@ impl Dispatcher {
         false
     }
 
-    /// A job was given to an engine of those in the mask `able`, for this reason. Its SA names the engine if that
-    /// has all jobs of the suite.
+    /// A job was given to an engine of those in the mask `able`, for this reason. Its SA names the engine if
+    /// that has all jobs of the suite.
     pub(super) fn settle_suite(&mut self, job: &Job, of: Label, chosen: First, reason: Reason, able: u8) {
         let Some(live) = &mut self.live else { return };
         let (settled, has_all) = (live.settled.ranks[of.rank].engine, live.costs.has_all(of.rank));
@@ -174,8 +176,8 @@ impl Dispatcher {
     }
 }
 
-/// Runs of jobs of one SA and class whose lanes are settled: what they are, their engine, and how many. Chains
-/// are in none.
+/// Runs of jobs of one SA and class whose lanes are settled: what they are, their engine, and how many.
+/// Chains are in none.
 fn runs<'a>(lanes: &'a Lanes, jobs: &'a [Job]) -> impl Iterator<Item = (Label, usize, u64)> + 'a {
     let is_run = |one: &Job, next: &Job| {
         (one.sa, one.direction) == (next.sa, next.direction)

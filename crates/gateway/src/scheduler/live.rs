@@ -10,9 +10,9 @@
 //!                               none; no less than the job it has had the longest is away by now
 //! ```
 //!
-//! A class stays where it is until another engine was a twentieth cheaper for [`STEADY`] jobs in a row. A job that
-//! its class's engine would not have back in time, or has no room for, goes elsewhere alone and at once: to
-//! one that would have it back in time, or a tenth sooner where none would. That counts for the row, too.
+//! A class stays where it is until another engine was a twentieth cheaper for [`STEADY`] jobs in a row. A job
+//! that its class's engine would not have back in time, or has no room for, goes elsewhere alone and at once:
+//! to one that would have it back in time, or a tenth sooner where none would. That counts for the row, too.
 //!
 //! The decision is a function of what is passed in: clocks and measurements are its caller's.
 

@@ -276,8 +276,8 @@ impl Tuner {
         self.window.beyond(|took| self.way(took) > most) > WINDOW / 2
     }
 
-    /// How long packets of a trial may be on their way: no longer than the bound, or than with what is in use,
-    /// where nothing keeps it.
+    /// How long packets of a trial may be on their way: no longer than the bound, or than with what is in
+    /// use, where nothing keeps it.
     fn most(&self, before: Score) -> Duration {
         self.bound.max(self.way(before.took))
     }

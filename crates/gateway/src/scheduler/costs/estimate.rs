@@ -24,7 +24,8 @@ pub(super) struct Estimate {
     pub(super) asked: Option<Moment>,
     /// Jobs that it failed at since one was done.
     pub(super) failed: u8,
-    /// It was measured before packets came, with some that a cache had, and so many measurements are to follow.
+    /// It was measured before packets came, with some that a cache had, and so many measurements are to
+    /// follow.
     pub(super) presumed: u8,
 }
 
