@@ -60,6 +60,8 @@ pub(crate) struct Dispatcher {
     half: usize,
     /// So many jobs may end late.
     late: usize,
+    /// Jobs that came back without their buffers since this was last told.
+    lost: usize,
     /// Jobs that are queued for each engine; empty between calls.
     queues: Vec<Vec<Job>>,
     polled: Vec<Job>,
@@ -90,6 +92,7 @@ impl Dispatcher {
             in_flight: InFlight::default(),
             lanes,
             late,
+            lost: 0,
             withdrawals: Vec::new(),
             crowd: buffers - buffers / 4,
             half: buffers / 2,
@@ -314,7 +317,9 @@ impl Dispatcher {
         }
     }
 
-    #[inline]
+    /// The same of jobs that have their keys. Inlined, so that a gateway without live placement makes no call
+    /// more.
+    #[inline(always)]
     fn submit_addressed(
         &mut self,
         addressed: Addressed,
@@ -497,11 +502,6 @@ impl Dispatcher {
                 if let Some(taken) = self.lanes.give_back(engine, job_id(&job)) {
                     self.in_flight.give_back(taken);
                     ended += 1;
-                    if job.status == JobStatus::Fault && job.buffer.capacity() == 0 {
-                        self.lost(job, engine, released);
-                        given_up += 1;
-                        continue;
-                    }
                     self.ended(job, engine, released);
                 }
             }
@@ -514,7 +514,7 @@ impl Dispatcher {
             }
         }
         self.run_queues(released);
-        given_up
+        given_up + std::mem::take(&mut self.lost)
     }
 
     /// Whether an engine has exceeded its time. It has less time when other SAs suffer: jobs that wait for
@@ -619,9 +619,13 @@ impl Dispatcher {
         self.lanes.take(job_id(job), self.in_flight.take(engine));
     }
 
-    /// An engine has lost the buffer of a job, by a panic on its thread: no other can do it.
+    /// An engine failed at a job. If it has lost its buffer, by a panic on its thread, no other can do it.
     #[cold]
-    fn lost(&mut self, job: Job, engine: usize, released: &mut Vec<Job>) {
+    fn failed(&mut self, job: Job, engine: usize, released: &mut Vec<Job>) {
+        if job.buffer.capacity() > 0 {
+            return self.hand_over(job, engine, Reason::Failed, released);
+        }
+        self.lost += 1;
         if self.live.is_some() {
             self.leave_live(&job, engine, Reason::Failed);
         }
@@ -631,7 +635,7 @@ impl Dispatcher {
     fn ended(&mut self, job: Job, engine: usize, released: &mut Vec<Job>) {
         match job.status {
             JobStatus::Done | JobStatus::AuthenticationFailed => self.lanes.release_in_order(job, released),
-            _ => self.hand_over(job, engine, Reason::Failed, released),
+            _ => self.failed(job, engine, released),
         }
     }
 

@@ -113,11 +113,7 @@ pub fn serve(
         if let Some(deadline) = stop_at {
             let done = is_idle && is_settled(worker);
             if done || now >= deadline {
-                worker.discard_waiting();
-                worker.end_ports();
-                // What a port had left to send may have failed only now.
-                let last = worker.finish_ports();
-                return failure.map_or(last, Err).map_err(ServeError::from);
+                return end(worker, failure);
             }
         } else if is_idle && !worker.is_busy() && !was_told {
             let next = worker.next_dummy().map_or(next_tick, |due| due.min(next_tick));
@@ -126,6 +122,14 @@ pub fn serve(
             looks = 0;
         }
     }
+}
+
+/// The gateway ends, of a failure if there was one. What a port had left to send may fail only now.
+fn end(worker: &mut Worker, failure: Option<PortError>) -> Result<(), ServeError> {
+    worker.discard_waiting();
+    worker.end_ports();
+    let last = worker.finish_ports();
+    failure.map_or(last, Err).map_err(ServeError::from)
 }
 
 /// Tells who waits for it that the worker has nothing left to do, if that is so.

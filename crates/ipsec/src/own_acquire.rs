@@ -11,7 +11,7 @@
 //!
 //! Where single policies of the tunnel want that, packets of the others do not take the worker's turn: it
 //! stays armed, and after some of them it waits a little. From then on it is armed for a while now and then:
-//! long enough to meet a policy of ten packets a second, and for one packet in sixty at most if they are many.
+//! long enough to meet a policy of ten packets a second, for one packet in sixty at most if they are many.
 //!
 //! While a worker is armed, its table of SAs in use has none for the tunnel, so that the packet takes the
 //! slow path, as one that finds no SA. So no packet pays for it while nobody is to be asked.
@@ -197,7 +197,7 @@ mod tests {
         let mut wants = WantsOwn::new(0);
         let (mut quiet_until, mut slow) = (None, 0_u64);
         for us in (0..60_000_000_u64).step_by(usize::try_from(others_us).unwrap()) {
-            // As once a second, whoever is to be armed again.
+            // As once a second, of those that are to be armed again.
             if us % 1_000_000 < others_us && quiet_until.is_some_and(|until| until <= at(us)) {
                 (quiet_until, wants.passed_over) = (None, 0);
             }

@@ -119,8 +119,8 @@ impl PriceFile {
 }
 
 /// Measures what `options` say, and writes the report; what is printed. `candidates` are the engines that the
-/// program has besides the portable one, `gpus` those that are measured only where a figure is of a GPU; `meters`
-/// opens what can be metered.
+/// program has besides the portable one, `gpus` those that are measured only where a figure is of a GPU;
+/// `meters` opens what can be metered.
 ///
 /// # Errors
 /// [`BenchError`] if the folder or the prices cannot be used, or a measurement failed; the report says which.

@@ -219,8 +219,8 @@ fn read_document(
     let mut ports = section(&mut root, walker, "port", "[port.protected] and [port.unprotected]");
     let protected = section(&mut ports, walker, "protected", "[port.protected]");
     let protected = gateway::read_protected(protected, walker);
-    let unprotected = section(&mut ports, walker, "unprotected", "[port.unprotected]");
-    let unprotected = gateway::read_unprotected(unprotected, walker);
+    let section_of_it = section(&mut ports, walker, "unprotected", "[port.unprotected]");
+    let unprotected = gateway::read_unprotected(section_of_it, walker);
     ports.finish(walker);
     let interfaces = interface::read_interfaces(&mut root, walker, facts);
     let sections = root.tables(walker, "tunnel", MAX_TUNNELS);
@@ -231,9 +231,8 @@ fn read_document(
     let tunnels = with_ah(pairs);
     order_keys(facts);
     let by_name = facts.tunnels_by_name();
-    let sections = root.tables(walker, "policy", MAX_POLICIES);
-    let policies = sections.into_iter().filter_map(|s| policy::read_policy(s, walker, &by_name, facts));
-    let policies = numbered(policies);
+    let sections = root.tables(walker, "policy", MAX_POLICIES).into_iter();
+    let policies = numbered(sections.filter_map(|s| policy::read_policy(s, walker, &by_name, facts)));
     root.finish(walker);
     facts.check_templates(walker, &tunnels);
     facts.check_named(walker, &tunnels);
@@ -241,15 +240,15 @@ fn read_document(
     facts.ends.check(walker, ike.as_ref().map(|ike| ike.udp_port));
     protected.check_sides(walker, &unprotected.value);
     check_dpdk(walker, &unprotected, &tunnels, ike.is_some());
-    let is_vpe_negotiated = interfaces.iter().any(|interface| interface.vpe().is_some());
-    group::check_port(walker, &unprotected, (&tunnels, is_vpe_negotiated), facts);
+    let is_negotiated = interfaces.iter().any(|interface| interface.vpe().is_some());
+    group::check_port(walker, &unprotected, (&tunnels, is_negotiated), facts);
     facts.check_modes(walker, &tunnels, protected.has_tun());
     if let Some(gateway) = &gateway {
         threading::check(walker, &threading, gateway, (&protected, &unprotected.value));
         let Gateway { workers, workers_max, spread_inbound, .. } = *gateway;
-        let side = (protected.name(), protected.has_tun());
         worker_sas::check(walker, facts, (workers, workers_max));
-        let workers = (workers, workers_max, spread_inbound);
+        let (workers, side) =
+            ((workers, workers_max, spread_inbound), (protected.name(), protected.has_tun()));
         workers::check(walker, workers, side, &unprotected, (&tunnels, &interfaces, facts));
     }
     if protected.routes && protected.has_tun() {

@@ -23,6 +23,7 @@ use super::reload_checks::{
 use super::report::Facts;
 use super::sa_control::SaControl;
 use super::saver::Saver;
+use super::seed::random_seed;
 use super::supplier::{SUPPLIER_THREAD, Supplier};
 use super::threads::Threads;
 use super::usages;
@@ -147,14 +148,6 @@ pub struct Parts {
     pub edit_routes: RouteEditor,
     /// Maintains the interface.
     pub keep_interface: InterfaceKeeper,
-}
-
-/// What nobody outside can guess.
-pub(super) fn random_seed() -> io::Result<u64> {
-    let mut bytes = [0; 8];
-    let filled = aws_lc_rs::rand::fill(&mut bytes);
-    filled.map_err(|_| io::Error::other("the system has no random numbers"))?;
-    Ok(u64::from_ne_bytes(bytes))
 }
 
 /// Runs a gateway until SIGTERM or SIGINT.

@@ -1,6 +1,6 @@
 //! What tells one run of a gateway from the next.
 
-use super::daemon::random_seed;
+use super::seed::random_seed;
 use std::sync::OnceLock;
 
 /// A name that no other run of a gateway has.

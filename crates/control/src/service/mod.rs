@@ -56,6 +56,7 @@ mod sa_index;
 mod sa_request;
 pub mod sas;
 mod saver;
+mod seed;
 mod shares;
 mod supplier;
 pub mod system_calls;

@@ -73,7 +73,7 @@ impl Surroundings for Host {
     }
 
     fn random(&self, highest: u32) -> u32 {
-        let seed = super::daemon::random_seed().unwrap_or_default();
+        let seed = super::seed::random_seed().unwrap_or_default();
         let range = u64::from(highest) + 1;
         u32::try_from(seed % range).unwrap_or(highest)
     }

@@ -450,7 +450,7 @@ impl SaControl {
         if key_state == KeyState::Ephemeral {
             let mask = match rule {
                 // Should the key have been used before all the same, IVs do not repeat for that alone.
-                NonceRule::Explicit => super::daemon::random_seed().map_err(|e| e.to_string())?,
+                NonceRule::Explicit => super::seed::random_seed().map_err(|e| e.to_string())?,
                 NonceRule::Counter => 0,
             };
             return Ok((NumberSource::Ephemeral, mask));

@@ -1,6 +1,6 @@
 //! Threading models: a device thread and a transmit thread beside the worker. Packets leave in their order,
-//! nothing is lost or counted twice, and what stalls, fails or panics on those threads ends as it does without
-//! them.
+//! nothing is lost or counted twice, and what stalls, fails or panics on those threads ends as it does
+//! without them.
 
 use crate::late_engine::SharedEngine;
 use crate::support::gateway::PoolSize;
@@ -263,7 +263,8 @@ fn a_port_that_fails_on_the_transmit_thread_is_reported_once_and_nothing_is_lost
 fn what_was_handed_to_the_transmit_thread_leaves_before_the_gateway_ends() {
     let mut a = two_io();
     (0..500).for_each(|id| a.protected.push(long(id, 300)));
-    while a.protected.arriving() > 0 || a.worker.is_busy() {
+    // All are handed over once none waits for that.
+    while a.protected.arriving() > 0 || a.worker.is_busy() || a.worker.is_waiting() != (false, false) {
         a.turn();
     }
     a.worker.end_ports();

@@ -152,8 +152,8 @@ impl Gate {
         self.gates.unused()
     }
 
-    /// No worker numbers any more: somebody else has its Sender ID. All see it with their next batch, whatever
-    /// becomes of the message that tells them.
+    /// No worker numbers any more: somebody else has its Sender ID. All see it with their next batch,
+    /// whatever becomes of the message that tells them.
     pub(super) fn close(&self) {
         self.gates.closed.store(1, Ordering::Release);
     }

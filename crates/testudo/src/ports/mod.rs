@@ -138,18 +138,26 @@ pub fn open(configuration: &Configuration, model: ThreadingModel) -> Result<Open
     let tuns = host::open_tuns(configuration, &roles, &mut queue_sets)?;
     let workers = takers.len();
     let (mut protected_ports, mut unprotected_ports) = (with_tuns(protected.ports, tuns), unprotected.ports);
-    let mut senders = None;
-    if transmits
-        && let (Some(protected), Some(unprotected)) = (protected_ports.pop(), unprotected_ports.pop())
-    {
-        senders = Some(PortPair { protected: as_one(protected)?, unprotected: as_one(unprotected)? });
-    }
+    let senders = if transmits { senders(&mut protected_ports, &mut unprotected_ports)? } else { None };
     let pairs = pairs(configuration, pool, protected_ports, unprotected_ports)?;
     let queues = takers.into_iter().zip(pairs).map(|(role, (ports, pool))| (role, ports, pool)).collect();
     let details = BothDetails { protected: protected.details, unprotected: unprotected.details };
     let background = protected.background.into_iter().chain(unprotected.background).collect();
     let (spread, running) = spread::start(configuration, queue_sets, workers);
     Ok(Opened { queues, senders, spread, running, is_marked, details, nic, leading, followed, background })
+}
+
+/// The ports of the transmit thread: those that were opened last.
+fn senders(
+    protected: &mut Vec<Vec<Box<dyn Port>>>,
+    unprotected: &mut Vec<Vec<Box<dyn Port>>>,
+) -> Result<Option<PortPair>, Failure> {
+    match (protected.pop(), unprotected.pop()) {
+        (Some(protected), Some(unprotected)) => {
+            Ok(Some(PortPair { protected: as_one(protected)?, unprotected: as_one(unprotected)? }))
+        }
+        _ => Ok(None),
+    }
 }
 
 impl Side {

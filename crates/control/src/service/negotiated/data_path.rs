@@ -3,10 +3,11 @@
 use super::super::api::Shared;
 use super::super::assemble;
 use super::super::checked_sas::{Checked, FirstNumbers};
-use super::super::daemon::{random_seed, unix_s};
+use super::super::daemon::unix_s;
 use super::super::installed::{InstalledTunnels, Running};
 use super::super::sa_control::{SaControl, State};
 use super::super::sas::{KeyState, RunningSa, TunnelSas};
+use super::super::seed::random_seed;
 use super::super::xfrm::{Algorithms, DataPath, PolicyUse, SaUse, UsedBefore};
 use super::super::xfrm::{Direction as PolicyDirection, XfrmPolicy};
 use super::super::xfrm::{SaKey, XfrmSa};
