@@ -216,17 +216,12 @@ fn read_document(
     let engine::Engines { cryptodev, gpu, cores } = engine::read_engine(&mut root, walker, named);
     let (scheduler, threading) = scheduler::read_scheduler(&mut root, walker);
     let ike = root.table(walker, "ike").map(|section| ike::read_ike(section, walker, base));
-    let mut ports = section(&mut root, walker, "port", "[port.protected] and [port.unprotected]");
-    let protected = section(&mut ports, walker, "protected", "[port.protected]");
-    let protected = gateway::read_protected(protected, walker);
-    let section_of_it = section(&mut ports, walker, "unprotected", "[port.unprotected]");
-    let unprotected = gateway::read_unprotected(section_of_it, walker);
-    ports.finish(walker);
+    let (protected, unprotected) = read_ports(&mut root, walker);
     let interfaces = interface::read_interfaces(&mut root, walker, facts);
     let sections = root.tables(walker, "tunnel", MAX_TUNNELS);
     let count = sections.len();
-    let tunnel = |s| tunnel::read_tunnel(s, walker, base, facts);
-    let pairs: Vec<tunnel::Pair> = sections.into_iter().filter_map(tunnel).collect();
+    let read = |section| tunnel::read_tunnel(section, walker, base, facts);
+    let pairs: Vec<tunnel::Pair> = sections.into_iter().filter_map(read).collect();
     let is_complete = pairs.len() == count;
     let tunnels = with_ah(pairs);
     order_keys(facts);
@@ -240,8 +235,12 @@ fn read_document(
     facts.ends.check(walker, ike.as_ref().map(|ike| ike.udp_port));
     protected.check_sides(walker, &unprotected.value);
     check_dpdk(walker, &unprotected, &tunnels, ike.is_some());
-    let is_negotiated = interfaces.iter().any(|interface| interface.vpe().is_some());
-    group::check_port(walker, &unprotected, (&tunnels, is_negotiated), facts);
+    group::check_port(
+        walker,
+        &unprotected,
+        (&tunnels, interfaces.iter().any(|one| one.vpe().is_some())),
+        facts,
+    );
     facts.check_modes(walker, &tunnels, protected.has_tun());
     if let Some(gateway) = &gateway {
         threading::check(walker, &threading, gateway, (&protected, &unprotected.value));
@@ -254,10 +253,9 @@ fn read_document(
     if protected.routes && protected.has_tun() {
         facts.check_routes(walker, &unprotected.value);
     }
-    let ipv6 = protect_ipv6(&policies);
     let link = Link { port: &unprotected, tunnels: &tunnels };
     let interfaces = interface::complete(interfaces, walker, &link, protected.name(), ike.is_some());
-    let protected = protected.complete(walker, &link, ike.is_some(), ipv6);
+    let protected = protected.complete(walker, &link, ike.is_some(), protect_ipv6(&policies));
     let (gateway, protected, interfaces) = (gateway?, protected?, interfaces?);
     // Policies hold indices into all tunnels; after an error there are fewer.
     is_complete.then_some(Configuration {
@@ -274,6 +272,20 @@ fn read_document(
         policies,
         tunnels,
     })
+}
+
+/// The ports of both sides.
+fn read_ports(
+    root: &mut Section<'_>,
+    walker: &mut Walker<'_>,
+) -> (gateway::ProtectedDraft, walk::Located<UnprotectedPort>) {
+    let mut ports = section(root, walker, "port", "[port.protected] and [port.unprotected]");
+    let protected = section(&mut ports, walker, "protected", "[port.protected]");
+    let protected = gateway::read_protected(protected, walker);
+    let unprotected = section(&mut ports, walker, "unprotected", "[port.unprotected]");
+    let unprotected = gateway::read_unprotected(unprotected, walker);
+    ports.finish(walker);
+    (protected, unprotected)
 }
 
 /// Keys in the order of the SAs: those of AH's tunnels and of workers come after all others.

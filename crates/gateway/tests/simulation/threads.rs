@@ -1,10 +1,10 @@
 //! The simulations over gateways with threads beside their workers: a device thread, and a transmit thread.
 //!
 //! The threads run as they like, and so does when jobs and buffers come back. What the simulation decides by
-//! its seed: lateness, order and faults of the engine, and how often the worker looks at it in vain. Simulated
-//! time must not run ahead of threads that a busy machine does not let run: in all other turns the worker
-//! waits for the engine to give something back, and a port that has nothing to receive waits until all has
-//! left.
+//! its seed: lateness, order and faults of the engine, and how often the worker looks at it in vain.
+//! Simulated time must not run ahead of threads that a busy machine does not let run: in all other turns the
+//! worker waits for the engine to give something back, and a port that has nothing to receive waits until
+//! all has left.
 
 use crate::Scenario;
 use crate::late::{deep, run_equipped, scenarios, scheduled};

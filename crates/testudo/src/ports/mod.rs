@@ -126,8 +126,7 @@ pub fn open(configuration: &Configuration, model: ThreadingModel) -> Result<Open
             (Side::new(opened.port, opened.details, opened.background), Leading::Filter(Arc::new(networks)))
         }
         PortKind::Dpdk(settings) => {
-            let mtu = configuration.protected.mtu;
-            let offload = Offload::Off;
+            let (mtu, offload) = (configuration.protected.mtu, Offload::Off);
             let served = dpdk::Served::default();
             let side = dpdk::Side { name: xdp::PROTECTED, mtu, served, offload };
             let opened = dpdk::open(side, settings, eal.as_ref(), &mut pool)?;

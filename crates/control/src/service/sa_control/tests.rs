@@ -15,8 +15,8 @@ use std::path::Path;
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{OnceLock, Weak};
 use std::thread::JoinHandle;
-use testudo_crypto::PortableEngine;
-use testudo_gateway::{AllCounters, Notice, PortPair, SystemClock, Worker, serve};
+use testudo_crypto::{Engine, PortableEngine, Suite};
+use testudo_gateway::{AllCounters, EngineReport, Notice, PortPair, SystemClock, Worker, serve};
 use testudo_ipsec::ReplayWindow;
 use testudo_packet::Pool;
 use testudo_port_memory::{MemoryHandle, MemoryPort};
@@ -120,11 +120,17 @@ impl Gateway {
         let (commander, inboxes) = Commander::channels(count).unwrap();
         let sas =
             SaControl::new(commander.clone(), Arc::clone(&leases), Arc::clone(&store), preparers, &installed);
+        let portable = EngineReport {
+            name: "portable".to_owned(),
+            in_use: true,
+            detail: PortableEngine::new().description(),
+            suites: Suite::ALL.to_vec(),
+        };
         let facts = Facts {
             version: "test",
             started: Instant::now(),
             clock,
-            engines: Vec::new(),
+            engines: vec![portable],
             ports: BothDetails::default(),
             counters: AllCounters::of(workers.iter().map(Worker::counters)),
             threads: Threads::default(),
