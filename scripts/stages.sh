@@ -27,6 +27,14 @@ run_stage() { # NAME STAGE
   times+="$results"$'\n'
 }
 
+# The names of the tests that failed, what each said when it panicked, and errors of the compiler, at most 40
+# lines: where only the end of the output is kept, that is enough to know what to look at.
+show_failures() { # LOG
+  echo
+  grep -aE -A 3 "^test .* FAILED\$|^thread '.* panicked at |^error(\[|:)|^Diff in " "$1" |
+    awk '/ \.\.\. ok$|^--$|^stack backtrace|^note: / { next } !seen[$0]++' | cut -c 1-200 | head -n 40
+}
+
 run_stages() { # NAME KNOWN [STAGE...]
   local name=$1 known=$2 stage
   shift 2
@@ -38,7 +46,10 @@ run_stages() { # NAME KNOWN [STAGE...]
   done
   for stage in ${*:-$known}; do run_stage "$name" "$stage"; done
   printf '\n%s' "$times"
-  if ((failed)); then printf '\nto find the failures: grep -nE "FAILED|^error|^Diff" %s\n' "$log"; fi
+  if ((failed)); then
+    show_failures "$log"
+    printf '\nto find the failures: grep -nE "FAILED|^error|^Diff" %s\n' "$log"
+  fi
   echo "$passed passed, $failed failed" | tee "$target/$name-summary"
   ((failed == 0))
 }
