@@ -22,31 +22,35 @@ docs() {
   RUSTDOCFLAGS='-D warnings' $cargo doc --locked --workspace --no-deps
 }
 
-# Programs whose tests take longest, wait for an emulated machine most of the time, and measure nothing.
+# Programs whose tests take longest, wait most of the time, and measure nothing: for emulated machines, and for
+# daemons and timers. Each group runs one program after the other, beside the other group and all other tests.
 guests='linux_kernel linux_gateway linux_peer ip_xfrm xdp_judges dpdk_judges'
+daemons='ike host_mode'
 
-# These run beside all others, whose output comes first.
+# The output of those that run apart comes last.
 tests() {
-  local pid status=0
+  local group pid pids=() status=0
   # Also what no test is built with, such as libFuzzer's crates: licences are looked at without a network.
   $cargo fetch --locked || return
   $cargo test --locked --workspace --no-run || return
-  # In a process group of their own, which ends with this stage: a background job ignores Ctrl-C.
+  # Each in a process group of its own, which ends with this stage: a background job ignores Ctrl-C.
   set -m
-  run_guests >"$target/test-guests.log" 2>&1 &
-  pid=$!
+  for group in guests daemons; do
+    run_each ${!group} >"$target/test-$group.log" 2>&1 &
+    pids+=($!)
+  done
   set +m
-  trap 'kill -- "-$pid" 2>/dev/null; exit 130' INT TERM
-  TESTUDO_TESTS_APART=$guests $cargo test --locked --workspace --no-fail-fast || status=$?
-  wait "$pid" || status=$?
-  cat "$target/test-guests.log"
+  trap 'kill -- "${pids[@]/#/-}" 2>/dev/null; exit 130' INT TERM
+  TESTUDO_TESTS_APART="$guests $daemons" $cargo test --locked --workspace --no-fail-fast || status=$?
+  for pid in "${pids[@]}"; do wait "$pid" || status=$?; done
+  cat "$target/test-guests.log" "$target/test-daemons.log"
   return "$status"
 }
 
-run_guests() {
-  local guest status=0
-  for guest in $guests; do
-    $cargo test --locked --workspace --test "$guest" || status=$?
+run_each() { # PROGRAM...
+  local program status=0
+  for program in "$@"; do
+    $cargo test --locked --workspace --test "$program" || status=$?
   done
   return "$status"
 }
