@@ -16,7 +16,8 @@
 //! [`Journal`] keeps books about single packets, where somebody wants them.
 //!
 //! Threads: a pool, its buffers and its ports belong to one worker. Nothing here is shared, locked or atomic,
-//! but for the [`ring`] by which a thread beside a worker gets what it is to do.
+//! but for the [`ring`] by which a thread beside a worker gets what it is to do, and the [`Aside`] that says
+//! who does it.
 //!
 //! A [`StageClock`] attributes the cycles of a batch to stages: it travels with the batch through the crates
 //! above.
@@ -32,6 +33,7 @@
 #![deny(unsafe_code)]
 #![cfg_attr(test, allow(clippy::cast_possible_truncation, reason = "test data is made of small numbers"))]
 
+mod aside;
 mod batch;
 mod buffer;
 mod chain;
@@ -53,6 +55,7 @@ mod storage;
 mod ticks;
 mod tx_outcome;
 
+pub use aside::{Aside, AsideTimes};
 pub use batch::{BATCH_SIZE, Batch};
 pub use buffer::{Around, Buffer, NoRoom};
 pub use chain::{MAX_SEGMENTS, Segments, SegmentsMut};

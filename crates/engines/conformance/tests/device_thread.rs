@@ -1,11 +1,13 @@
 //! An engine on a device thread passes the suite as it does without one, and agrees with the portable engine:
 //! around engines that end jobs at once, late, and on a device (PoCL, whose absence fails these tests).
 
+use std::sync::Arc;
 use testudo_conformance::{differential, run, run_only};
 use testudo_crypto::{Engine, PortableEngine};
 use testudo_engine_device_thread::DeviceThread;
 use testudo_engine_gpu::GpuConfig;
 use testudo_engine_late::{LateConfig, LateEngine, Order};
+use testudo_packet::Aside;
 
 const SEED: u64 = 91;
 
@@ -48,6 +50,14 @@ fn a_late_engine_with_a_short_queue_on_a_device_thread_conforms() {
     let config = LateConfig { queue_jobs: 7, order: Order::WithinKeys, ..LateConfig::reliable(SEED) };
     let checks = ["self-test", "empty and refused bursts", "undeserved jobs fault", "mixed batches"];
     run_only(&mut || late(config), &checks).assert_passed();
+}
+
+#[test]
+fn an_engine_that_a_worker_drives_until_a_thread_is_wanted_conforms() {
+    let by_hand = |engine| Box::new(DeviceThread::by_choice(engine, None, Arc::<Aside>::default()));
+    run(&mut || by_hand(Box::new(PortableEngine::new()))).assert_passed();
+    let late = || Box::new(LateEngine::new(Box::new(PortableEngine::new()), LateConfig::reliable(SEED)));
+    run(&mut || by_hand(late())).assert_passed();
 }
 
 #[test]

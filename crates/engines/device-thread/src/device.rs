@@ -6,10 +6,10 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use testudo_crypto::{Direction, Engine, Job, JobStatus, KeyId};
-use testudo_packet::{Buffer, Consumer, Producer};
+use testudo_packet::{Aside, Buffer, Consumer, Producer};
 
 /// Jobs that are asked for in one poll.
 const POLL_MAX: usize = 1024;
@@ -26,9 +26,6 @@ const NAPS: [Duration; 2] = [Duration::from_micros(50), Duration::from_millis(10
 pub(crate) struct Told {
     /// The engine has ended in a panic.
     pub(crate) is_broken: AtomicBool,
-    /// Jobs that have come back from the engine, and the time in which it had any, in nanoseconds.
-    pub(crate) jobs: AtomicU64,
-    pub(crate) busy_ns: AtomicU64,
 }
 
 /// A job that the engine has, as the worker knows it.
@@ -114,8 +111,8 @@ fn spoil(job: &mut Job) {
 /// The engine, and what is on its way to it and back.
 pub(crate) struct Device {
     /// `None` after a panic.
-    engine: Option<Box<dyn Engine>>,
-    ids: Ids,
+    pub(crate) engine: Option<Box<dyn Engine>>,
+    pub(crate) ids: Ids,
     list: List,
     /// What is being given to the engine, and how many jobs of it the engine has taken.
     current: Slot,
@@ -124,18 +121,34 @@ pub(crate) struct Device {
     in_hand: Range<usize>,
     /// The worker has flushed, and the engine was not told yet.
     flush_is_due: bool,
+    /// The worker wants the engine back.
+    is_recalled: bool,
     /// The engine was flushed because it took no more, and has taken nothing since.
     is_pressed: bool,
     polled: Vec<Job>,
     ended: Vec<Job>,
     told: Arc<Told>,
+    /// Where times are booked, if anybody asks for them.
+    aside: Option<Arc<Aside>>,
     /// When time was last booked, if the engine had jobs then.
     busy_since: Option<Instant>,
 }
 
+/// A device, and the thread's ends of the rings.
+pub(crate) struct Served {
+    pub(crate) device: Device,
+    pub(crate) slots: Consumer<Slot>,
+    pub(crate) results: Producer<Ended>,
+}
+
 impl Device {
     /// For so many jobs at most.
-    pub(crate) fn new(engine: Box<dyn Engine>, jobs: usize, told: Arc<Told>) -> Self {
+    pub(crate) fn new(
+        engine: Box<dyn Engine>,
+        jobs: usize,
+        told: Arc<Told>,
+        aside: Option<Arc<Aside>>,
+    ) -> Self {
         Self {
             engine: Some(engine),
             ids: Ids::default(),
@@ -144,10 +157,12 @@ impl Device {
             taken: 0,
             in_hand: 0..0,
             flush_is_due: false,
+            is_recalled: false,
             is_pressed: false,
             polled: Vec::with_capacity(POLL_MAX),
             ended: Vec::with_capacity(jobs),
             told,
+            aside,
             busy_since: None,
         }
     }
@@ -156,19 +171,24 @@ impl Device {
         self.engine.as_mut()
     }
 
-    /// Works until the ring is closed. What was not done by then goes with it, the buffers back to their
-    /// pool.
-    pub(crate) fn serve(mut self, mut slots: Consumer<Slot>, mut results: Producer<Ended>) {
+    /// Works until the ring is closed: what was not done by then goes with it, the buffers back to their
+    /// pool. Or until it is recalled, and all that came before has gone back.
+    pub(crate) fn serve(mut self, mut slots: Consumer<Slot>, mut results: Producer<Ended>) -> Option<Served> {
         let [first_nap, longest_nap] = NAPS;
         let (mut looks, mut nap) = (0, first_nap);
         while !slots.is_closed() {
+            let began = self.aside.is_some().then(Instant::now);
             let moved = catch_unwind(AssertUnwindSafe(|| self.turn(&mut slots)));
             let moved = moved.unwrap_or_else(|_| self.break_down());
             let given = self.give_back(&mut results);
-            self.book();
-            if moved || given {
+            let is_empty = self.list.len() == 0 && self.current.is_empty() && self.ended.is_empty();
+            self.book(given, began.filter(|_| moved || given > 0));
+            if moved || given > 0 {
                 (looks, nap) = (0, first_nap);
-            } else if self.list.len() == 0 && self.current.is_empty() && self.ended.is_empty() {
+            } else if is_empty && self.is_recalled {
+                self.is_recalled = false;
+                return Some(Served { device: self, slots, results });
+            } else if is_empty {
                 slots.sleep();
             } else if looks < LOOKS_AWAKE {
                 looks += 1;
@@ -182,6 +202,7 @@ impl Device {
                 nap = longest_nap.min(nap + nap / 4);
             }
         }
+        None
     }
 
     /// Gives the engine what there is, and takes what has ended; whether anything moved.
@@ -208,11 +229,12 @@ impl Device {
 
     /// Takes the next slot; `false` if there is none.
     fn take(&mut self, slots: &mut Consumer<Slot>) -> bool {
-        let (current, due) = (&mut self.current, &mut self.flush_is_due);
+        let (current, due, recalled) = (&mut self.current, &mut self.flush_is_due, &mut self.is_recalled);
         let is_taken = slots.take(|slot| {
             slot.move_to(current);
             slot.is_taken = true;
             *due |= std::mem::take(&mut current.flushes);
+            *recalled |= std::mem::take(&mut current.recalls);
             true
         });
         self.taken = 0;
@@ -268,8 +290,8 @@ impl Device {
         any
     }
 
-    /// Brings what has ended to the worker; whether there was any that it had room for.
-    fn give_back(&mut self, results: &mut Producer<Ended>) -> bool {
+    /// Brings what has ended to the worker; returns how many jobs that it had room for.
+    fn give_back(&mut self, results: &mut Producer<Ended>) -> usize {
         let mut given = 0;
         while given < self.ended.len() {
             let most = SLOT_JOBS.min(self.ended.len() - given);
@@ -280,21 +302,21 @@ impl Device {
             given += most;
         }
         self.ended.drain(..given);
-        self.told.jobs.fetch_add(given as u64, Ordering::Relaxed);
-        given > 0
+        given
     }
 
-    /// Books the time in which the engine had jobs.
-    fn book(&mut self) {
+    /// Books that so many jobs have gone back, the time in which the engine had any, and what the thread has
+    /// worked.
+    fn book(&mut self, given: usize, working_since: Option<Instant>) {
+        let Some(aside) = &self.aside else { return };
+        working_since.into_iter().for_each(|since| aside.add_work(since));
         let is_busy = self.list.len() > 0;
-        if self.busy_since.is_none() && !is_busy {
+        if self.busy_since.is_none() && !is_busy && given == 0 {
             return;
         }
         let now = Instant::now();
-        if let Some(since) = self.busy_since {
-            let ns = u64::try_from((now - since).as_nanos()).unwrap_or(u64::MAX);
-            self.told.busy_ns.fetch_add(ns, Ordering::Relaxed);
-        }
+        let busy = self.busy_since.map_or(Duration::ZERO, |since| now - since);
+        aside.add_jobs(given, busy);
         self.busy_since = is_busy.then_some(now);
     }
 

@@ -1,6 +1,7 @@
 //! The worker's side: an engine.
 
-use crate::device::{Device, Told};
+use crate::by_hand::ByHand;
+use crate::device::{Device, Served, Told};
 use crate::keys::{KeyChange, NewKey, Prepared, Preparer};
 use crate::slot::{Ended, SLOT_JOBS, Slot};
 use rustix::thread::{CpuSet, sched_setaffinity};
@@ -12,7 +13,7 @@ use testudo_crypto::{
     Capability, Direction, Engine, EngineError, Job, JobStatus, KeyId, KeyMaterial, KeyPreparer, KeyTable,
     PreparedKey, Profile, Suite,
 };
-use testudo_packet::{Consumer, Producer, Region, ring};
+use testudo_packet::{Aside, Consumer, Producer, Region, ring};
 
 /// Jobs that may be away at least and at most, whatever the engine wants.
 const JOBS_LEAST: usize = 1024;
@@ -29,13 +30,6 @@ const HANDOVER_NS: u64 = 2_000;
 pub fn thread_name(engine: &str) -> String {
     let name = engine.split_once(" (").map_or(engine, |(name, _)| name);
     format!("device-{name}")
-}
-
-/// What the thread begins with.
-pub(crate) struct Start {
-    device: Device,
-    slots: Consumer<Slot>,
-    results: Producer<Ended>,
 }
 
 /// An engine that is driven by a thread of its own. See the [crate](crate).
@@ -60,8 +54,14 @@ pub struct DeviceThread {
     most: usize,
     told: Arc<Told>,
     processor: Option<usize>,
-    pub(crate) start: Option<Box<Start>>,
-    thread: Option<JoinHandle<()>>,
+    /// Who is to drive the engine; a thread, if nobody says.
+    aside: Option<Arc<Aside>>,
+    hand: ByHand,
+    /// The engine, and what its thread begins with, while there is none.
+    pub(crate) start: Option<Box<Served>>,
+    thread: Option<JoinHandle<Option<Served>>>,
+    /// The thread was asked to hand the engine back.
+    is_recalled: bool,
     /// The thread could not be started.
     is_lost: bool,
 }
@@ -71,6 +71,18 @@ impl DeviceThread {
     /// named. The thread starts with [`Engine::use_memory`], or with the first jobs.
     #[must_use]
     pub fn over(engine: Box<dyn Engine>, processor: Option<usize>) -> Self {
+        Self::new(engine, processor, None)
+    }
+
+    /// The same, but a thread drives the engine only while `aside` wants that, and else the worker does,
+    /// through no ring. It changes hands when it has no job: until then it takes none. What the drivers need
+    /// for it is noted there.
+    #[must_use]
+    pub fn by_choice(engine: Box<dyn Engine>, processor: Option<usize>, aside: Arc<Aside>) -> Self {
+        Self::new(engine, processor, Some(aside))
+    }
+
+    fn new(engine: Box<dyn Engine>, processor: Option<usize>, aside: Option<Arc<Aside>>) -> Self {
         let known = |suite| Some((suite, engine.capability(suite)?, engine.profile(suite)));
         let suites: Vec<_> = Suite::every().filter_map(known).collect();
         let wanted =
@@ -97,12 +109,15 @@ impl DeviceThread {
             most,
             told: Arc::clone(&told),
             processor,
-            start: Some(Box::new(Start {
-                device: Device::new(engine, most, told),
+            aside: aside.clone(),
+            hand: ByHand::default(),
+            start: Some(Box::new(Served {
+                device: Device::new(engine, most, told, aside),
                 slots: for_device,
                 results: for_worker,
             })),
             thread: None,
+            is_recalled: false,
             is_lost: false,
         }
     }
@@ -117,8 +132,8 @@ impl DeviceThread {
         let (name, processor) = (thread_name(self.name), self.processor);
         let body = move || {
             processor.into_iter().for_each(bind);
-            let Start { device, slots, results } = *start;
-            device.serve(slots, results);
+            let Served { device, slots, results } = *start;
+            device.serve(slots, results)
         };
         match Builder::new().name(name).spawn(body) {
             Ok(thread) => {
@@ -139,16 +154,63 @@ impl DeviceThread {
             || self.slots.as_ref().is_some_and(Producer::is_abandoned)
     }
 
+    /// The engine, if the worker drives it.
+    fn here(&mut self) -> Option<&mut Served> {
+        self.start.as_deref_mut().filter(|_| self.aside.is_some())
+    }
+
+    /// Has the engine change hands, if that is wanted and it has no job; whether it is on its way, and takes
+    /// none.
+    fn changes_hands(&mut self) -> bool {
+        let wants_thread = self.aside.as_ref().is_none_or(|aside| aside.is_wanted());
+        let has_thread = self.start.is_none();
+        if wants_thread == has_thread && !self.is_recalled || self.is_out_of_service() {
+            return false;
+        }
+        if self.is_recalled {
+            return !self.take_back();
+        }
+        if self.in_flight > 0 {
+            return true;
+        }
+        if wants_thread {
+            self.start();
+        } else {
+            self.next.recalls = true;
+            self.publish();
+        }
+        !wants_thread
+    }
+
+    /// Takes the engine back from a thread that has ended as it was told; whether it has.
+    fn take_back(&mut self) -> bool {
+        let Some(thread) = self.thread.take_if(|thread| thread.is_finished()) else { return false };
+        let Self { next, start, .. } = self;
+        *start = thread.join().ok().flatten().map(Box::new);
+        match start {
+            Some(here) => next.changes.drain(..).for_each(|change| ByHand::follow(&mut here.device, change)),
+            // It has panicked.
+            None => self.is_lost = true,
+        }
+        self.is_recalled = false;
+        true
+    }
+
     /// Publishes what was gathered, if there is room; whether nothing is left then. A flush behind jobs that
     /// were published without it has a slot of its own.
     fn publish(&mut self) -> bool {
         if self.next.is_empty() && !self.flush_is_due {
             return true;
         }
+        if self.is_recalled {
+            return false;
+        }
         let Self { slots: Some(slots), next, .. } = self else { return false };
         next.flushes = self.flush_is_due;
+        let recalls = next.recalls;
         let is_published = slots.publish(|slot| next.move_to(slot));
         if is_published {
+            self.is_recalled = recalls;
             self.is_unflushed &= !self.flush_is_due;
             self.flush_is_due = false;
             slots.wake();
@@ -162,8 +224,15 @@ impl DeviceThread {
         if self.is_out_of_service() {
             return;
         }
+        if self.is_recalled {
+            self.take_back();
+        }
+        if let Some(here) = self.here() {
+            return ByHand::follow(&mut here.device, change);
+        }
         let mut change = Some(change);
         if self.next.is_empty()
+            && !self.is_recalled
             && let Some(slots) = &mut self.slots
         {
             slots.amend(|slot| {
@@ -216,7 +285,9 @@ impl Engine for DeviceThread {
 
     fn description(&self) -> String {
         let broken = if self.is_out_of_service() { " (out of service)" } else { "" };
-        format!("{}, on a device thread{broken}", self.description)
+        let is_here = self.aside.is_some() && self.start.is_some();
+        let place = if is_here { "" } else { ", on a device thread" };
+        format!("{}{place}{broken}", self.description)
     }
 
     fn capability(&self, suite: Suite) -> Option<Capability> {
@@ -247,14 +318,24 @@ impl Engine for DeviceThread {
         if let Some(engine) = self.start.as_mut().and_then(|start| start.device.engine_mut()) {
             engine.use_memory(region);
         }
-        self.start();
+        self.changes_hands();
     }
 
     fn submit(&mut self, jobs: &mut [Job]) -> usize {
-        self.start();
+        if self.changes_hands() {
+            return 0;
+        }
         if self.is_out_of_service() {
             jobs.iter_mut().for_each(|job| job.status = JobStatus::Fault);
             return jobs.len();
+        }
+        if let (Some(here), Some(aside)) = (&mut self.start, &self.aside) {
+            let most = jobs.len().min(self.most.saturating_sub(self.in_flight));
+            let Some(jobs) = jobs.get_mut(..most) else { return 0 };
+            let (taken, kept) = self.hand.submit(&mut here.device, jobs, (self.in_flight, aside));
+            self.in_flight += kept;
+            self.is_unflushed |= kept > 0;
+            return taken;
         }
         let mut taken = 0;
         for job in jobs {
@@ -276,6 +357,12 @@ impl Engine for DeviceThread {
     }
 
     fn flush(&mut self) {
+        if let (Some(here), Some(aside)) = (&mut self.start, &self.aside) {
+            if std::mem::take(&mut self.is_unflushed) {
+                ByHand::flush(&mut here.device, aside);
+            }
+            return;
+        }
         self.flush_is_due |= self.is_unflushed;
         self.publish();
     }
@@ -290,6 +377,11 @@ impl Engine for DeviceThread {
             self.publish();
         }
         if self.in_flight == 0 {
+            return;
+        }
+        if let (Some(here), Some(aside)) = (&mut self.start, &self.aside) {
+            let ended = self.hand.poll(&mut here.device, (done, max), (self.in_flight, aside));
+            self.in_flight = self.in_flight.saturating_sub(ended);
             return;
         }
         let mut left = max;

@@ -40,11 +40,17 @@
 //! **The thread starts late**, when the worker tells of its memory: by then the process has given up its
 //! privileges and filters its system calls, which threads inherit.
 //!
+//! **By choice** ([`DeviceThread::by_choice`]) the worker drives the engine itself until a thread is wanted,
+//! and gets it back when none is: for the threading model `auto`. The engine changes hands when it has no
+//! job, in the worker's next submission; what is submitted meanwhile goes to the next engine. Keys that
+//! come while a thread hands it back follow once it is there. A thread that is not wanted any more ends.
+//!
 //! Deliberately missing: more workers at one device thread. The device does one chunk after another, so that
 //! chunks of several would wait for each other (section 3.1).
 
 #![forbid(unsafe_code)]
 
+mod by_hand;
 mod device;
 mod engine;
 mod keys;

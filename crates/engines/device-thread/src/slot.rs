@@ -13,6 +13,8 @@ pub(crate) struct Slot {
     pub(crate) changes: Vec<KeyChange>,
     /// The worker has nothing more for now.
     pub(crate) flushes: bool,
+    /// The worker wants the engine back.
+    pub(crate) recalls: bool,
     /// The device thread has taken it.
     pub(crate) is_taken: bool,
 }
@@ -23,7 +25,7 @@ impl Slot {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.jobs.is_empty() && self.changes.is_empty()
+        self.jobs.is_empty() && self.changes.is_empty() && !self.recalls
     }
 
     /// Moves everything to a slot that is empty.
@@ -31,6 +33,7 @@ impl Slot {
         other.jobs.append(&mut self.jobs);
         other.changes.append(&mut self.changes);
         (other.flushes, other.is_taken) = (std::mem::take(&mut self.flushes), false);
+        other.recalls = std::mem::take(&mut self.recalls);
     }
 }
 

@@ -3,6 +3,8 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests may panic as tests do")]
 
+mod by_choice;
+
 use crate::DeviceThread;
 use crate::device::List;
 use crate::keys::Ids;
