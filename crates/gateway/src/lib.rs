@@ -87,5 +87,5 @@ pub use scheduler::{
 };
 pub use serve::{Notice, ServeError, serve};
 pub use threading::ThreadingModel;
-pub use transmit::{TRANSMIT_THREAD, transmit_apart};
+pub use transmit::{TRANSMIT_THREAD, transmit_apart, transmit_by_choice};
 pub use worker::{PortPair, Worker};

@@ -17,6 +17,10 @@
 //! with what became of their packets, and the worker's pool counts the drops. All rings are bounded, and
 //! nothing is allocated for a packet.
 //!
+//! By choice ([`transmit_by_choice`]) the worker sends by the port that receives until the thread is wanted,
+//! and again when it is not, for the threading model `auto`. Each side changes when the thread has none of its
+//! packets; until then it takes nothing, so that they leave in their order.
+//!
 //! A port that fails ends the gateway as it does without the thread, with the worker's next call, and sends
 //! nothing before that. When the worker ends its ports, what was published leaves first, as far as the ports
 //! take it within a fifth of a second; the rest is dropped as [`DropReason::ShuttingDown`], and a failure is
@@ -31,7 +35,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 use testudo_packet::{
-    BATCH_SIZE, Batch, Buffer, Consumer, DropReason, Interface, Pool, Port, PortCounters, PortError,
+    Aside, BATCH_SIZE, Batch, Buffer, Consumer, DropReason, Interface, Pool, Port, PortCounters, PortError,
     Producer, Stray, ring, sleep_on,
 };
 
@@ -95,6 +99,10 @@ struct Split {
     joins: bool,
     /// Buffers that the thread has, or that are on their way.
     away: usize,
+    /// Who is to send; the thread, if nobody says.
+    aside: Option<Arc<Aside>>,
+    /// The thread sends.
+    is_apart: bool,
     /// Why the port has failed at last, when it was ended.
     failure: Option<PortError>,
     _running: Arc<Running>,
@@ -110,9 +118,32 @@ pub fn transmit_apart(
     senders: PortPair,
     first: impl FnOnce() + Send + 'static,
 ) -> io::Result<PortPair> {
+    transmit(ports, senders, None, first)
+}
+
+/// The same, but the thread sends only while `aside` wants that, and else the worker does, by the port that
+/// receives. What either needs for it is noted there.
+///
+/// # Errors
+/// The system has no thread left.
+pub fn transmit_by_choice(
+    ports: PortPair,
+    senders: PortPair,
+    aside: Arc<Aside>,
+    first: impl FnOnce() + Send + 'static,
+) -> io::Result<PortPair> {
+    transmit(ports, senders, Some(aside), first)
+}
+
+fn transmit(
+    ports: PortPair,
+    senders: PortPair,
+    aside: Option<Arc<Aside>>,
+    first: impl FnOnce() + Send + 'static,
+) -> io::Result<PortPair> {
     let PortPair { protected, unprotected } = ports;
-    let (mut one, to_protected) = lane(&*protected, senders.protected);
-    let (mut other, to_unprotected) = lane(&*unprotected, senders.unprotected);
+    let (mut one, to_protected) = lane(&*protected, senders.protected, aside.clone());
+    let (mut other, to_unprotected) = lane(&*unprotected, senders.unprotected, aside.clone());
     let body = move || {
         first();
         serve([to_protected, to_unprotected]);
@@ -123,8 +154,20 @@ pub fn transmit_apart(
     let split = |receives, ends: Ends| -> Box<dyn Port> {
         let Ends { bursts, returns, shared, sent, joins } = ends;
         let (bursts, _running) = (Some(bursts), Arc::clone(&running));
-        let failure = None;
-        Box::new(Split { receives, bursts, returns, shared, sent, joins, away: 0, failure, _running })
+        let (aside, is_apart, failure) = (aside.clone(), aside.is_none(), None);
+        Box::new(Split {
+            receives,
+            bursts,
+            returns,
+            shared,
+            sent,
+            joins,
+            away: 0,
+            aside,
+            is_apart,
+            failure,
+            _running,
+        })
     };
     Ok(PortPair { protected: split(protected, one), unprotected: split(unprotected, other) })
 }
@@ -138,7 +181,7 @@ struct Ends {
     joins: bool,
 }
 
-fn lane(receives: &dyn Port, sends: Box<dyn Port>) -> (Ends, Lane) {
+fn lane(receives: &dyn Port, sends: Box<dyn Port>, aside: Option<Arc<Aside>>) -> (Ends, Lane) {
     let (bursts, to_send) = ring((0..BURSTS).map(|_| Vec::with_capacity(BATCH_SIZE)));
     let (left, returns) = ring((0..RETURNS).map(|_| Vec::with_capacity(BATCH_SIZE)));
     let shared = Arc::new(Shared {
@@ -154,6 +197,7 @@ fn lane(receives: &dyn Port, sends: Box<dyn Port>) -> (Ends, Lane) {
         bursts: to_send,
         returns: left,
         shared,
+        aside,
         pool: Pool::for_strays(),
         batch: Batch::new(),
         closed_at: None,
@@ -181,6 +225,16 @@ impl Split {
             }
             true
         }) {}
+    }
+
+    /// Changes who sends, if that is wanted and nothing is with the thread; whether that has to be waited for.
+    fn changes(&mut self) -> bool {
+        let Some(aside) = &self.aside else { return false };
+        let wanted = aside.is_wanted();
+        if self.away == 0 {
+            self.is_apart = wanted;
+        }
+        wanted != self.is_apart
     }
 
     /// Fails as the port that sends has, once.
@@ -236,12 +290,19 @@ impl Port for Split {
     fn tx(&mut self, pool: &mut Pool, batch: &mut Batch) -> Result<usize, PortError> {
         self.collect(pool);
         self.check()?;
-        let Some(bursts) = &mut self.bursts else { return Ok(0) };
         let count = batch.len();
-        if count == 0 {
+        if count == 0 || self.bursts.is_none() {
             return Ok(0);
         }
-        let has_enough = self.away > MOST_AWAY.min(pool.size() / 8);
+        let must_wait = self.changes();
+        if let Some(aside) = self.aside.as_ref().filter(|_| !self.is_apart && !must_wait) {
+            let began = Instant::now();
+            let sent = self.receives.tx(pool, batch);
+            aside.add_work(began);
+            return sent;
+        }
+        let has_enough = must_wait || self.away > MOST_AWAY.min(pool.size() / 8);
+        let Some(bursts) = &mut self.bursts else { return Ok(0) };
         if has_enough || !bursts.publish(|burst| burst.extend(batch.drain(..))) {
             // On a processor that both share, the thread gets it now.
             std::thread::yield_now();
@@ -292,7 +353,8 @@ impl Port for Split {
     fn counters(&self) -> PortCounters {
         let sum = |sum, of| with_sent(sum, &of);
         let counters = self.sent.iter().copied().fold(self.receives.counters(), sum);
-        PortCounters { tx_calls: self.shared.calls.load(Ordering::Relaxed), ..counters }
+        let calls = self.shared.calls.load(Ordering::Relaxed);
+        PortCounters { tx_calls: counters.tx_calls + calls, ..counters }
     }
 }
 
@@ -308,6 +370,8 @@ struct Lane {
     bursts: Consumer<Vec<Buffer>>,
     returns: Producer<Vec<Stray>>,
     shared: Arc<Shared>,
+    /// Where the time is booked in which the port sends, if anybody asks for that.
+    aside: Option<Arc<Aside>>,
     /// Where the port puts what has left it.
     pool: Pool,
     /// What is being sent.
@@ -373,7 +437,9 @@ impl Lane {
         if self.shared.has_failed.load(Ordering::Acquire) {
             return 0;
         }
+        let began = self.aside.as_ref().map(|aside| (aside, Instant::now()));
         let sent = self.port.tx(&mut self.pool, &mut self.batch);
+        began.into_iter().for_each(|(aside, began)| aside.add_work(began));
         self.shared.calls.store(self.port.counters().tx_calls, Ordering::Relaxed);
         sent.unwrap_or_else(|error| {
             *self.shared.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);

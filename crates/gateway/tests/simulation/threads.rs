@@ -5,6 +5,8 @@
 //! Simulated time must not run ahead of threads that a busy machine does not let run: in all other turns the
 //! worker waits for the engine to give something back, and a port that has nothing to receive waits until
 //! all has left.
+//!
+//! Who drives the engine, and who sends, may change as well, as with the threading model `auto`: by the seed.
 
 use crate::Scenario;
 use crate::late::{deep, run_equipped, scenarios, scheduled};
@@ -18,8 +20,8 @@ use testudo_crypto::{
 };
 use testudo_engine_device_thread::DeviceThread;
 use testudo_engine_late::{LateConfig, Order};
-use testudo_gateway::{PortPair, ThreadingModel, transmit_apart};
-use testudo_packet::{Batch, Pool, Port, PortCounters, PortError};
+use testudo_gateway::{PortPair, ThreadingModel, transmit_apart, transmit_by_choice};
+use testudo_packet::{Aside, Batch, Pool, Port, PortCounters, PortError};
 use testudo_port_memory::MemoryPort;
 
 /// More than any machine needs.
@@ -34,10 +36,29 @@ fn await_that(mut what: impl FnMut() -> bool) {
     }
 }
 
+/// Has another thread do its work, or the worker again, in one of sixteen calls.
+struct Changing {
+    aside: Arc<Aside>,
+    random: Rng,
+}
+
+impl Changing {
+    fn new(seed: u64) -> Self {
+        Self { aside: Arc::default(), random: Rng::with_seed(seed) }
+    }
+
+    fn call(&mut self) {
+        if self.random.usize(..16) == 0 {
+            self.aside.want(!self.aside.is_wanted());
+        }
+    }
+}
+
 /// An engine on a device thread, for which the worker waits at most times.
 struct Awaited {
     engine: DeviceThread,
     random: Rng,
+    changing: Option<Changing>,
 }
 
 impl Engine for Awaited {
@@ -57,6 +78,7 @@ impl Engine for Awaited {
         self.engine.remove(key);
     }
     fn submit(&mut self, jobs: &mut [Job]) -> usize {
+        self.changing.iter_mut().for_each(Changing::call);
         self.engine.submit(jobs)
     }
     fn flush(&mut self) {
@@ -87,7 +109,8 @@ impl Engine for Awaited {
 /// that sends is as if it took less: the worker would hear of it in another turn than the simulation expects.
 struct Half {
     whole: Arc<Mutex<Box<dyn Port>>>,
-    sends: bool,
+    /// What this one has sent.
+    sent: PortCounters,
 }
 
 impl Port for Half {
@@ -98,19 +121,23 @@ impl Port for Half {
         self.whole.lock().expect("no panic").rx(pool, batch)
     }
     fn tx(&mut self, pool: &mut Pool, batch: &mut Batch) -> Result<usize, PortError> {
-        let before = batch.len();
-        let sent = self.whole.lock().expect("no panic").tx(pool, batch);
-        Ok(sent.unwrap_or_else(|_| before - batch.len()))
+        let count = batch.len();
+        let mut whole = self.whole.lock().expect("no panic");
+        let before = whole.counters();
+        let sent = whole.tx(pool, batch);
+        let after = whole.counters();
+        self.sent.tx_packets += after.tx_packets - before.tx_packets;
+        self.sent.tx_bytes += after.tx_bytes - before.tx_bytes;
+        self.sent.tx_calls += after.tx_calls - before.tx_calls;
+        Ok(sent.unwrap_or_else(|_| count - batch.len()))
     }
     fn joins(&self) -> bool {
         false
     }
     fn counters(&self) -> PortCounters {
-        let counters = self.whole.lock().expect("no panic").counters();
-        match self.sends {
-            true => counters,
-            false => PortCounters { tx_packets: 0, tx_bytes: 0, tx_calls: 0, ..counters },
-        }
+        let PortCounters { rx_packets, rx_bytes, rx_calls, .. } =
+            self.whole.lock().expect("no panic").counters();
+        PortCounters { rx_packets, rx_bytes, rx_calls, ..self.sent }
     }
 }
 
@@ -118,6 +145,7 @@ impl Port for Half {
 struct Settling {
     port: Box<dyn Port>,
     handed_over: u64,
+    changing: Option<Changing>,
 }
 
 impl Port for Settling {
@@ -136,6 +164,7 @@ impl Port for Settling {
         Ok(received)
     }
     fn tx(&mut self, pool: &mut Pool, batch: &mut Batch) -> Result<usize, PortError> {
+        self.changing.iter_mut().for_each(Changing::call);
         let sent = self.port.tx(pool, batch)?;
         self.handed_over += sent as u64;
         Ok(sent)
@@ -148,32 +177,46 @@ impl Port for Settling {
     }
 }
 
-/// What a gateway of this model has, with an engine.
-fn equipment(model: ThreadingModel, engine: SharedEngine, seed: u64, port: Box<dyn Port>) -> Equipment {
-    let engine = DeviceThread::over(Box::new(engine), None);
-    let engine = Awaited { engine, random: Rng::with_seed(seed) };
+/// What a gateway of this model has, with an engine; or of one that changes between this and run to
+/// completion.
+fn equipment(
+    (model, changes): (ThreadingModel, bool),
+    engine: SharedEngine,
+    seed: u64,
+    port: Box<dyn Port>,
+) -> Equipment {
+    let [of_engine, of_port] = [seed ^ 1, seed ^ 2].map(|seed| changes.then(|| Changing::new(seed)));
+    let engine = match &of_engine {
+        Some(Changing { aside, .. }) => DeviceThread::by_choice(Box::new(engine), None, Arc::clone(aside)),
+        None => DeviceThread::over(Box::new(engine), None),
+    };
+    let engine = Awaited { engine, random: Rng::with_seed(seed), changing: of_engine };
     let engines: Vec<Box<dyn Engine>> = vec![Box::new(engine), Box::new(PortableEngine::new())];
     if model != ThreadingModel::TwoIo {
         return Equipment { engines, port };
     }
     let whole = Arc::new(Mutex::new(port));
-    let half = |sends| Box::new(Half { whole: Arc::clone(&whole), sends });
+    let half = || Box::new(Half { whole: Arc::clone(&whole), sent: PortCounters::default() });
     // The other side's lane ends at once.
     let other = || Box::new(MemoryPort::with_handle("unused", 1).0);
-    let [receives, sends] =
-        [false, true].map(|sends| PortPair { protected: other(), unprotected: half(sends) });
-    let port = transmit_apart(receives, sends, || {}).expect("a thread").unprotected;
-    Equipment { engines, port: Box::new(Settling { port, handed_over: 0 }) }
+    let [receives, sends] = [(), ()].map(|()| PortPair { protected: other(), unprotected: half() });
+    let ports = match &of_port {
+        Some(Changing { aside, .. }) => transmit_by_choice(receives, sends, Arc::clone(aside), || {}),
+        None => transmit_apart(receives, sends, || {}),
+    };
+    let port = ports.expect("a thread").unprotected;
+    Equipment { engines, port: Box::new(Settling { port, handed_over: 0, changing: of_port }) }
 }
 
 fn run(test: &str, all: Vec<Scenario>, config: impl Fn(u64) -> LateConfig, fails_midway: bool) {
-    for model in [ThreadingModel::OneIo, ThreadingModel::TwoIo] {
-        println!("{model}");
+    let [one, two] = [ThreadingModel::OneIo, ThreadingModel::TwoIo];
+    for (model, changes) in [(one, false), (two, false), (two, true)] {
+        println!("{model}{}", if changes { ", or none of them" } else { "" });
         // A killed process takes its threads along; here, what was handed to the transmit thread would still
         // leave, after the judge has written it off.
         let restarts = model == ThreadingModel::OneIo;
         let all = all.iter().map(|scenario| Scenario { restarts, ..scenario.clone() }).collect();
-        let equip = |engine, seed, port| equipment(model, engine, seed, port);
+        let equip = |engine, seed, port| equipment((model, changes), engine, seed, port);
         run_equipped(test, all, &config, fails_midway, equip);
     }
 }
