@@ -3,6 +3,7 @@
 use crate::balance::{Balance, Imbalance};
 use crate::counters::{PortSnapshot, WorkerCounters};
 use crate::interface_counters::InterfaceSnapshot;
+use crate::meter::ChosenThreads;
 use crate::scheduler::{Scheduled, Shares};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -108,6 +109,12 @@ impl AllCounters {
     #[must_use]
     pub fn shares(&self) -> Option<Shares> {
         self.each().filter_map(WorkerCounters::shares).reduce(Shares::plus)
+    }
+
+    /// Which threads are chosen by what is measured; `None` where the model is configured.
+    #[must_use]
+    pub fn threads(&self) -> Option<ChosenThreads> {
+        self.each().find_map(WorkerCounters::threads)
     }
 
     /// What the NIC of the unprotected port does, if it does cryptography.

@@ -1,6 +1,7 @@
 //! What a worker has done, readable by other threads.
 
 use crate::interface_counters::{InterfaceCounters, InterfaceSnapshot};
+use crate::meter::ChosenThreads;
 use crate::outlet::Wait;
 use crate::role::Role;
 use crate::scheduler::{Scheduled, SharedScheduled, SharedShares, Shares};
@@ -114,6 +115,7 @@ pub struct WorkerCounters {
     outbound_stages: SharedStageTimes,
     inbound_stages: SharedStageTimes,
     offload: Mutex<Option<OffloadReport>>,
+    threads: Mutex<Option<ChosenThreads>>,
 }
 
 impl WorkerCounters {
@@ -143,6 +145,7 @@ impl WorkerCounters {
             outbound_stages: SharedStageTimes::default(),
             inbound_stages: SharedStageTimes::default(),
             offload: Mutex::default(),
+            threads: Mutex::default(),
         }
     }
 
@@ -203,6 +206,19 @@ impl WorkerCounters {
     #[must_use]
     pub fn offload(&self) -> Option<OffloadReport> {
         self.offload.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Publishes which threads are chosen, likewise without waiting.
+    pub(crate) fn publish_threads(&self, chosen: ChosenThreads) {
+        if let Ok(mut published) = self.threads.try_lock() {
+            *published = Some(chosen);
+        }
+    }
+
+    /// Which threads are chosen by what is measured; `None` where the model is configured.
+    #[must_use]
+    pub fn threads(&self) -> Option<ChosenThreads> {
+        *self.threads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn publish_waits(&self, protected: Wait, unprotected: Wait) {

@@ -40,6 +40,7 @@ mod install;
 mod interface_counters;
 mod interfaces;
 mod lanes;
+mod meter;
 mod offload;
 mod outlet;
 mod placement;
@@ -76,6 +77,7 @@ pub use engines::{
 pub use formation::Formation;
 pub use interface_counters::InterfaceSnapshot;
 pub use interfaces::Interfaces;
+pub use meter::{ChosenThreads, MeterParts};
 pub use offload::{OffloadFailure, OffloadMode};
 pub use placement::{KeyPreparers, MAX_ENGINES, PlacedKey, PlacementError};
 pub use role::Role;
@@ -83,7 +85,8 @@ pub use sa_change::{SaChange, SaChangeError, SaChanged, SaOutcome, UseFrom};
 pub use sa_counts::{PlacedSa, SaCounts};
 pub use sa_rounds::SaRounds;
 pub use scheduler::{
-    CHUNKS, Ideas, LENGTHS, PlacementMode, Reason, Scheduled, SchedulerSettings, SettingsError, Share, Shares,
+    CHUNKS, Ideas, LENGTHS, PlacementMode, Reason, Scheduled, SchedulerSettings, SettingsError, Share,
+    Shares, ThreadRates,
 };
 pub use serve::{Notice, ServeError, serve};
 pub use threading::ThreadingModel;

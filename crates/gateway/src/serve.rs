@@ -99,7 +99,7 @@ pub fn serve(
         if worker.next_dummy().is_some_and(|due| now >= due) {
             worker.send_dummies(now);
         }
-        let moved = worker.turn(now).unwrap_or_else(|error| {
+        let moved = worker.metered_turn(now).unwrap_or_else(|error| {
             // A failed port ends the gateway, but packets that are with engines leave first, as when it is
             // told to stop.
             worker.drain();

@@ -13,8 +13,8 @@
 
 use std::fmt;
 
-/// Which threads a packet passes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+/// Which threads a packet passes. A model with more of them is the greater one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum ThreadingModel {
     /// The worker alone.
     #[default]

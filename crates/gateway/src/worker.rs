@@ -5,6 +5,7 @@ use crate::command::{InboundInstall, OutboundInstall, SharedInbound, Update, Upd
 use crate::counters::WorkerCounters;
 use crate::dispatcher::{Dispatcher, Withdrawal};
 use crate::formation::Formation;
+use crate::meter::Meter;
 use crate::offload::Offloading;
 use crate::outlet::Outlet;
 use crate::placement::{KeyPreparers, PlacedKey, SaKey};
@@ -63,6 +64,8 @@ pub struct Worker {
     is_follower: bool,
     /// Which SAs the NIC of the unprotected port has, if it does cryptography.
     pub(crate) offloading: Option<Box<Offloading>>,
+    /// What the threading model follows, if it is chosen by what is measured.
+    pub(crate) meter: Option<Box<Meter>>,
 }
 
 impl Worker {
@@ -117,6 +120,7 @@ impl Worker {
             role: Role::Both,
             is_follower: false,
             offloading: offloads.then(|| Box::new(Offloading::new())),
+            meter: None,
         };
         worker.publish();
         worker

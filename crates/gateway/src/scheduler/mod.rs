@@ -24,6 +24,8 @@
 //!
 //! **Self-tuning** ([`tuning`]) changes chunk, bins and range while packets flow.
 //!
+//! **Threads** ([`threads`]) beside the worker are chosen by rates, with the threading model `auto`.
+//!
 //! **Memory** is allocated when the settings are made: bins and leftovers each hold a chunk, with
 //! self-tuning the largest.
 
@@ -36,6 +38,7 @@ mod measure;
 mod pipeline;
 mod settings;
 mod shares;
+mod threads;
 mod tuning;
 
 pub(crate) use costs::{Costs, Held, Label, SUITES};
@@ -48,6 +51,7 @@ pub(crate) use measure::{Incomplete, MEASURING, Measured, complete, job, measure
 pub use settings::{CHUNKS, SchedulerSettings, SettingsError};
 pub(crate) use shares::SharedShares;
 pub use shares::{Share, Shares};
+pub use threads::{Chooser, Period, ThreadRates};
 
 use crate::clock::Clock;
 use crate::dispatcher::EngineCosts;

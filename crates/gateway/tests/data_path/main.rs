@@ -20,6 +20,7 @@ mod with_nic;
 mod audit;
 mod chains;
 mod changes;
+mod chosen_threads;
 mod cores;
 mod drop_reasons;
 mod encapsulations;
