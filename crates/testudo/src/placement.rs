@@ -45,6 +45,10 @@ pub fn lines(placement: &Value) -> Vec<String> {
     let all = placement["gathering"].as_object().into_iter().flatten();
     let all: Vec<_> = all.map(|(engine, of)| (engine.clone(), of.clone())).collect();
     lines.extend(gathered(&all));
+    let threading = &placement["threading"];
+    if let (Some(words), Some(why)) = (threading["in_words"].as_str(), threading["why"].as_str()) {
+        lines.push(format!("threading: {words} ({why})"));
+    }
     lines
 }
 
@@ -87,6 +91,9 @@ mod tests {
         assert_eq!(lines(&placement), ["engine vaes: the first in service that does aes128gcm16"]);
         placement["gathering"] = json!({ "vaes": null });
         assert_eq!(lines(&placement).len(), 1);
+        placement["threading"] = json!({ "in_words": "run to completion", "why": "auto: no load" });
+        assert_eq!(lines(&placement)[1..], ["threading: run to completion (auto: no load)"]);
+        placement["threading"] = Value::Null;
         let (chunk, bins, range_bytes) = (4096, 64, 256);
         let tuned = json!({ "chunk": chunk, "bins": bins, "range_bytes": range_bytes, "changes": 3, "lanes_used": 0.834 });
         placement["gathering"] = json!({ "vaes": tuned });

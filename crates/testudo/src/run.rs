@@ -3,6 +3,7 @@
 use crate::cli::ConfigArgs;
 use crate::exit::{Failure, Kind, failure};
 use crate::ports::Opened;
+use crate::threading::Room;
 use crate::{engines, ports, threading};
 use std::io::IsTerminal;
 use std::sync::Arc;
@@ -33,13 +34,14 @@ pub fn run(args: &ConfigArgs) -> Result<(), Failure> {
         let use_ = if report.in_use { "in use" } else { "not used" };
         tracing::info!("engine {} {use_}: {}", report.name, report.detail);
     }
-    let threads = threading::in_force(&configuration.threading, &engine_reports);
-    let engines = threading::apart(engines, &configuration.threading, threads.model);
-    let mut opened = ports::open(configuration, threads.model)?;
+    let plan = threading::plan(&configuration.threading, &engine_reports, Room::of(configuration));
+    let (engines, chooses) = threading::apart(engines, &configuration.threading, &plan);
+    let mut opened = ports::open(configuration, plan.transmits())?;
     let mut workers = workers(&mut opened, engines, &candidates, &engine_reports)?;
-    if let (Some(worker), Some(ports)) = (workers.first_mut(), opened.senders.take()) {
+    if let Some(worker) = workers.first_mut() {
         let processor = threading::transmit_processor(&configuration.threading);
-        worker.senders = Some(Senders { ports, processor });
+        worker.senders = opened.senders.take().map(|ports| Senders { ports, processor });
+        worker.chooses = chooses;
     }
     let changers = opened.changers(configuration)?;
     // Before privileges are given up: the socket may be another user's.
@@ -66,7 +68,7 @@ pub fn run(args: &ConfigArgs) -> Result<(), Failure> {
         worker_count: WorkerCount::new(opened.running, most, spread),
         port_details: opened.details,
         engine_reports,
-        threads,
+        threads: plan.threads,
         change_routes: changers.change_routes,
         edit_routes: changers.edit_routes,
         xfrm: xfrm.zip(changers.negotiated),
@@ -91,7 +93,7 @@ fn workers(
             Some(engines) => engines,
             None => same_engines(candidates, reports).map_err(failure(Kind::Engine))?,
         };
-        Ok(WorkerParts { role, ports, pool, engines, senders: None })
+        Ok(WorkerParts { role, ports, pool, engines, senders: None, chooses: None })
     };
     let mut workers = opened.queues.drain(..).map(make).collect::<Result<Vec<_>, Failure>>()?;
     if let (Some(nic), Some(first)) = (&opened.nic, workers.first_mut()) {

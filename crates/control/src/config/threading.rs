@@ -11,17 +11,32 @@ use testudo_gateway::ThreadingModel;
 /// The highest number of a processor.
 const MAX_PROCESSOR: u16 = 1023;
 
+/// What leaves the choice of the model to the scheduler.
+const AUTO: &str = "auto";
+
 /// `threading` and `processors` of `[scheduler]`.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Threading {
-    /// The threads.
-    pub model: ThreadingModel,
+    /// The threads; `None` for `auto`: the scheduler chooses by what it measures.
+    pub model: Option<ThreadingModel>,
     /// Processors that the device thread and the transmit thread are bound to; the others go where the kernel
     /// puts them.
     pub processors: Vec<u16>,
 }
 
+impl Default for Threading {
+    fn default() -> Self {
+        Self { model: Some(ThreadingModel::default()), processors: Vec::new() }
+    }
+}
+
 impl Threading {
+    /// Whether there may be a thread that drives a device.
+    #[must_use]
+    pub fn may_have_device_thread(&self) -> bool {
+        self.model.is_none_or(ThreadingModel::has_device_thread)
+    }
+
     /// Whether an engine is on a device that a thread of its own may drive, by its name in a configuration or
     /// its own one, which may have the device's in parentheses.
     #[must_use]
@@ -35,38 +50,35 @@ impl Threading {
 #[derive(Default)]
 pub(super) struct ThreadingDraft {
     pub(super) threading: Threading,
-    model: Option<Located<ThreadingModel>>,
+    model: Option<Located<Option<ThreadingModel>>>,
 }
 
 pub(super) fn read(section: &mut Section<'_>, walker: &mut Walker<'_>) -> ThreadingDraft {
-    let words = ThreadingModel::ALL.map(|model| (model.name(), model));
+    let [alone, one, two] = ThreadingModel::ALL.map(|model| (model.name(), Some(model)));
+    let words = [alone, one, two, (AUTO, None)];
     let model = section.located(walker, "threading", value::choice(&words));
     let number = value::number_u16(0, MAX_PROCESSOR);
     let processors = section.list(walker, "processors", 2, number);
-    let value = model.as_ref().map_or_else(ThreadingModel::default, |model| model.value);
-    if !value.has_device_thread() && processors.is_some() {
-        let problem = Problem::expected("`processors` with `threading = \"one_io\"` or \"two_io\"");
+    let written = model.as_ref().map_or(Some(ThreadingModel::default()), |model| model.value);
+    let mut threading = Threading { model: written, processors: Vec::new() };
+    if !threading.may_have_device_thread() && processors.is_some() {
+        let problem = Problem::expected("`processors` with `threading = \"one_io\"`, \"two_io\" or \"auto\"");
         section.refuse(walker, "processors", problem.help("they are those of the threads beside the worker"));
     }
-    let processors: Vec<_> = processors.unwrap_or_default().into_iter().map(|number| number.value).collect();
-    check_processors(section, walker, value, &processors);
-    ThreadingDraft { threading: Threading { model: value, processors }, model }
+    threading.processors = processors.unwrap_or_default().into_iter().map(|number| number.value).collect();
+    check_processors(section, walker, &threading);
+    ThreadingDraft { threading, model }
 }
 
 /// One processor for each thread beside the worker.
-fn check_processors(
-    section: &mut Section<'_>,
-    walker: &mut Walker<'_>,
-    model: ThreadingModel,
-    processors: &[u16],
-) {
-    let &[device, transmit] = processors else { return };
-    if model == ThreadingModel::OneIo {
+fn check_processors(section: &mut Section<'_>, walker: &mut Walker<'_>, threading: &Threading) {
+    let &[device, transmit] = threading.processors.as_slice() else { return };
+    if threading.model == Some(ThreadingModel::OneIo) {
         let problem = Problem::expected("one processor with `threading = \"one_io\"`");
         let help = "it has the device thread alone beside the worker; the second is the transmit thread's, \
                     of \"two_io\"";
         section.refuse(walker, "processors", problem.help(help));
-    } else if device == transmit && model.has_device_thread() {
+    } else if device == transmit && threading.may_have_device_thread() {
         let help = "both threads look for work all the time, and would take turns on one processor";
         section.refuse(walker, "processors", Problem::expected("two different processors").help(help));
     }
@@ -80,11 +92,13 @@ pub(super) fn check(
     gateway: &Gateway,
     (protected, unprotected): (&ProtectedDraft, &UnprotectedPort),
 ) {
-    let Some(model) = draft.model.as_ref().filter(|model| model.value.has_device_thread()) else { return };
+    // `auto` has the threads that there may be, and else none.
+    let Some(model) = &draft.model else { return };
+    let Some(threads) = model.value.filter(|model| model.has_device_thread()) else { return };
     let mut refuse = |expected: String, help: &str| {
         walker.report(&model.span, model.key.clone(), Problem::expected(expected).help(help));
     };
-    let name = model.value.name();
+    let name = threads.name();
     if !gateway.engines.iter().any(|engine| Threading::is_device(engine)) {
         let help = "the device thread drives such an engine; without one the worker does all \
                     cryptography: \"run_to_completion\"";
@@ -99,7 +113,7 @@ pub(super) fn check(
         refuse(format!("`workers = 1` and no `workers_max` with \"{name}\""), help);
     }
     let are_of_host = protected.has_tun() && unprotected.kind.is_host();
-    if model.value == ThreadingModel::TwoIo && !are_of_host {
+    if threads == ThreadingModel::TwoIo && !are_of_host {
         let help = "a queue of AF_XDP or DPDK is one thread's, with the addresses that it has learned: use \
                     \"one_io\"";
         refuse("the kernel's ports, TUN and sockets, with \"two_io\"".to_owned(), help);

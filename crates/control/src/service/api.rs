@@ -264,7 +264,10 @@ fn reply(line: &[u8], user: Option<u32>, shared: &Shared) -> Result<Value, Strin
             let question = question(&request, &installed.configuration)?;
             let engines = report::EnginesInService::of(&shared.facts);
             let scheduled = shared.facts.counters.scheduled();
-            let placement = |suite| gathering::beside(shares::of_suite(suite, &engines), &scheduled);
+            let placement = |suite| {
+                let placement = gathering::beside(shares::of_suite(suite, &engines), &scheduled);
+                shared.facts.threads.beside(placement, shared.facts.counters.threads())
+            };
             Ok(explanation::explain(&installed, &shared.peers(), &question, &placement))
         }
         Some(worker_count::SET) => match shared.changer.get() {

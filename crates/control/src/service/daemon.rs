@@ -30,7 +30,7 @@ use super::usages;
 use super::watchdog::Watchdog;
 use super::worker_count::{self, WorkerCount};
 use super::worker_sas;
-use super::worker_threads::{WorkerParts, WorkerThreads, with_senders};
+use super::worker_threads::{WorkerParts, WorkerThreads, choose_threads, with_senders};
 use super::xfrm::XfrmSocket;
 use crate::config::{AuditTarget, Configuration, Ike, KnownAnswers, Loaded, SpreadInbound};
 use crate::firewall::RouteChange;
@@ -165,7 +165,7 @@ pub fn run(parts: Parts) -> Result<(), DaemonError> {
     let (engines, ports) = (parts.engine_reports, parts.port_details);
     let (version, started) = (parts.version, Instant::now());
     let threads = parts.threads;
-    tracing::info!("threading: {} ({})", threads.model, threads.why);
+    tracing::info!("threading: {} ({})", threads.model, threads.why(counters.threads()));
     let facts = Facts { version, started, clock, engines, ports, counters, threads };
     let empty = InstalledTunnels::empty(configuration.clone());
     let shared = Arc::new(Shared {
@@ -238,11 +238,13 @@ fn make_workers(parts: Vec<WorkerParts>, configuration: &Configuration) -> io::R
     // Engines are the same for all workers, and measured by one.
     let mut costs = None;
     let make = |(number, parts): (usize, WorkerParts)| {
-        let WorkerParts { role, ports, pool, mut engines, senders } = parts;
-        let ports = with_senders(ports, senders)?;
+        let WorkerParts { role, ports, pool, mut engines, senders, chooses } = parts;
+        let transmit = (senders.is_some() && chooses.is_some()).then(Arc::default);
+        let ports = with_senders(ports, senders, transmit.clone())?;
         configuration.scheduler.placement.arrange(&mut engines);
         let mut worker = Worker::new(ports, pool, engines, Box::default());
         worker.set_role(role);
+        chooses.into_iter().for_each(|from| choose_threads(&mut worker, from, transmit.clone()));
         worker.seed_identifications(random_seed()?);
         worker.set_scheduler(&configuration.scheduler);
         match &costs {

@@ -6,6 +6,7 @@
 mod of_sas;
 mod scheduled;
 mod shares;
+mod threads;
 
 use super::api::Shared;
 use super::bodies::{Bodies, Body};
@@ -236,6 +237,7 @@ impl Collector for Gateway {
         encode_interfaces(&mut encoder, &shared.facts.counters.interfaces())?;
         encode_offload(&mut encoder, shared.facts.counters.offload())?;
         scheduled::encode(&mut encoder, &shared.facts.counters.scheduled())?;
+        threads::encode(&mut encoder, shared.facts.counters.threads())?;
         shares::encode(&mut encoder, shared.facts.counters.shares().as_ref())?;
         encode_stages(&mut encoder, shared)?;
         encode_workers(&mut encoder, shared)?;

@@ -249,7 +249,7 @@ pub fn status(facts: &Facts, installed: &InstalledTunnels) -> Value {
         },
         "offload": offload::status(facts.counters.offload()),
         "placement": shares::status(facts.counters.shares().as_ref()),
-        "threading": facts.threads.status(facts.counters.each().len()),
+        "threading": facts.threads.status(facts.counters.each().len(), facts.counters.threads()),
         "interfaces": interfaces(installed, &facts.counters.interfaces()),
         "stages": stages(facts),
         "worker": time_of_all(facts).map(in_ns),

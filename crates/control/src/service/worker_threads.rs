@@ -5,14 +5,16 @@ use super::news::{LostNotices, News};
 use crate::processors::Processors;
 use rustix::thread::{CpuSet, sched_setaffinity};
 use std::io;
+use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 use std::thread::JoinHandle;
 use testudo_crypto::Engine;
 use testudo_gateway::{
-    Inbox, PortPair, Role, ServeError, SystemClock, TRANSMIT_THREAD, Worker, serve, transmit_apart,
+    Inbox, MeterParts, PortPair, Role, ServeError, SystemClock, TRANSMIT_THREAD, ThreadingModel, Worker,
+    serve, transmit_apart, transmit_by_choice,
 };
 use testudo_ipsec::SaRef;
-use testudo_packet::Pool;
+use testudo_packet::{Aside, Pool};
 
 /// What one worker is made of.
 pub struct WorkerParts {
@@ -26,6 +28,16 @@ pub struct WorkerParts {
     pub engines: Vec<Box<dyn Engine>>,
     /// If another thread transmits: ports at the same queues that send.
     pub senders: Option<Senders>,
+    /// If what it measures decides of its threads: of which.
+    pub chooses: Option<ChosenFrom>,
+}
+
+/// What the scheduler chooses threads from.
+pub struct ChosenFrom {
+    /// The engines on devices.
+    pub devices: Vec<Arc<Aside>>,
+    /// The model with the most threads that it may choose.
+    pub most: ThreadingModel,
 }
 
 /// What a transmit thread is made of.
@@ -36,12 +48,25 @@ pub struct Senders {
     pub processor: Option<usize>,
 }
 
-/// The ports of a worker, which hand what is to be sent to a transmit thread if there are `senders`.
-pub(super) fn with_senders(ports: PortPair, senders: Option<Senders>) -> io::Result<PortPair> {
+/// The ports of a worker, which hand what is to be sent to a transmit thread if there are `senders`; while
+/// `aside` wants that, if it is given.
+pub(super) fn with_senders(
+    ports: PortPair,
+    senders: Option<Senders>,
+    aside: Option<Arc<Aside>>,
+) -> io::Result<PortPair> {
     let Some(Senders { ports: senders, processor }) = senders else { return Ok(ports) };
-    transmit_apart(ports, senders, move || {
-        processor.into_iter().for_each(|processor| bind(TRANSMIT_THREAD, processor))
-    })
+    let first = move || processor.into_iter().for_each(|processor| bind(TRANSMIT_THREAD, processor));
+    match aside {
+        Some(aside) => transmit_by_choice(ports, senders, aside, first),
+        None => transmit_apart(ports, senders, first),
+    }
+}
+
+/// Has the threads of a worker follow what it measures.
+pub(super) fn choose_threads(worker: &mut Worker, from: ChosenFrom, transmit: Option<Arc<Aside>>) {
+    let ChosenFrom { devices, most } = from;
+    worker.choose_threads(MeterParts { devices, transmit, most, clock: Box::new(SystemClock::default()) });
 }
 
 /// The name of a worker's thread.

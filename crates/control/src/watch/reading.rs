@@ -51,6 +51,8 @@ pub struct Reading {
     pub placed: Placed,
     /// How packets are gathered for engines that have bins, in words, with the status' own members.
     pub gathered: Vec<(String, Value)>,
+    /// Which threads packets pass and why, in words, where threads beside the worker may be among them.
+    pub threading: Option<String>,
 }
 
 /// One worker at one moment.
@@ -97,6 +99,13 @@ fn text(object: &Value, key: &'static str) -> Result<String, Missing> {
     object[key].as_str().map(str::to_owned).ok_or(Missing(key))
 }
 
+/// Nothing of workers that are alone because that is configured, or in older gateways.
+fn threading(status: &Value) -> Option<String> {
+    let (words, why) = (status["in_words"].as_str()?, status["why"].as_str()?);
+    let is_told = status["model"] != "run_to_completion" || why != "configured";
+    is_told.then(|| format!("threading: {words} ({why})"))
+}
+
 impl Reading {
     /// Reads the answer to `status`.
     ///
@@ -132,6 +141,7 @@ impl Reading {
             free_buffers: number(status, "free_buffers")?,
             placed: shares::read(&status["placement"]),
             gathered: shares::gathered(&status["engines"]),
+            threading: threading(&status["threading"]),
         })
     }
 
@@ -240,5 +250,15 @@ mod tests {
         assert_eq!(device_drops(&ports), [("unprotected rx_ring_full".to_owned(), 7)]);
         assert_eq!(name(&ports["unprotected"]).unwrap(), "xdp eth0");
         assert_eq!(name(&ports["protected"]).unwrap(), "tun0");
+    }
+
+    #[test]
+    fn threads_are_told_of_where_the_worker_is_not_alone_or_need_not_be() {
+        let status = |model: &str, why: &str| json!({ "model": model, "in_words": "so", "why": why });
+        assert_eq!(threading(&Value::Null), None);
+        assert_eq!(threading(&status("run_to_completion", "configured")), None);
+        for (model, why) in [("one_io", "configured"), ("run_to_completion", "auto: no load")] {
+            assert_eq!(threading(&status(model, why)), Some(format!("threading: so ({why})")));
+        }
     }
 }

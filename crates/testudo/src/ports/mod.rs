@@ -30,7 +30,7 @@ use testudo_control::processors::Processors;
 use testudo_control::service::port_details::{BothDetails, PortDetails};
 use testudo_control::service::system_calls::Needs;
 use testudo_engine_inline::Nic;
-use testudo_gateway::{Interfaces, PortPair, Role, ThreadingModel};
+use testudo_gateway::{Interfaces, PortPair, Role};
 use testudo_packet::{Pool, Port};
 use testudo_port_xdp::{FilterConfig, SharedUmem, host_addresses};
 
@@ -74,10 +74,10 @@ impl Side {
     }
 }
 
-/// Opens both ports and makes their buffers; TUN interfaces are configured and up.
-pub fn open(configuration: &Configuration, model: ThreadingModel) -> Result<Opened, Failure> {
+/// Opens both ports and makes their buffers; TUN interfaces are configured and up. Ports of a thread that
+/// `transmits` as well, if there may be one.
+pub fn open(configuration: &Configuration, transmits: bool) -> Result<Opened, Failure> {
     // One more takes packets of neither side, as the last.
-    let transmits = model == ThreadingModel::TwoIo;
     let takers = roles(configuration);
     let roles: Vec<_> = takers.iter().copied().map(Some).chain(transmits.then_some(None)).collect();
     let mut queue_sets = QueueSets::default();

@@ -236,6 +236,7 @@ impl Picture {
             rates(change),
             shares::words(&change.shares).map_or_else(Vec::new, |words| wrapped(&words)),
             placement::gathered(&reading.gathered).iter().flat_map(|words| wrapped(words)).collect(),
+            reading.threading.iter().flat_map(|words| wrapped(words)).collect(),
             stages(change),
             ports(change),
             drops(change),
@@ -346,6 +347,7 @@ pub fn json(change: &Change, reading: &Reading) -> Value {
         "free_buffers": reading.free_buffers,
         "engines": shares::json(&change.shares),
         "gathering": reading.gathered.iter().cloned().collect::<Map<_, _>>(),
+        "threading": reading.threading,
         "bottleneck": bottleneck_json(change, reading),
     })
 }

@@ -63,10 +63,24 @@ fn threads_are_those_that_are_written_where_there_is_a_device() {
     let gpu = "engines = [\"gpu\", \"portable\"]";
     for model in ThreadingModel::ALL {
         let line = format!("threading = \"{}\"", model.name());
+        let model = Some(model);
         assert_eq!(good(&with_engines(gpu, &line)).threading, Threading { model, processors: Vec::new() });
     }
     let written = good(&with_engines(gpu, "threading = \"two_io\"\nprocessors = [2, 3]")).threading;
-    assert_eq!(written, Threading { model: ThreadingModel::TwoIo, processors: vec![2, 3] });
+    assert_eq!(written, Threading { model: Some(ThreadingModel::TwoIo), processors: vec![2, 3] });
+}
+
+/// It has the threads that the device, the workers and the ports allow for, and refuses none of them.
+#[test]
+fn threads_that_the_scheduler_chooses_need_nothing() {
+    for gateway in ["", "engines = [\"gpu\", \"portable\"]", "workers = 4"] {
+        let threading = good(&with_engines(gateway, "threading = \"auto\"")).threading;
+        assert_eq!(threading, Threading { model: None, processors: Vec::new() });
+    }
+    let written = good(&with_engines("", "threading = \"auto\"\nprocessors = [2, 3]")).threading;
+    assert_eq!(written, Threading { model: None, processors: vec![2, 3] });
+    let same = "threading = \"auto\"\nprocessors = [3, 3]";
+    expect(&with_engines("", same), &["scheduler.processors", "two different"]);
 }
 
 #[test]
@@ -75,7 +89,7 @@ fn threads_that_nothing_would_be_done_on_are_refused_where_they_stand() {
     let cases = [
         ("", "threading = \"one_io\"", ["scheduler.threading", "an engine on a device"]),
         ("engines = [\"portable\"]", "threading = \"two_io\"", ["scheduler.threading", "run_to_completion"]),
-        (gpu, "threading = \"three_io\"", ["scheduler.threading", "\"two_io\""]),
+        (gpu, "threading = \"three_io\"", ["scheduler.threading", "\"auto\""]),
         (gpu, "processors = [1]", ["scheduler.processors", "one_io"]),
         (gpu, "threading = \"one_io\"\nprocessors = [1, 2, 3]", ["scheduler.processors", "at most 2"]),
         (gpu, "threading = \"one_io\"\nprocessors = [1, 2]", ["scheduler.processors", "one processor with"]),
