@@ -48,6 +48,7 @@ mod prepared_jobs;
 mod replica;
 mod rings;
 mod role;
+mod room;
 mod sa_change;
 mod sa_counts;
 mod sa_rounds;

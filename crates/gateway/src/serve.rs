@@ -216,8 +216,9 @@ fn wait(worker: &Worker, inbox: &Inbox, timeout: Duration) -> Result<(), ServeEr
     let ports = [worker.protected_port(), worker.unprotected_port()];
     let mut fds = Vec::with_capacity(8);
     for (port, interest) in ports.into_iter().zip(interests(worker)) {
-        if !interest.is_empty() {
-            fds.extend(port.readiness().into_iter().map(|fd| PollFd::from_borrowed_fd(fd, interest)));
+        for one in interest {
+            let files = if one == PollFlags::OUT { port.readiness_to_send() } else { port.readiness() };
+            fds.extend(files.into_iter().map(|fd| PollFd::from_borrowed_fd(fd, one)));
         }
     }
     fds.push(PollFd::from_borrowed_fd(inbox.wake_fd(), PollFlags::IN));

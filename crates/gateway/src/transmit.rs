@@ -13,9 +13,9 @@
 //! Each side has a port that receives and one that sends at the same addresses and queues. To the worker they
 //! are one port (`Split`). What it sends it publishes as bursts, which leave in their order: so the order of
 //! each SA is what it is without the thread. A full ring takes nothing, and packets wait in the worker as for
-//! any port; a side that has an eighth of the pool with the thread takes nothing either. Buffers come back
-//! with what became of their packets, and the worker's pool counts the drops. All rings are bounded, and
-//! nothing is allocated for a packet.
+//! any port; a side that has an eighth of the pool with the thread takes nothing either. The worker may sleep
+//! until the thread has given something back ([`Room`]). Buffers come back with what became of their packets,
+//! and the worker's pool counts the drops. All rings are bounded, and nothing is allocated for a packet.
 //!
 //! By choice ([`transmit_by_choice`]) the worker sends by the port that receives until the thread is wanted,
 //! and again when it is not, for the threading model `auto`. Each side changes when the thread has none of its
@@ -26,10 +26,11 @@
 //! take it within a fifth of a second; the rest is dropped as [`DropReason::ShuttingDown`], and a failure is
 //! reported when the ports are [finished](Port::finish).
 
+use crate::room::Room;
 use crate::worker::PortPair;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
@@ -66,6 +67,8 @@ struct Shared {
     /// Why the port that sends has failed, until the worker has heard of it.
     failure: Mutex<Option<PortError>>,
     has_failed: AtomicBool,
+    /// For the worker, if the thread has enough.
+    room: Room,
 }
 
 /// The thread, for those who have to end it: both sides.
@@ -142,8 +145,8 @@ fn transmit(
     first: impl FnOnce() + Send + 'static,
 ) -> io::Result<PortPair> {
     let PortPair { protected, unprotected } = ports;
-    let (mut one, to_protected) = lane(&*protected, senders.protected, aside.clone());
-    let (mut other, to_unprotected) = lane(&*unprotected, senders.unprotected, aside.clone());
+    let (mut one, to_protected) = lane(&*protected, senders.protected, aside.clone())?;
+    let (mut other, to_unprotected) = lane(&*unprotected, senders.unprotected, aside.clone())?;
     let body = move || {
         first();
         serve([to_protected, to_unprotected]);
@@ -181,16 +184,18 @@ struct Ends {
     joins: bool,
 }
 
-fn lane(receives: &dyn Port, sends: Box<dyn Port>, aside: Option<Arc<Aside>>) -> (Ends, Lane) {
+fn lane(receives: &dyn Port, sends: Box<dyn Port>, aside: Option<Arc<Aside>>) -> io::Result<(Ends, Lane)> {
     let (bursts, to_send) = ring((0..BURSTS).map(|_| Vec::with_capacity(BATCH_SIZE)));
     let (left, returns) = ring((0..RETURNS).map(|_| Vec::with_capacity(BATCH_SIZE)));
     let shared = Arc::new(Shared {
         calls: AtomicU64::new(0),
         failure: Mutex::new(None),
         has_failed: AtomicBool::new(false),
+        room: Room::new()?,
     });
     let interfaces = receives.interfaces();
     let sent = vec![PortCounters::default(); interfaces.max(1) + usize::from(interfaces > 1)];
+    let _gone = Gone(Arc::clone(&shared));
     let ends = Ends { bursts, returns, shared: Arc::clone(&shared), sent, joins: sends.joins() };
     let lane = Lane {
         port: sends,
@@ -201,8 +206,9 @@ fn lane(receives: &dyn Port, sends: Box<dyn Port>, aside: Option<Arc<Aside>>) ->
         pool: Pool::for_strays(),
         batch: Batch::new(),
         closed_at: None,
+        _gone,
     };
-    (ends, lane)
+    Ok((ends, lane))
 }
 
 impl Split {
@@ -256,6 +262,15 @@ impl Split {
         PortError { port: self.name().to_owned(), what, source: None }
     }
 
+    /// Has the descriptor for senders wait for the thread, unless that has already done something.
+    fn await_room(&mut self) {
+        self.shared.room.expect();
+        let is_gone = self.bursts.as_ref().is_none_or(Producer::is_abandoned);
+        if self.returns.has_any() || self.shared.has_failed.load(Ordering::Acquire) || is_gone {
+            self.shared.room.make();
+        }
+    }
+
     /// Waits until nothing is with the thread any more, but not for long. What fails meanwhile is kept:
     /// nobody sends by this port again, who would hear of it.
     fn drain(&mut self, pool: &mut Pool) {
@@ -306,6 +321,7 @@ impl Port for Split {
         if has_enough || !bursts.publish(|burst| burst.extend(batch.drain(..))) {
             // On a processor that both share, the thread gets it now.
             std::thread::yield_now();
+            self.await_room();
             return Ok(0);
         }
         bursts.wake();
@@ -315,6 +331,13 @@ impl Port for Split {
 
     fn readiness(&self) -> Vec<BorrowedFd<'_>> {
         self.receives.readiness()
+    }
+
+    fn readiness_to_send(&self) -> Vec<BorrowedFd<'_>> {
+        match self.is_apart {
+            true => vec![self.shared.room.as_fd()],
+            false => self.receives.readiness_to_send(),
+        }
     }
 
     fn joins(&self) -> bool {
@@ -378,6 +401,17 @@ struct Lane {
     batch: Batch,
     /// Since when nothing more is published.
     closed_at: Option<Instant>,
+    /// The last, so that the worker sees that the ring is abandoned.
+    _gone: Gone,
+}
+
+/// Wakes a worker that waits for a thread that is gone.
+struct Gone(Arc<Shared>);
+
+impl Drop for Gone {
+    fn drop(&mut self) {
+        self.0.room.make();
+    }
 }
 
 /// What a lane has done.
@@ -388,6 +422,8 @@ enum Did {
     Nothing,
     /// Its port takes nothing now.
     Blocked,
+    /// The worker takes nothing back now.
+    Full,
     /// All has left, and nothing more comes.
     Ended,
 }
@@ -405,6 +441,7 @@ impl Lane {
         match had {
             0 if given => Did::Something,
             0 if self.closed_at.is_some() && !has_strays && !self.bursts.has_any() => Did::Ended,
+            0 if has_strays => Did::Full,
             0 => Did::Nothing,
             _ if taken > 0 => Did::Something,
             _ => Did::Blocked,
@@ -444,6 +481,7 @@ impl Lane {
         sent.unwrap_or_else(|error| {
             *self.shared.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
             self.shared.has_failed.store(true, Ordering::Release);
+            self.shared.room.make();
             before - self.batch.len()
         })
     }
@@ -463,6 +501,9 @@ impl Lane {
             }
             given = true;
         }
+        if given {
+            self.shared.room.make();
+        }
         given
     }
 }
@@ -477,7 +518,7 @@ fn serve(mut lanes: [Lane; 2]) {
         }
         if did.contains(&Did::Something) {
             looks = 0;
-        } else if did.contains(&Did::Blocked) {
+        } else if did.contains(&Did::Blocked) || did.contains(&Did::Full) {
             wait(&lanes, did);
         } else if looks < LOOKS {
             looks += 1;
@@ -494,7 +535,7 @@ fn serve(mut lanes: [Lane; 2]) {
     drop(lanes);
 }
 
-/// Waits until a port that took nothing takes something, but not for long.
+/// Waits until a port that took nothing takes something, but not for long; nor for a worker that sleeps.
 fn wait(lanes: &[Lane; 2], did: [Did; 2]) {
     let blocked = lanes.iter().zip(did).filter(|(_, did)| *did == Did::Blocked);
     let files = blocked.flat_map(|(lane, _)| lane.port.readiness());
@@ -511,3 +552,6 @@ fn rest(lanes: &mut [Lane; 2], did: [Did; 2]) {
         _ => sleep_on(&[&mut one.bursts, &mut other.bursts]),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -69,6 +69,11 @@ pub trait Port: Send {
         Vec::new()
     }
 
+    /// File descriptors that become writable when [`tx`](Self::tx) can continue, where these are others.
+    fn readiness_to_send(&self) -> Vec<BorrowedFd<'_>> {
+        self.readiness()
+    }
+
     /// Whether the port joins packets of a flow into fewer, longer transmissions (segmentation offload): it
     /// is then given whole batches. Other ports are given packets as soon as those of a burst are ready, so
     /// that buffers come back while they are in the cache.

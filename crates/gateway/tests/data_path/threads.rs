@@ -6,6 +6,7 @@ use crate::late_engine::SharedEngine;
 use crate::support::gateway::PoolSize;
 use crate::support::packet::{Inner, number, numbered};
 use crate::support::{Gateway, LeaseTwin, PortHandle, Side, TunnelSpec};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -223,6 +224,47 @@ fn a_port_that_takes_nothing_holds_packets_up_and_loses_none() {
     run(&mut a, &link, 900);
     assert!(numbers(&a.unprotected.take()).into_iter().eq(1..=900));
     a.assert_settled();
+}
+
+/// Whether a port that took nothing says that it takes something again, after so many seconds at most.
+fn takes_again(port: &dyn Port, seconds: i64) -> bool {
+    let files = port.readiness_to_send();
+    let mut files: Vec<_> =
+        files.into_iter().map(|file| PollFd::from_borrowed_fd(file, PollFlags::OUT)).collect();
+    assert_eq!(files.len(), 1);
+    poll(&mut files, Some(&Timespec { tv_sec: seconds, tv_nsec: 0 })).expect("a descriptor") == 1
+}
+
+/// Else it would look at a full ring all the time: the descriptors that receive can always be written to.
+#[test]
+fn a_worker_that_finds_no_room_sleeps_until_the_transmit_thread_has_given_something_back() {
+    let links: [PortHandle; 2] = Default::default();
+    let pair = || PortPair { protected: links[0].port("a"), unprotected: links[1].port("b") };
+    let mut port = transmit_apart(pair(), pair(), || {}).expect("a thread").unprotected;
+    let mut pool = Pool::new(1024, 100);
+    for round in 0..20 {
+        links[1].set_room(Some(0));
+        assert!(takes_again(&*port, 0), "round {round}: nothing was refused");
+        let (began, mut batch) = (Instant::now(), Batch::new());
+        // Until it takes nothing, with all that the thread had to give back before.
+        while batch.is_empty() || takes_again(&*port, 0) {
+            let count = batch.remaining_capacity();
+            batch.extend((0..count).filter_map(|_| pool.pop()));
+            let sent = port.tx(&mut pool, &mut batch).expect("a port that does not fail");
+            assert!(sent > 0 || !batch.is_empty() && began.elapsed() < PATIENCE);
+        }
+        links[1].set_room(None);
+        while !batch.is_empty() {
+            assert!(takes_again(&*port, 60), "round {round}: nobody says that there is room");
+            port.tx(&mut pool, &mut batch).expect("a port that does not fail");
+        }
+        let began = Instant::now();
+        while pool.in_use() > 0 {
+            port.tx(&mut pool, &mut batch).expect("a port that does not fail");
+            assert!(began.elapsed() < PATIENCE, "buffers do not come back");
+            std::thread::yield_now();
+        }
+    }
 }
 
 #[test]

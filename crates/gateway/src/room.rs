@@ -1,0 +1,76 @@
+//! Room that another thread makes, as a descriptor to wait on.
+
+use rustix::event::{EventfdFlags, eventfd};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering, fence};
+
+/// The counter of an eventfd(2) to which not even 1 can be added: it is not writable.
+const FULL: u64 = u64::MAX - 1;
+
+/// Tells who found no room when there may be some again: its descriptor is writable but in between.
+pub(crate) struct Room {
+    counter: OwnedFd,
+    is_awaited: AtomicBool,
+}
+
+impl Room {
+    /// There is room.
+    ///
+    /// # Errors
+    /// The system has no descriptor left.
+    pub(crate) fn new() -> io::Result<Self> {
+        let counter = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Self { counter, is_awaited: AtomicBool::new(false) })
+    }
+
+    /// The caller found no room, and has to look once more after this: if there is some by now, it calls
+    /// [`make`](Self::make) itself. Else it may wait until the descriptor is writable.
+    pub(crate) fn expect(&self) {
+        if !self.is_awaited.load(Ordering::SeqCst) {
+            // The counter is full before anybody is told of that, so that it cannot be emptied too early.
+            let _ = rustix::io::write(&self.counter, &FULL.to_ne_bytes());
+            self.is_awaited.store(true, Ordering::SeqCst);
+        }
+        fence(Ordering::SeqCst);
+    }
+
+    /// There may be room again, as others can see.
+    pub(crate) fn make(&self) {
+        fence(Ordering::SeqCst);
+        if self.is_awaited.load(Ordering::Relaxed) && self.is_awaited.swap(false, Ordering::SeqCst) {
+            let _ = rustix::io::read(&self.counter, &mut [0; 8]);
+        }
+    }
+}
+
+impl AsFd for Room {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.counter.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+    fn is_writable(room: &Room) -> bool {
+        let mut files = [PollFd::new(room, PollFlags::OUT)];
+        poll(&mut files, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap() == 1
+    }
+
+    #[test]
+    fn room_is_writable_but_while_it_is_awaited() {
+        let room = Room::new().unwrap();
+        assert!(is_writable(&room));
+        for _ in 0..3 {
+            room.expect();
+            room.expect();
+            assert!(!is_writable(&room));
+            room.make();
+            assert!(is_writable(&room));
+            room.make();
+        }
+    }
+}
