@@ -8,7 +8,8 @@ use crate::{engines, ports, threading};
 use std::io::IsTerminal;
 use std::sync::Arc;
 use testudo_control::config::{Configuration, KnownAnswers, LogLevel};
-use testudo_control::service::daemon::{self, DaemonError, EarlyReloads, Parts};
+use testudo_control::service::daemon::{self, DaemonError, Parts};
+use testudo_control::service::signals::EarlySignals;
 use testudo_control::service::system_calls::Needs;
 use testudo_control::service::worker_count::{Spreader, WorkerCount};
 use testudo_control::service::worker_threads::{Senders, WorkerParts};
@@ -20,7 +21,7 @@ use tracing::level_filters::LevelFilter;
 
 /// Runs a gateway until it is stopped.
 pub fn run(args: &ConfigArgs) -> Result<(), Failure> {
-    let early_reloads = EarlyReloads::catch().map_err(failure(Kind::Other))?;
+    let signals = EarlySignals::catch().map_err(failure(Kind::Other))?;
     let environment = |name: &str| std::env::var(name).ok();
     let loaded = Configuration::load(&args.config, KnownAnswers::Refuse, &environment)
         .map_err(|e| Failure::new(Kind::Configuration, format!("the configuration has errors\n{e}")))?;
@@ -60,7 +61,7 @@ pub fn run(args: &ConfigArgs) -> Result<(), Failure> {
         tracing::warn!("all {most} workers get packets, since none can be parked: {why}");
     }
     let parts = Parts {
-        early_reloads,
+        signals,
         version: env!("CARGO_PKG_VERSION"),
         path: args.config.clone(),
         store: Arc::new(store),

@@ -29,6 +29,7 @@ fn main() -> ExitCode {
         .test("with_one_io_thread_and_a_device_thread_packets_pass_in_order", one_io)
         .test("with_two_io_threads_and_a_device_thread_packets_pass_in_order", two_io)
         .test("with_threads_that_the_scheduler_chooses_packets_pass_in_order", auto)
+        .test("a_gateway_whose_device_has_compiled_its_kernels_reloads_and_ends_cleanly", signals)
         .test("threads_are_chosen_of_none_where_no_engine_is_on_a_device", no_device)
         .test("a_transmit_thread_over_ports_of_one_thread_is_refused", refused)
         .run(Link::build)
@@ -160,6 +161,15 @@ fn auto(link: &mut Link) -> TestResult {
         gateway.stop()?;
     }
     Ok(())
+}
+
+/// Compilers of OpenCL drivers have signal handlers of their own: a signal used to end the process at once.
+fn signals(link: &mut Link) -> TestResult {
+    let [a, _] = pair(true)?;
+    let (mut gateway, _) = link.start_a(&with_gpu(a, "run_to_completion"))?;
+    gateway.reload()?;
+    gateway.is_alive()?;
+    gateway.stop()
 }
 
 fn no_device(link: &mut Link) -> TestResult {

@@ -24,6 +24,7 @@ use super::report::Facts;
 use super::sa_control::SaControl;
 use super::saver::Saver;
 use super::seed::random_seed;
+use super::signals::EarlySignals;
 use super::supplier::{SUPPLIER_THREAD, Supplier};
 use super::threads::Threads;
 use super::usages;
@@ -38,8 +39,7 @@ use crate::processors::{self, Processors};
 use crate::{Fingerprint, LeaseStore, StoreError};
 use sd_notify::NotifyState;
 use serde_json::{Value, json};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
+use signal_hook::consts::SIGHUP;
 use std::borrow::Cow;
 use std::collections::HashSet;
 use std::io;
@@ -103,25 +103,10 @@ pub type RouteEditor = Box<dyn Fn(&Configuration, &[RouteChange], Option<IpAddr>
 /// not block.
 pub type InterfaceKeeper = Box<dyn FnMut(&Configuration)>;
 
-/// Reloads that are requested while a gateway starts: they take place once it runs, where SIGHUP would
-/// otherwise end the process, which systemd takes for an intended end.
-#[derive(Debug)]
-pub struct EarlyReloads(Signals);
-
-impl EarlyReloads {
-    /// Catches SIGHUP from now on.
-    ///
-    /// # Errors
-    /// The system refuses.
-    pub fn catch() -> io::Result<Self> {
-        Signals::new([SIGHUP]).map(Self)
-    }
-}
-
 /// Everything a gateway starts with, opened and checked by the program.
 pub struct Parts {
-    /// Reloads since the program started.
-    pub early_reloads: EarlyReloads,
+    /// Signals since the program started.
+    pub signals: EarlySignals,
     /// Version of the program.
     pub version: &'static str,
     /// The configuration file, which is read again on SIGHUP.
@@ -156,7 +141,7 @@ pub struct Parts {
 /// [`DaemonError`] if it cannot start or cannot continue.
 pub fn run(parts: Parts) -> Result<(), DaemonError> {
     let (sender, news) = sync_channel(MAX_NEWS);
-    watch_signals(parts.early_reloads, sender.clone())?;
+    parts.signals.watch(sender.clone())?;
     let (leases, clock) = (Arc::new(Leases::default()), SystemClock::default());
     let configuration = parts.loaded.configuration.clone();
     let mut workers = make_workers(parts.workers, &configuration)?;
@@ -328,20 +313,6 @@ fn serve_pages(configuration: &Configuration, shared: &Arc<Shared>) -> Result<()
         tracing::info!("dashboard at http://{}/", socket.address());
         socket.serve(Arc::clone(shared))?;
     }
-    Ok(())
-}
-
-fn watch_signals(EarlyReloads(mut signals): EarlyReloads, sender: SyncSender<News>) -> io::Result<()> {
-    for signal in [SIGTERM, SIGINT] {
-        signals.add_signal(signal)?;
-    }
-    std::thread::Builder::new().name("signals".into()).spawn(move || {
-        for signal in signals.forever() {
-            if sender.send(News::Signal(signal)).is_err() {
-                return;
-            }
-        }
-    })?;
     Ok(())
 }
 

@@ -58,6 +58,7 @@ pub mod sas;
 mod saver;
 mod seed;
 mod shares;
+pub mod signals;
 mod supplier;
 pub mod system_calls;
 pub mod threads;
