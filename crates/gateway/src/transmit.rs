@@ -18,8 +18,8 @@
 //! and the worker's pool counts the drops. All rings are bounded, and nothing is allocated for a packet.
 //!
 //! By choice ([`transmit_by_choice`]) the worker sends by the port that receives until the thread is wanted,
-//! and again when it is not, for the threading model `auto`. Each side changes when the thread has none of its
-//! packets; until then it takes nothing, so that they leave in their order.
+//! and again when it is not, for the threading model `auto`. Each side changes when the thread has none of
+//! its packets; until then it takes nothing, so that they leave in their order.
 //!
 //! A port that fails ends the gateway as it does without the thread, with the worker's next call, and sends
 //! nothing before that. When the worker ends its ports, what was published leaves first, as far as the ports
@@ -233,7 +233,7 @@ impl Split {
         }) {}
     }
 
-    /// Changes who sends, if that is wanted and nothing is with the thread; whether that has to be waited for.
+    /// Changes who sends, if that is wanted and nothing is with the thread; whether it has to be waited for.
     fn changes(&mut self) -> bool {
         let Some(aside) = &self.aside else { return false };
         let wanted = aside.is_wanted();

@@ -12,8 +12,8 @@ use std::sync::mpsc::SyncSender;
 /// Signals while a gateway starts. Reloads that are requested take place once it runs, where SIGHUP would
 /// otherwise end the process, which systemd takes for an intended end. SIGTERM and SIGINT end it at once.
 ///
-/// Their handlers are ours from the beginning: a device's compiler (LLVM, under OpenCL) has handlers of its own,
-/// which put those back that were there before them and raise the signal again. That must not be the
+/// Their handlers are ours from the beginning: a device's compiler (LLVM, under OpenCL) has handlers of its
+/// own, which put those back that were there before them and raise the signal again. That must not be the
 /// system's, which ends the process at once.
 #[derive(Debug)]
 pub struct EarlySignals {

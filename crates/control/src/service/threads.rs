@@ -9,8 +9,8 @@ use testudo_gateway::{ChosenThreads, TRANSMIT_THREAD, ThreadRates, ThreadingMode
 pub struct Threads {
     /// The model.
     pub model: ThreadingModel,
-    /// Why it is that one, in words; where it is chosen by what is measured, why it is never one with more threads,
-    /// or nothing.
+    /// Why it is that one, in words; where it is chosen by what is measured, why it is never one with more
+    /// threads, or nothing.
     pub why: String,
     /// The names of the device threads that there are, or may be.
     pub devices: Vec<String>,

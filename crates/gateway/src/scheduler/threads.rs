@@ -12,15 +12,16 @@
 //!   two I/O threads      neither
 //! ```
 //!
-//! **Measured** is real traffic, in periods. Times are those of the packets that the device did: what else the
-//! worker has to do for the others (cryptography, for one) is I/O here, since that thread has no time for it
-//! twice. The device's rate is that of its chunks as they are: a device that always has some may do more in
-//! larger ones. So it counts as the slower one only if the worker has a twentieth of its time left beside it.
+//! **Measured** is real traffic, in periods. Times are those of the packets that the device did: what else
+//! the worker has to do for the others (cryptography, for one) is I/O here, since that thread has no time for
+//! it twice. The device's rate is that of its chunks as they are: a device that always has some may do more
+//! in larger ones. So it counts as the slower one only if the worker has a twentieth of its time left beside
+//! it.
 //!
-//! **Hysteresis.** Threads are added where the ratio is below [`ENOUGH`], and taken away above [`AMPLE`], one at
-//! a time, after [`PATIENCE`] loaded periods in a row that want the same. A change that takes the last one back
-//! doubles that, up to [`MOST_PATIENCE`]; [`CALM`] periods that want no change end it. A period without load
-//! says nothing.
+//! **Hysteresis.** Threads are added where the ratio is below [`ENOUGH`], and taken away above [`AMPLE`], one
+//! at a time, after [`PATIENCE`] loaded periods in a row that want the same. A change that takes the last one
+//! back doubles that, up to [`MOST_PATIENCE`]; [`CALM`] periods that want no change end it. A period without
+//! load says nothing.
 
 use crate::threading::ThreadingModel;
 
