@@ -2,9 +2,9 @@
 //!
 //! What workers share of an SA is made before the change is copied: [`testudo_ipsec::SharedNumbers`] towards
 //! the peer, a [`SharedWindow`] from it; of VPE, [`GatedNumbers`](testudo_ipsec::GatedNumbers), of which each
-//! worker has its own place, and [`SharedWindows`]. No two workers ever have the same lease, which would use
-//! numbers twice. An SA that one worker alone sends through (RFC 9611) has its numbers there and nowhere
-//! else.
+//! worker has its own place, and [`SharedWindows`]; of a tunnel, when and where [its peer](PeerHeard) was
+//! heard. No two workers ever have the same lease, which would use numbers twice. An SA that one worker alone
+//! sends through (RFC 9611) has its numbers there and nowhere else.
 
 use crate::command::{InboundInstall, OutboundInstall, SharedInbound, TunnelInstall, Update, UpdateOutcome};
 use crate::sa_change::{SaChange, SaChanged, SaOutcome, UseFrom};
@@ -12,8 +12,8 @@ use crate::worker::Worker;
 use std::sync::Arc;
 use testudo_crypto::Direction;
 use testudo_ipsec::{
-    InboundParameters, Moment, NumberSource, OutboundParameters, SaWorker, SharedWindow, SharedWindows,
-    TunnelIndex,
+    InboundParameters, Moment, NumberSource, OutboundParameters, PeerHeard, SaWorker, SharedWindow,
+    SharedWindows, TunnelIndex,
 };
 
 impl Update {
@@ -39,6 +39,7 @@ impl Update {
 
 impl TunnelInstall {
     fn share(&mut self, workers: usize) {
+        self.parameters.peer_heard = PeerHeard::shared();
         self.outbound.share(workers);
         self.inbound.share();
         self.more_outbound.iter_mut().for_each(|outbound| outbound.share(workers));
@@ -115,6 +116,7 @@ impl SaChange {
     /// For each of several workers: what they share of an SA is the same.
     pub(crate) fn share(&mut self, workers: usize) {
         match self {
+            Self::AddTunnel(_, parameters) => parameters.peer_heard = PeerHeard::shared(),
             Self::AddInbound(_, install) => install.share(),
             Self::AddOutbound(_, install, _) => install.share(workers),
             _ => {}

@@ -106,6 +106,7 @@ mod tests {
     use crate::encap::IpsecProtocol;
     use crate::encap::template::Dscp;
     use crate::packet_rules::PacketRules;
+    use crate::peer_heard::PeerHeard;
     use crate::spd::SaSelectors;
     use crate::tunnel::{Encapsulation, Endpoints, Fragmentation};
     use testudo_packet::Interface;
@@ -130,6 +131,7 @@ mod tests {
             fragmentation: Fragmentation::Before,
             non_first_fragments: false,
             acquires: false,
+            peer_heard: PeerHeard::default(),
             keepalive: None,
             selectors: SaSelectors::default(),
         }

@@ -146,7 +146,7 @@ impl Ipsec {
     pub fn add_tunnel(
         &mut self,
         index: TunnelIndex,
-        parameters: TunnelParameters,
+        mut parameters: TunnelParameters,
         now: Moment,
     ) -> Result<(), InstallError> {
         let place = index.0 as usize;
@@ -163,6 +163,10 @@ impl Ipsec {
             self.outbound_of.resize(place + 1, None);
         }
         self.held.tunnels += usize::from(parameters.acquires);
+        let mut peer_heard = std::mem::take(&mut parameters.peer_heard);
+        if parameters.learn_remote {
+            peer_heard.begin();
+        }
         let hides = parameters.protocol != IpsecProtocol::Ah;
         let per_second = if hides { parameters.rules.dummy_packets_per_second } else { 0 };
         self.tunnels[place] = Some(Box::new(Tunnel {
@@ -178,7 +182,7 @@ impl Ipsec {
             own_in_use: None,
             wants_own: None,
             takeovers: Vec::new(),
-            peer_heard: None,
+            peer_heard,
         }));
         Ok(())
     }

@@ -55,7 +55,7 @@ impl Ipsec {
         if learns {
             let encapsulation = Encapsulation::EspInUdp { local_port, remote_port: port };
             let there = Endpoints { remote: Some(address), encapsulation, ..ends };
-            self.redirect(event.tunnel, there, learns, now);
+            self.move_to(event.tunnel, there, now);
         }
     }
 }

@@ -8,12 +8,13 @@ use crate::encap::{Encap, MAX_DATAGRAM, Strip};
 use crate::fragments::{FragmentChecker, Way};
 use crate::inbound::reason_of_replay;
 use crate::lifetime::Moment;
+use crate::opened_vpe::{hear_news, newest_before};
 use crate::outcome::{Cleared, Prepared};
+use crate::peer_heard::News;
 use crate::roaming::source_of;
 use crate::sa::{InboundSa, low_32};
 use crate::slots::SaRef;
 use crate::spd::{Action, Answer, Direction, Flow, OfInterface, Pair, Verdict};
-use crate::vpe::SaWindows;
 use crate::{Ipsec, ecn};
 use arrayvec::ArrayVec;
 use std::cell::RefCell;
@@ -273,7 +274,7 @@ impl Ipsec {
         // Checked again: packets of the same batch may have used the lifetime up since this one was admitted.
         sa.admit(now, &mut self.events)?;
         let before = match sa.encap {
-            Encap::Vpe => self.vpe_windows.get(sa_ref).map_or(0, SaWindows::newest),
+            Encap::Vpe => newest_before(job, self.vpe_windows.get(sa_ref)),
             _ => sa.window.top(),
         };
         let is_newest = job.sequence > before;
@@ -284,8 +285,13 @@ impl Ipsec {
         if is_newest && sa.resync.is_searching() {
             sa.end_search(job, before, &mut self.events);
         }
-        let source = if sa.is_watched { source_of(job.buffer.bytes(), sa.spi, is_newest) } else { None };
         let (is_watched, tunnel) = (sa.is_watched, sa.tunnel);
+        let news = match sa.encap {
+            _ if !is_newest || !is_watched => News::Old,
+            Encap::Vpe => hear_news(job, self.vpe_windows.get(sa_ref), now),
+            _ => News::OfAll,
+        };
+        let source = if is_watched { source_of(job.buffer.bytes(), sa.spi, news) } else { None };
         let check = &FragmentCheck { checker: RefCell::new(&mut self.checker), now };
         let policies = self.spd.of(sa.delivery.interface());
         let inner = match sa.encap {

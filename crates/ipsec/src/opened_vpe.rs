@@ -6,6 +6,7 @@ use crate::encap::vpe::Vpe;
 use crate::group::source_address;
 use crate::lifetime::Moment;
 use crate::opened::{FragmentCheck, Inner, Refusals, in_sequence, verdict_of};
+use crate::peer_heard::News;
 use crate::sa::{InboundSa, low_32};
 use crate::spd::{Answer, Direction, OfInterface, Pair};
 use crate::vpe::{ByWindow, GroupWindows, SaWindows, Windows, WorkersWindows};
@@ -250,6 +251,18 @@ fn commit(job: &Job, windows: &mut Windows) -> Result<(), DropReason> {
 #[inline(always)]
 fn header_of(job: &Job) -> Option<VpeHeader> {
     job.buffer.bytes().get(job.auth_start as usize..).and_then(VpeHeader::parse)
+}
+
+/// The number that a packet is newer than if it is news: the highest of its window.
+pub(crate) fn newest_before(job: &Job, windows: Option<&SaWindows>) -> u64 {
+    windows.zip(header_of(job)).map_or(u64::MAX, |(windows, header)| windows.top_of(&header))
+}
+
+/// Notes that a packet was news in its window.
+#[cold]
+pub(crate) fn hear_news(job: &Job, windows: Option<&SaWindows>, now: Moment) -> News {
+    let heard = windows.zip(header_of(job)).map(|(windows, header)| windows.hear_news(&header, now));
+    heard.map_or(News::Old, News::OfWindow)
 }
 
 /// Sender ID and Window ID.

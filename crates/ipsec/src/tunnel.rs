@@ -21,6 +21,7 @@ use crate::encap::{IpsecProtocol, Mode, Shape};
 use crate::lifetime::{Lifetime, Spent};
 use crate::numbers::NumberSource;
 use crate::packet_rules::PacketRules;
+use crate::peer_heard::PeerHeard;
 use crate::spd::{InboundSelectors, SaSelectors, Selector, TunnelIndex};
 use crate::tables::{longest_datagram, longest_fragmented};
 use std::net::IpAddr;
@@ -183,6 +184,8 @@ pub struct TunnelParameters {
     /// Whether somebody makes its SAs when a packet asks for one ([`EventKind::Acquire`](crate::EventKind)):
     /// such packets wait for a while.
     pub acquires: bool,
+    /// What all workers that have the tunnel know of its peer together.
+    pub peer_heard: PeerHeard,
     /// The packets that may come through the tunnel: the selectors of the policies that name it, made for its
     /// mode and ends.
     pub selectors: SaSelectors,

@@ -12,8 +12,8 @@ use testudo_crypto::{Direction, Engine, KeyId, KeyMaterial, PortableEngine};
 use testudo_ipsec::{
     Action, Dscp, Encapsulation, Endpoints, Forward, Fragmentation, InboundParameters, InstallError, Ipsec,
     IpsecProtocol, Lease, Lifetime, Limits, Mode, Moment, NumberSource, OutboundParameters, PacketRules,
-    Policy, Prefix, Prepared, ReplayWindow, SaParameters, SaSelectors, SaState, Selector, SharedWindow, Spd,
-    Spent, TunnelIndex, TunnelParameters,
+    PeerHeard, Policy, Prefix, Prepared, ReplayWindow, SaParameters, SaSelectors, SaState, Selector,
+    SharedWindow, Spd, Spent, TunnelIndex, TunnelParameters,
 };
 use testudo_packet::{BATCH_SIZE, Batch, Buffer, DropReason, Interface, Pool, StageClock};
 
@@ -73,6 +73,7 @@ impl Thread {
             fragmentation: Fragmentation::Before,
             non_first_fragments: false,
             acquires: false,
+            peer_heard: PeerHeard::default(),
             keepalive: None,
             selectors: SaSelectors::default(),
         };

@@ -9,8 +9,9 @@ use crate::config::{self, Configuration};
 use std::collections::HashMap;
 use std::sync::Arc;
 use testudo_ipsec::{
-    Action, Direction, Endpoints, InboundParameters, NumberSource, OutboundParameters, Policy, PolicyId,
-    PopulateFlags, SaParameters, SaSelectors, SaWorker, Selector, Spd, Spent, TunnelIndex, TunnelParameters,
+    Action, Direction, Endpoints, InboundParameters, NumberSource, OutboundParameters, PeerHeard, Policy,
+    PolicyId, PopulateFlags, SaParameters, SaSelectors, SaWorker, Selector, Spd, Spent, TunnelIndex,
+    TunnelParameters,
 };
 use testudo_packet::Interface;
 
@@ -150,6 +151,7 @@ pub fn parameters(tunnel: &config::Tunnel, selectors: Arc<[Selector]>, path_mtu:
         fragmentation: tunnel.fragmentation,
         non_first_fragments: tunnel.non_first_fragments,
         acquires: false,
+        peer_heard: PeerHeard::default(),
         keepalive: tunnel.keepalive,
         selectors: sa_selectors(tunnel, selectors.iter().copied()),
     }

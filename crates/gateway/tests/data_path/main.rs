@@ -68,5 +68,6 @@ mod two_passes;
 mod vpe;
 mod vpe_jumbo;
 mod vpe_ports;
+mod vpe_roaming;
 mod vpe_workers;
 mod workers;

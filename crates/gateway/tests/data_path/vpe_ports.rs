@@ -123,7 +123,7 @@ fn a_peer_that_sends_from_many_ports_is_followed_by_its_address_alone() {
             moved.extend(moves(&mut b));
             b.clock.advance(SILENCE);
         }
-        // By the first packet whose number is the highest of all windows.
+        // By the first packet of a window that has spoken since the peer was last heard, or shortly before.
         assert_eq!(moved, [(IpAddr::from([192, 0, 2, host]), PORT)]);
         let sealed = b.seal(answer());
         let (source, destination, window) = shown(&sealed[0]);

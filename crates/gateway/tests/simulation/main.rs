@@ -31,6 +31,7 @@ mod network;
 mod nic;
 mod pair;
 mod rekey;
+mod roaming;
 mod threads;
 
 use pair::{Equip, Equipment, Outcome, Pair, Scenario};

@@ -10,8 +10,8 @@ use testudo_crypto::{Capability, Direction, Engine, EngineError, Job, JobStatus,
 use testudo_gateway::{InboundInstall, OutboundInstall, PortPair, TunnelInstall, Update, Worker};
 use testudo_ipsec::{
     Action, DEFAULT_PEER_WINDOW, Demand, Dscp, Encapsulation, Endpoints, Fragmentation, InboundParameters,
-    IpsecProtocol, Lease, Lifetime, Mode, Moment, NumberSource, OutboundParameters, PacketRules, Policy,
-    Prefix, SaParameters, SaSelectors, Selector, Spd, Spent, TunnelIndex, TunnelParameters,
+    IpsecProtocol, Lease, Lifetime, Mode, Moment, NumberSource, OutboundParameters, PacketRules, PeerHeard,
+    Policy, Prefix, SaParameters, SaSelectors, Selector, Spd, Spent, TunnelIndex, TunnelParameters,
 };
 use testudo_packet::{Interface, Pool, Port};
 use testudo_port_memory::{LoopPort, SinkPort};
@@ -291,6 +291,7 @@ impl Load {
             fragmentation: Fragmentation::Before,
             non_first_fragments: false,
             acquires: false,
+            peer_heard: PeerHeard::default(),
             keepalive: None,
             selectors: SaSelectors::new([self.selector(number)], Mode::Tunnel, &endpoints),
         };

@@ -7,6 +7,7 @@ pub mod datagrams;
 pub mod fragments;
 pub mod gateway;
 pub mod group;
+pub mod learner;
 pub mod load;
 pub mod packet;
 pub mod policy_oracle;

@@ -12,8 +12,8 @@ use testudo_crypto::{KeyMaterial, Suite};
 use testudo_gateway::{InboundInstall, OutboundInstall, TunnelInstall};
 use testudo_ipsec::{
     Action, DEFAULT_PEER_WINDOW, Dscp, Encapsulation, Endpoints, Fragmentation, InboundParameters,
-    IpsecProtocol, Lease, Lifetime, Mode, NumberSource, OutboundParameters, PacketRules, Policy, Prefix,
-    SaParameters, SaSelectors, Selector, Shape, Spent, TunnelIndex, TunnelParameters,
+    IpsecProtocol, Lease, Lifetime, Mode, NumberSource, OutboundParameters, PacketRules, PeerHeard, Policy,
+    Prefix, SaParameters, SaSelectors, Selector, Shape, Spent, TunnelIndex, TunnelParameters,
 };
 use testudo_packet::Interface;
 use testudo_wire::ip::Version;
@@ -177,6 +177,7 @@ impl TunnelSpec {
             fragmentation: self.fragmentation,
             non_first_fragments: false,
             acquires: false,
+            peer_heard: PeerHeard::default(),
             keepalive: self.keepalive,
             selectors: SaSelectors::new(self.selectors(side).iter().copied(), self.mode, &endpoints),
         }

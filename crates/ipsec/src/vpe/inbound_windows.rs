@@ -5,7 +5,10 @@ use super::group_windows::GroupWindows;
 use super::senders::News;
 use super::shared_windows::WorkersWindows;
 use super::windows::Windows;
+use crate::lifetime::Moment;
+use crate::peer_heard::Heard;
 use crate::slots::SaRef;
+use testudo_wire::vpe::VpeHeader;
 
 /// The windows of one SA, as one worker has them.
 #[derive(Debug)]
@@ -38,12 +41,22 @@ impl SaWindows {
         }
     }
 
-    /// The same of all workers, as far as they have watched the SA.
-    pub(crate) fn newest(&self) -> u64 {
+    /// The highest number of the window of a packet: numbers of two windows have no order.
+    pub(crate) fn top_of(&self, header: &VpeHeader) -> u64 {
         match self {
-            Self::Owned(windows) => windows.top(),
-            Self::Shared(windows) => windows.all().newest(),
-            Self::Group(windows) => windows.windows().all().newest(),
+            Self::Owned(windows) => windows.top_of(header),
+            Self::Shared(windows) => windows.all().top_of(header),
+            // Of a group, whose address never changes, no packet is news.
+            Self::Group(_) => u64::MAX,
+        }
+    }
+
+    /// Notes that a packet was news in its window. Returns when the window had news before.
+    pub(crate) fn hear_news(&self, header: &VpeHeader, now: Moment) -> Heard {
+        match self {
+            Self::Owned(windows) => windows.heard().note(header.window, now),
+            Self::Shared(windows) => windows.all().heard().note(header.window, now),
+            Self::Group(_) => Heard::NEVER,
         }
     }
 

@@ -19,6 +19,7 @@ mod by_window;
 mod flow;
 mod group_windows;
 mod grow_map;
+mod heard;
 mod inbound_windows;
 mod numbers;
 mod path_mtu;

@@ -29,6 +29,7 @@
 
 use super::WindowsSeen;
 use super::group_windows::GroupShare;
+use super::heard::WindowsHeard;
 use super::senders::Senders;
 use super::windows::{FRONT_BYTES, MANY, WindowName, Windows, append_window};
 use crate::inbound::reason_of_replay;
@@ -59,8 +60,8 @@ pub struct SharedWindows {
     /// Numbers up to this one count as received in every window, there or not: it may have been there before
     /// a crash.
     floor: AtomicU64,
-    /// The highest number while the SA is watched.
-    newest: AtomicU64,
+    /// When news came in them, while the SA is watched.
+    heard: WindowsHeard,
     /// Packets that each window spans.
     size: u32,
     used: Arc<SharedUse>,
@@ -85,7 +86,7 @@ impl SharedWindows {
             group: GroupShare::new(),
             made: AtomicU32::new(0),
             floor: AtomicU64::new(0),
-            newest: AtomicU64::new(0),
+            heard: WindowsHeard::new(),
             size,
             used: Arc::new(SharedUse::new()),
         }
@@ -108,15 +109,16 @@ impl SharedWindows {
         self.each().map(|(_, window)| window.top()).fold(self.floor(), u64::max)
     }
 
-    /// The highest number that was [noted](Self::note_newest).
-    pub(crate) fn newest(&self) -> u64 {
-        self.newest.load(Ordering::Relaxed)
+    /// The highest number of the window of a packet of a peer that is one host; if it is not there, the one
+    /// up to which it is closed.
+    pub(super) fn top_of(&self, header: &VpeHeader) -> u64 {
+        let window = self.get(header.window).filter(|_| header.sender == 0);
+        window.map_or(0, SharedWindow::top).max(self.floor())
     }
 
-    /// Notes the number of a packet that was accepted. To be called for SAs that are watched, where it
-    /// matters which packet is the newest: it is a line that all workers write.
-    fn note_newest(&self, number: u64) {
-        self.newest.fetch_max(number, Ordering::Relaxed);
+    /// When news came in the windows.
+    pub(super) fn heard(&self) -> &WindowsHeard {
+        &self.heard
     }
 
     /// What the workers have used of the SA's lifetime.
@@ -343,7 +345,6 @@ impl WorkersWindows {
     pub(crate) fn new(all: Arc<SharedWindows>, limit: u32) -> Self {
         let limit = usize::try_from(limit).unwrap_or(usize::MAX).max(1);
         let top = all.top();
-        all.note_newest(top);
         Self { all, limit, top }
     }
 
@@ -385,14 +386,11 @@ impl WorkersWindows {
         self.top = self.top.max(self.all.commit(window, self.limit, numbers, refuse));
     }
 
-    /// Notes one authentic packet of an SA that may be watched.
+    /// [`commit`](Self::commit) for one packet.
     pub(crate) fn commit_one(&mut self, header: &VpeHeader) -> Result<(), DropReason> {
         let mut outcome = Ok(());
         let number = std::iter::once((0, header.number));
         self.commit((header.sender, header.window), number, |_, reason| outcome = Err(reason));
-        if outcome.is_ok() {
-            self.all.note_newest(header.number);
-        }
         outcome
     }
 
@@ -406,7 +404,6 @@ impl WorkersWindows {
     pub(super) fn restore_as(&mut self, bytes: &[u8], is_group: bool) -> bool {
         let is_restored = self.all.restore(bytes, self.limit, is_group);
         self.top = self.all.top();
-        self.all.note_newest(self.top);
         is_restored
     }
 }

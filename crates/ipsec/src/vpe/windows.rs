@@ -1,6 +1,7 @@
 //! The replay windows of an inbound SA of VPE: one for each (Sender ID, Window ID).
 
 use super::WindowsSeen;
+use super::heard::WindowsHeard;
 use super::senders::{News, Senders};
 use crate::inbound::reason_of_replay;
 use crate::lifetime::Moment;
@@ -35,6 +36,8 @@ pub(crate) struct Windows {
     floor: u64,
     /// The highest number of any window.
     top: u64,
+    /// When news came in them, while the SA is watched.
+    heard: WindowsHeard,
 }
 
 /// Sender ID and Window ID. On a unicast SA the former is 0.
@@ -52,7 +55,16 @@ impl Windows {
     }
 
     fn empty(limit: usize, size: u32, group: Option<Box<Senders>>) -> Self {
-        Self { windows: Vec::new(), places: Vec::new(), group, limit, size, floor: 0, top: 0 }
+        Self {
+            windows: Vec::new(),
+            places: Vec::new(),
+            group,
+            limit,
+            size,
+            floor: 0,
+            top: 0,
+            heard: WindowsHeard::new(),
+        }
     }
 
     /// The place of a window, if it is there.
@@ -192,6 +204,17 @@ impl Windows {
     /// The highest number of any window, before the first packet that up to which all are closed.
     pub(crate) fn top(&self) -> u64 {
         self.top
+    }
+
+    /// The highest number of the window of a packet; if it is not there, the one up to which it is closed.
+    pub(super) fn top_of(&self, header: &VpeHeader) -> u64 {
+        let window = self.place(header).and_then(|place| self.windows.get(place));
+        window.map_or(self.floor, |(_, window)| window.top())
+    }
+
+    /// When news came in the windows.
+    pub(super) fn heard(&self) -> &WindowsHeard {
+        &self.heard
     }
 
     /// Shows other threads the windows that there are; of a group, how many.

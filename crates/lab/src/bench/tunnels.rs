@@ -7,8 +7,8 @@ use testudo_crypto::{KeyMaterial, Suite};
 use testudo_gateway::{InboundInstall, OutboundInstall, TunnelInstall, Update, Worker};
 use testudo_ipsec::{
     Action, DEFAULT_PEER_WINDOW, Dscp, Endpoints, Fragmentation, InboundParameters, Lease, Lifetime, Mode,
-    Moment, NumberSource, OutboundParameters, PacketRules, Policy, Prefix, SaParameters, SaSelectors,
-    Selector, Spd, Spent, TunnelIndex, TunnelParameters,
+    Moment, NumberSource, OutboundParameters, PacketRules, PeerHeard, Policy, Prefix, SaParameters,
+    SaSelectors, Selector, Spd, Spent, TunnelIndex, TunnelParameters,
 };
 use testudo_packet::Interface;
 use zeroize::Zeroizing;
@@ -76,6 +76,7 @@ pub(super) fn tunnel(case: &Case, number: u32, side: Way, lease: Arc<Lease>) -> 
         fragmentation: Fragmentation::Before,
         non_first_fragments: false,
         acquires: false,
+        peer_heard: PeerHeard::default(),
         keepalive: None,
         selectors: SaSelectors::new([selector(number, side)?], Mode::Tunnel, &endpoints),
     };

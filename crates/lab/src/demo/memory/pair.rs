@@ -13,8 +13,8 @@ use testudo_gateway::{
 };
 use testudo_ipsec::{
     Action, DEFAULT_PEER_WINDOW, Dscp, Encapsulation, Endpoints, Fragmentation, InboundParameters,
-    IpsecProtocol, Lease, Lifetime, Mode, Moment, NumberSource, OutboundParameters, PacketRules, Policy,
-    Prefix, SaParameters, SaSelectors, Selector, Spd, Spent, TunnelIndex, TunnelParameters,
+    IpsecProtocol, Lease, Lifetime, Mode, Moment, NumberSource, OutboundParameters, PacketRules, PeerHeard,
+    Policy, Prefix, SaParameters, SaSelectors, Selector, Spd, Spent, TunnelIndex, TunnelParameters,
 };
 use testudo_packet::{Interface, Pool, Port};
 use testudo_port_memory::{MemoryHandle, MemoryPort};
@@ -130,6 +130,7 @@ impl Tunnel<'_> {
             fragmentation: Fragmentation::Before,
             non_first_fragments: false,
             acquires: false,
+            peer_heard: PeerHeard::default(),
             keepalive: None,
             selectors: SaSelectors::default(),
         };
