@@ -148,14 +148,6 @@ impl Ipsec {
         });
     }
 
-    /// The worker has handed to the port, or dropped, all packets of an SA towards the peer that it has
-    /// reserved numbers below this one for. Without effect on an SA that is not shared.
-    pub fn handed_over_below(&mut self, outbound: SaRef, number: u64) {
-        if let Some(reserver) = self.outbound.get_mut(outbound).and_then(|sa| sa.sequence.reserver()) {
-            reserver.handed_over_below(number);
-        }
-    }
-
     /// Says whether packets of an SA wait, so that newer ones do, too.
     fn set_waits(&mut self, sa: SaRef, waits: bool) {
         if let Some(reserver) = self.outbound.get_mut(sa).and_then(|sa| sa.sequence.reserver()) {
