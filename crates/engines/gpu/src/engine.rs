@@ -1,5 +1,9 @@
 //! The safe engine.
 
+mod measure;
+
+pub use measure::LaunchTimes;
+
 use crate::NAME;
 use crate::batch::Batch;
 use crate::device::{Device, Sizes};

@@ -40,6 +40,9 @@
 //!
 //! Several devices are as many of these engines, `several`, which all have every key.
 //!
+//! [`OneGpu`] times launches apart from a gateway, and [`kernel_work`] says what a packet is to the kernel,
+//! both for measurements.
+//!
 //! Deliberately missing: headers written by the kernel.
 
 mod batch;
@@ -56,7 +59,9 @@ mod tests;
 mod work;
 
 pub use cuda::NvidiaEnergy;
-pub use open::{Api, Devices, GpuConfig, open};
+pub use engine::LaunchTimes;
+pub use open::{Api, Devices, GpuConfig, Interface, OneGpu, devices, open, open_at};
+pub use work::{KernelWork, kernel_work};
 
 /// The engine's name in configuration and errors.
 pub const NAME: &str = "gpu";

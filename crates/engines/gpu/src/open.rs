@@ -3,7 +3,7 @@
 use crate::NAME;
 use crate::cuda::{CudaDevice, Libraries};
 use crate::device::{Device, Sizes};
-use crate::engine::{GpuEngine, MAX_TEXT_BYTES, UNDER_WAY};
+use crate::engine::{GpuEngine, LaunchTimes, MAX_TEXT_BYTES, UNDER_WAY};
 use crate::opencl::OpenClDevice;
 use crate::several::{PATIENCE, SeveralGpus};
 use std::path::PathBuf;
@@ -71,12 +71,19 @@ impl GpuConfig {
 }
 
 /// The interfaces, with what each needs.
-enum Interface {
+enum Access {
     OpenCl,
     Cuda(Libraries),
 }
 
-impl Interface {
+impl Access {
+    fn of(interface: Interface, config: &GpuConfig) -> Self {
+        match interface {
+            Interface::OpenCl => Self::OpenCl,
+            Interface::Cuda => Self::Cuda(Libraries::new(config.nvrtc.clone())),
+        }
+    }
+
     fn count(&self, wanted: Option<&str>) -> Result<usize, String> {
         match self {
             Self::OpenCl => OpenClDevice::count(wanted),
@@ -122,14 +129,87 @@ impl Interface {
 /// [`EngineError::Unavailable`]: there is no driver, no such device or not so many, not enough memory, or the
 /// kernels cannot be built, with the compiler's words.
 pub fn open(config: &GpuConfig) -> Result<Box<dyn Engine>, EngineError> {
-    let cuda = || Interface::Cuda(Libraries::new(config.nvrtc.clone()));
+    let cuda = || Access::of(Interface::Cuda, config);
     let opened = match config.api {
-        Api::OpenCl => Interface::OpenCl.open(config),
+        Api::OpenCl => Access::OpenCl.open(config),
         Api::Cuda => cuda().open(config),
         Api::Any => {
             let by_cuda = |opencl| cuda().open(config).map_err(|error| format!("{opencl}; CUDA: {error}"));
-            Interface::OpenCl.open(config).or_else(by_cuda)
+            Access::OpenCl.open(config).or_else(by_cuda)
         }
     };
     opened.map_err(|reason| EngineError::Unavailable { engine: NAME, reason })
+}
+
+/// An interface of drivers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Interface {
+    /// OpenCL 1.2.
+    OpenCl,
+    /// CUDA.
+    Cuda,
+}
+
+/// The devices that match, by the interfaces that `config` allows, each as its interface and its place among
+/// those of it. A device that both reach is there twice.
+///
+/// # Errors
+/// [`EngineError::Unavailable`]: no interface has such a device, with what each said.
+pub fn devices(config: &GpuConfig) -> Result<Vec<(Interface, usize)>, EngineError> {
+    let interfaces: &[Interface] = match config.api {
+        Api::Any => &[Interface::OpenCl, Interface::Cuda],
+        Api::OpenCl => &[Interface::OpenCl],
+        Api::Cuda => &[Interface::Cuda],
+    };
+    let (mut found, mut reasons) = (Vec::new(), Vec::new());
+    for interface in interfaces {
+        match Access::of(*interface, config).count(config.device.as_deref()) {
+            Ok(count) => found.extend((0..count).map(|place| (*interface, place))),
+            Err(reason) => reasons.push(reason),
+        }
+    }
+    if found.is_empty() {
+        return Err(EngineError::Unavailable { engine: NAME, reason: reasons.join("; ") });
+    }
+    Ok(found)
+}
+
+/// An engine on one device, whose launches can be timed apart from a gateway.
+pub struct OneGpu(GpuEngine);
+
+impl OneGpu {
+    pub(crate) fn new(engine: GpuEngine) -> Self {
+        Self(engine)
+    }
+
+    /// Gives it keys and jobs.
+    pub fn engine(&mut self) -> &mut dyn Engine {
+        &mut self.0
+    }
+
+    /// The engine, for a gateway.
+    #[must_use]
+    pub fn into_engine(self) -> Box<dyn Engine> {
+        Box::new(self.0)
+    }
+
+    /// Times launches of the jobs that were submitted since the last flush, so many of each kind. The jobs
+    /// are dropped.
+    ///
+    /// # Errors
+    /// No job was submitted, others are under way, or what the device said.
+    pub fn time(&mut self, launches: u32) -> Result<LaunchTimes, String> {
+        self.0.time(launches)
+    }
+}
+
+/// Opens one of [`devices`]. The caller has it compute known answers before it is used.
+///
+/// # Errors
+/// As of [`open`].
+pub fn open_at(config: &GpuConfig, (interface, place): (Interface, usize)) -> Result<OneGpu, EngineError> {
+    let sizes = config.sizes();
+    let device = Access::of(interface, config).device(config.device.as_deref(), place, sizes);
+    let device = device.map_err(|reason| EngineError::Unavailable { engine: NAME, reason })?;
+    Ok(OneGpu::new(GpuEngine::over(device, sizes)))
 }

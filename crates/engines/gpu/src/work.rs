@@ -1,6 +1,6 @@
 //! What a suite is to the kernel.
 
-use crate::parts::{MOST_PARTS, power_of_two_up_to};
+use crate::parts::{MOST_PARTS, Parts, power_of_two_up_to};
 use testudo_crypto::{AesKey, Cipher, Direction, Integrity, KeyMaterial, Suite};
 use zeroize::Zeroizing;
 
@@ -125,6 +125,31 @@ impl Work {
         let most = ratio.and_then(|ratio| usize::try_from(ratio).ok()).unwrap_or(MOST_PARTS);
         power_of_two_up_to(most.min(MOST_PARTS))
     }
+}
+
+/// What a packet is to the kernel, for models of a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KernelWork {
+    /// Simple steps for a byte: of the cipher, which lanes share, and of the hash, which is one lane's.
+    pub cipher_steps: u64,
+    /// Those of the hash.
+    pub hash_steps: u64,
+    /// Lanes that share the packet.
+    pub lanes: usize,
+}
+
+/// What a packet of `bytes` bytes is to the kernel in work-groups of `group_lanes`; `None` of a suite that it
+/// does not do.
+#[must_use]
+pub fn kernel_work(
+    suite: Suite,
+    direction: Direction,
+    bytes: usize,
+    group_lanes: usize,
+) -> Option<KernelWork> {
+    let work = Work::of(suite, direction)?;
+    let lanes = Parts::ByLength.of(&work, bytes, group_lanes.max(1));
+    Some(KernelWork { cipher_steps: work.cipher_steps(), hash_steps: work.integrity_steps(), lanes })
 }
 
 /// Words of a [`RawKey`], and where in it the integrity algorithm's key is.
