@@ -21,10 +21,12 @@
 //! | [`frame_loss`] | 26.3 | the share that is lost from the full rate down in steps of a tenth |
 //! | [`back_to_back`] | 26.4 | the longest burst at the full rate that comes back whole |
 //! | [`overload`] | no | what comes back, and how busy the device is, up to four times what it can do |
+//! | [`under_half`] | no | latencies at half of that rate beside a bound, without what others had of the processor |
 //! | [`placement`] | no | who does the work, block by block, and who limits the rate |
 //! | [`efficiency`] | no | processor time and energy at a rate, with pauses as long as no packet is lost |
 
 mod back_to_back;
+mod bound;
 mod confidence;
 mod device;
 mod efficiency;
@@ -43,6 +45,7 @@ pub(crate) mod sleeper;
 mod tests;
 
 pub use back_to_back::back_to_back;
+pub use bound::{BOUND_LOAD, UnderHalf, under_half};
 pub use confidence::{Confidence, Interval, Round, in_turns};
 pub use device::{Activity, Cores, Device, DeviceError, Length, Load, Trial};
 pub use efficiency::{MAX_PAUSE_SHARE, PAUSE_STEPS_US, Step, capacity, efficiency};

@@ -18,6 +18,7 @@ mod picture;
 mod printed;
 mod report;
 mod setup;
+mod steal;
 mod tables;
 mod timing;
 mod watched;
@@ -34,11 +35,12 @@ use crate::bench::pair::{PairEngines, PairSettings};
 use crate::bench::threads::processors;
 use crate::bench::{BenchError, chart, open_picture, write_picture};
 use crate::generator::{FRAME_EXTRA_BYTES, Sizes};
-use crate::harness::{DeviceError, PlacementRow, placement};
+use crate::harness::{DeviceError, PlacementRow, UnderHalf, placement, under_half};
 use crate::rfc2544::is_silent;
 use device::Offloaded;
 use memory::Memory;
 use setup::{Crypto, Setup};
+use steal::Stolen;
 use watched::Bar;
 
 /// What was measured.
@@ -59,6 +61,8 @@ struct Outcome {
 struct Measured {
     row: PlacementRow,
     memory: Memory,
+    /// Under half of the throughput, where that is wanted and there is one.
+    under_half: Option<UnderHalf>,
 }
 
 impl Outcome {
@@ -189,9 +193,15 @@ fn one(
 ) -> Result<Measured, BenchError> {
     let case = format!("{}, {}, frames of {sizes}", setup.suite_name(), setup.placement);
     let plan = options.plan();
-    let row = bar.cell(&case, gateways, |device| placement(device, sizes, &plan));
-    let row = row.map_err(|DeviceError(what)| BenchError::Invalid { case, what })?;
-    Ok(Measured { row, memory: gateways.memory() })
+    let measured = bar.cell(&case, gateways, |device| {
+        let row = placement(device, sizes, &plan)?;
+        let throughput = report::lossless(&row.throughput).filter(|_| options.latency);
+        let mut stolen = Stolen::now();
+        let found = throughput.map(|rate| under_half(device, sizes, &plan, rate, &mut || stolen.has_grown()));
+        Ok::<_, DeviceError>((row, found.transpose()?))
+    });
+    let (row, under_half) = measured.map_err(|DeviceError(what)| BenchError::Invalid { case, what })?;
+    Ok(Measured { row, memory: gateways.memory(), under_half })
 }
 
 #[cfg(test)]

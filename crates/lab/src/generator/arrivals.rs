@@ -38,6 +38,12 @@ impl Latency {
         self.0.saturating_record(nanoseconds);
     }
 
+    /// Adds those of another.
+    pub fn add(&mut self, other: &Self) {
+        // Both have the same bounds.
+        let _ = self.0.add(&other.0);
+    }
+
     /// The latency in microseconds that this share of packets, 0 to 1, does not exceed; `None` without
     /// packets.
     #[must_use]

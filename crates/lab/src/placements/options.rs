@@ -88,6 +88,14 @@ pub struct PlacementsOptions {
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
 
+    /// Also measure how long packets are in the gateways under half of the throughput, beside the bound
+    #[arg(long)]
+    pub latency: bool,
+
+    /// The bound that 99 of 100 packets are to keep, in microseconds: `latency_us` of a configuration
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(50..=50_000))]
+    pub bound_us: u32,
+
     /// Seconds of each trial [default: 0.5; 0.05 with --quick]
     #[arg(long, value_name = "N", value_parser = crate::rfc2544::seconds)]
     pub trial_seconds: Option<f64>,
@@ -130,7 +138,8 @@ impl PlacementsOptions {
     /// About how long one setup takes with frames of one size.
     pub(super) fn expected(&self) -> Duration {
         let plan = self.plan();
-        BUILDING + plan.trial.saturating_mul(plan.repetitions.saturating_mul(SEARCH_TRIALS + FLOOD_TRIALS))
+        let trials = SEARCH_TRIALS + FLOOD_TRIALS + u32::from(self.latency);
+        BUILDING + plan.trial.saturating_mul(plan.repetitions.saturating_mul(trials))
     }
 
     /// Why figures do not conform to RFC 2544; `None` if they do.

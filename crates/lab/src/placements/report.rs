@@ -3,8 +3,8 @@
 use serde_json::{Map, Value, json};
 
 use super::options::PlacementsOptions;
-use super::{Found, Outcome, printed};
-use crate::harness::{BlockTime, Cores, Measurement, Unconverged};
+use super::{Found, Measured, Outcome, printed};
+use crate::harness::{BOUND_LOAD, BlockTime, Cores, LatencyUs, Measurement, Unconverged};
 use crate::rfc2544::{self, cells};
 
 /// What is to be said of an outcome besides its figures.
@@ -78,6 +78,26 @@ fn rows(options: &PlacementsOptions, outcome: &Outcome) -> Vec<Value> {
     }
 }
 
+/// Latencies under half of the throughput, beside the bound; those of slices in which somebody else had the
+/// processors apart.
+fn latency(options: &PlacementsOptions, measured: Option<&Measured>) -> Value {
+    let Some(found) = measured.and_then(|measured| measured.under_half) else { return Value::Null };
+    let of = |latency: Option<LatencyUs>| {
+        latency.map(|LatencyUs { p50, p99, max }| json!({ "p50": p50, "p99": p99, "max": max }))
+    };
+    json!({
+        "load": BOUND_LOAD,
+        "offered_packets_per_second": found.offered_packets_per_second,
+        "here": of(found.latency_us),
+        "bound": options.bound_us,
+        "within": found.is_within(options.bound_us.into()),
+        "lost": found.lost,
+        "slices": found.slices,
+        "apart": found.apart,
+        "apart_here": of(found.apart_us),
+    })
+}
+
 /// What all rows of an outcome have.
 fn common(options: &PlacementsOptions, outcome: &Outcome) -> Map<String, Value> {
     let (setup, plan) = (&outcome.setup, options.plan());
@@ -109,6 +129,7 @@ fn common(options: &PlacementsOptions, outcome: &Outcome) -> Map<String, Value> 
             "buffers_in_use": measured.memory.buffers,
         }))),
     );
+    put("latency_us", latency(options, measured));
     put("engine", json!(outcome.engine));
     put("io_threads", json!(setup.threads.io.len()));
     put("cryptography_threads", json!(setup.crypto_threads()));

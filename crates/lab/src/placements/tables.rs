@@ -28,6 +28,10 @@ pub(super) fn text(options: &PlacementsOptions, found: &Found) -> String {
     text += "\n";
     text += &blocks(found);
     text += "\n";
+    if options.latency {
+        text += &latencies(options, found);
+        text += "\n";
+    }
     text += &compared(found);
     text += &impossible(found);
     text + LEGEND + &remarks.lines()
@@ -107,6 +111,34 @@ fn blocks(found: &Found) -> String {
         lines.push(line);
     }
     format!("Turnaround of a packet (paper 004, figure 5)\n{}", Table::report(lines))
+}
+
+/// Latencies under half of the throughput, beside the bound.
+fn latencies(options: &PlacementsOptions, found: &Found) -> String {
+    let mut heads = owned(["suite", "placement", "threads (I/O + crypto)", "frame (bytes)"]);
+    heads.extend(owned(["p50 (µs)", "p99 (µs)", "bound (µs)", "within", "apart (%)", "p99 apart (µs)"]));
+    let mut lines = vec![heads];
+    for outcome in &found.outcomes {
+        let Ok(measured) = &outcome.result else { continue };
+        let mut line = firsts(outcome);
+        let none = || "-".to_owned();
+        let cell = |figure: Option<f64>| figure.map_or_else(none, cells::figure);
+        let Some(one) = measured.under_half else {
+            line.extend(["-", "-", "-", "no throughput", "-", "-"].map(str::to_owned));
+            lines.push(line);
+            continue;
+        };
+        let within = one.is_within(options.bound_us.into());
+        line.extend([one.latency_us.map(|us| us.p50), one.latency_us.map(|us| us.p99)].map(cell));
+        line.push(options.bound_us.to_string());
+        line.push(within.map_or("not known", |is| if is { "yes" } else { "no" }).to_owned());
+        line.push(format!("{:.0}", 100.0 * f64::from(one.apart) / f64::from(one.slices.max(1))));
+        line.push(cell(one.apart_us.map(|us| us.p99)));
+        lines.push(line);
+    }
+    let text = "Latency of a packet through all gateways under half of the throughput, queues included. apart: slices of the time in which\n\
+                a hypervisor or another program had processors; they are in no other figure.\n";
+    format!("{text}{}", Table::report(lines))
 }
 
 fn compared(found: &Found) -> String {

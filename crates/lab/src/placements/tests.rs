@@ -109,6 +109,27 @@ fn tables_have_units_the_papers_numbers_and_a_picture() {
 }
 
 #[test]
+fn latencies_under_half_of_the_throughput_stand_beside_the_bound() {
+    let words = "--quick --trial-seconds 0.02 --engine portable --suites aes128gcm16 --placements none,crypto \
+                 --sizes 64 --bypass-io-threads none --latency --bound-us 50000";
+    let all = rows(&options(words), Vec::new());
+    let measured: Vec<_> = all.iter().filter(|row| row["latency_us"].is_object()).collect();
+    println!("{measured:#?}");
+    let has_throughput = |row: &&Value| row["block"].is_string() && row["throughput"].is_number();
+    assert_eq!(measured.len(), all.iter().filter(has_throughput).count());
+    for row in measured {
+        let latency = &row["latency_us"];
+        assert_eq!((&latency["bound"], &latency["slices"]), (&50_000.into(), &10.into()), "{row}");
+        let counted = latency["here"].is_object() || latency["apart"] == latency["slices"];
+        assert!(counted, "what is not here is apart: {row}");
+    }
+    let text = report(&options(words), Vec::new(), Vec::new()).unwrap();
+    assert!(text.contains("bound (µs)") && text.contains("50000") && text.contains("apart (%)"), "{text}");
+    let without = rows(&options(&words.replace("--latency ", "")), Vec::new());
+    assert!(without.iter().all(|row| !row["latency_us"].is_object()));
+}
+
+#[test]
 fn a_device_that_is_not_there_is_a_reason_and_one_that_is_unknown_an_error() {
     let absent = || {
         let open = || -> Result<Box<dyn Engine>, EngineError> {
@@ -163,6 +184,7 @@ fn wrong_options_are_refused_and_setups_are_made_once() {
         "--mtu 100",
         "--repetitions 0",
         "--crypto-threads 0",
+        "--bound-us 49",
     ] {
         let words = ["placements"].into_iter().chain(wrong.split(' '));
         assert!(Program::try_parse_from(words).is_err(), "{wrong}");
