@@ -5,6 +5,7 @@
 #   SECONDS_OF_REKEYS              for bench-rekey:            make bench-rekey SECONDS_OF_REKEYS=20
 #   CASES, TURNS, CPU              for bench-peer:             make bench-peer CASES='gcm:64 gcm:imix' TURNS=5
 #   ARGS    for bench-ports:                                   make bench-ports ARGS='--ports memif,xdp-native --sizes 64 --json'
+#   ARGS    for bench-gpu:                                     make bench-gpu ARGS='--quick --gpu NVIDIA'
 #   ARGS    for lab:                                           make lab ARGS='--only 003'
 #   ARGS    for interop:                                       make interop ARGS='--budget 30m --only "ah transport"'
 #   SECONDS_PER_TARGET, TARGETS    for fuzz:                   make fuzz SECONDS_PER_TARGET=60 TARGETS=inbound
@@ -26,7 +27,7 @@ CARGO ?= cargo
 target_dir = $${CARGO_TARGET_DIR:-target}
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test interop bench bench-vpe bench-host bench-ike bench-rekey bench-sas bench-peer bench-ports lab soak ike-setup-guest fuzz audit setup fmt lint docs install picture
+.PHONY: help demo test interop bench bench-vpe bench-host bench-ike bench-rekey bench-sas bench-peer bench-ports bench-gpu lab soak ike-setup-guest fuzz audit setup fmt lint docs install picture
 
 help: ## show this
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-22s %s\n", $$1, $$2 }'
@@ -91,6 +92,11 @@ bench-ports: ## what a packet costs through TUN and socket, AF_XDP and DPDK's de
 	@$(CARGO) build --release --locked --package testudo-port-xdp --package testudo-port-dpdk --examples
 	@scripts/shim.sh "$(target_dir)/release"
 	@scripts/bench-ports.sh "$(target_dir)" $(ARGS)
+
+bench-gpu: ## all that is measured of a GPU, by one command: JSON in target/bench-gpu; an hour, minutes with ARGS=--quick
+	@scripts/setup.sh demo
+	@$(CARGO) build --release --locked --package testudo
+	@scripts/bench-gpu.sh "$(target_dir)/release/testudo" "$(target_dir)/bench-gpu" $(ARGS)
 
 ike-setup-guest: ## `testudo ike setup strongswan` in a guest with systemd and AppArmor, a second one as its peer; minutes; needs root for the image
 	@scripts/setup.sh guest

@@ -24,6 +24,7 @@ pub(crate) mod device;
 mod engines;
 mod error;
 mod floor;
+mod gpu;
 mod judge;
 mod load;
 mod measure;
@@ -57,6 +58,7 @@ use device::Device;
 use engines::Engines;
 pub use error::BenchError;
 pub(crate) use error::{NO_ENGINE, NOT_POSSIBLE};
+pub use gpu::{BenchGpuOptions, GpuDevice, Gpus, Launches, Part, Steps, StepsOf, TimedDevice};
 pub use nic::BenchNicOptions;
 pub use options::BenchOptions;
 use report::Series;
@@ -91,15 +93,18 @@ pub enum BenchCommand {
     /// Measure what each idea of the packet scheduler is worth, and its parameters: figures 9 to 12 of paper
     /// 002
     Scheduler(BenchSchedulerOptions),
+    /// Measure GPUs for every suite: kernels alone, with transfers, and end to end, beside one core and all
+    /// cores of the processor: figures 7 and 15 of paper 002. Without a GPU, what a model predicts of one
+    Gpu(BenchGpuOptions),
     /// Compare two runs of `testudo bench --json`
     Compare(CompareOptions),
 }
 
 impl BenchArgs {
     /// Runs the command and prints the result: 0 on success, otherwise the reason is on standard error.
-    /// `candidates` are the engines that the program has besides the portable one.
+    /// `candidates` are the engines that the program has besides the portable one, `gpus` finds GPUs.
     #[must_use = "it says whether the measurement has failed"]
-    pub fn run(&self, candidates: Vec<Candidate>) -> ExitCode {
+    pub fn run(&self, candidates: Vec<Candidate>, gpus: &Gpus) -> ExitCode {
         let result = match &self.command {
             Some(BenchCommand::Host(options)) => return bench_host::run(options),
             Some(BenchCommand::Compare(options)) => compare(options),
@@ -111,6 +116,9 @@ impl BenchArgs {
             }
             Some(BenchCommand::Scheduler(options)) => {
                 scheduler::measure(options, candidates).and_then(|text| print(&text))
+            }
+            Some(BenchCommand::Gpu(options)) => {
+                gpu::measure(options, candidates, gpus).and_then(|text| print(&text))
             }
             None => measure_all(&self.options, candidates),
         };
@@ -136,11 +144,12 @@ impl BenchArgs {
     }
 
     /// The rows of a measurement in memory, as `--json` has them; without one, a usage error.
-    pub fn rows(&self, candidates: Vec<Candidate>) -> Result<Value, BenchError> {
+    pub fn rows(&self, candidates: Vec<Candidate>, gpus: &Gpus) -> Result<Value, BenchError> {
         let text = match &self.command {
             Some(BenchCommand::Nic(options)) => nic::measure(options, candidates)?,
             Some(BenchCommand::Vpe(options)) => vpe::measure(options, candidates)?,
             Some(BenchCommand::Scheduler(options)) => return scheduler::array(options, candidates),
+            Some(BenchCommand::Gpu(options)) => return gpu::array(options, candidates, gpus),
             Some(BenchCommand::Host(_) | BenchCommand::Compare(_)) => {
                 return Err(BenchError::Usage("it measures nothing in memory".to_owned()));
             }

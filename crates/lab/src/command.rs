@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use testudo_gateway::Candidate;
 
 use crate::bench::device::GPU;
-use crate::bench::{BenchError, print};
+use crate::bench::{BenchError, Gpus, print};
 use crate::efficiency::{self, EfficiencyOptions};
 use crate::meters::Meters;
 use crate::overload::{self, OverloadOptions};
@@ -50,7 +50,7 @@ pub enum LabCommand {
 impl LabArgs {
     /// Runs the command and prints the result: 0 on success, otherwise the reason is on standard error.
     /// `candidates` are the engines that the program has besides the portable one, `devices` those that do
-    /// cryptography elsewhere; `meters` opens what can be metered.
+    /// cryptography elsewhere, `gpus` finds GPUs; `meters` opens what can be metered.
     ///
     /// Call it on the main thread before starting others: `lab tcp` re-executes the program inside private
     /// namespaces.
@@ -59,6 +59,7 @@ impl LabArgs {
         &self,
         candidates: Vec<Candidate>,
         devices: Vec<Candidate>,
+        gpus: &Gpus,
         meters: impl Fn() -> Meters + Sync,
     ) -> ExitCode {
         let text: Result<String, BenchError> = match &self.command {
@@ -68,8 +69,8 @@ impl LabArgs {
             LabCommand::Tcp(options) => tcp::report(options),
             LabCommand::Placements(options) => placements::report(options, candidates, devices),
             LabCommand::Papers(options) => {
-                let gpus = devices.into_iter().filter(|device| device.name == GPU);
-                papers::report(options, candidates, gpus.collect(), &meters)
+                let engines = devices.into_iter().filter(|device| device.name == GPU);
+                papers::report(options, candidates, (engines.collect(), gpus), &meters)
             }
         };
         match text.and_then(|text| print(&text)) {

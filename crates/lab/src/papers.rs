@@ -38,7 +38,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use testudo_gateway::Candidate;
 
-use crate::bench::BenchError;
+use crate::bench::{BenchError, Gpus};
 use crate::efficiency::prices_of;
 use crate::estimate::{self, Estimate};
 use crate::meters::Meters;
@@ -119,27 +119,27 @@ impl PriceFile {
 }
 
 /// Measures what `options` say, and writes the report; what is printed. `candidates` are the engines that the
-/// program has besides the portable one, `gpus` those that are measured only where a figure is of a GPU;
-/// `meters` opens what can be metered.
+/// program has besides the portable one, `on_gpus` those that are measured only where a figure is of a GPU;
+/// `gpus` finds GPUs, `meters` opens what can be metered.
 ///
 /// # Errors
 /// [`BenchError`] if the folder or the prices cannot be used, or a measurement failed; the report says which.
 pub(crate) fn report(
     options: &PapersOptions,
     candidates: Vec<Candidate>,
-    gpus: Vec<Candidate>,
+    (on_gpus, gpus): (Vec<Candidate>, &Gpus),
     meters: &(dyn Fn() -> Meters + Sync),
 ) -> Result<String, BenchError> {
     let prices = options.prices.as_deref().map(PriceFile::read).transpose()?;
     let (machine, program) = (Machine::here(&candidates), machine::program());
-    let engines = measure::Shared::new(candidates.into_iter().chain(gpus).collect());
+    let engines = measure::Shared::new(candidates.into_iter().chain(on_gpus).collect());
     let session = Session {
         options,
         items: registry::all().filter(|item| options.is_wanted(item)).collect(),
         machine,
         program,
         prices,
-        measure: &|command| measure::measure(command, &engines, meters),
+        measure: &|command| measure::measure(command, &engines, gpus, meters),
     };
     session.run()
 }

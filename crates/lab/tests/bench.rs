@@ -15,7 +15,7 @@ use testudo_crypto::{
 };
 use testudo_engine_late::{LateConfig, LateEngine};
 use testudo_gateway::Candidate;
-use testudo_lab::bench::{BenchArgs, BenchError, measure};
+use testudo_lab::bench::{BenchArgs, BenchError, Gpus, measure};
 
 #[derive(Parser)]
 struct Program {
@@ -360,11 +360,16 @@ fn impossible_measurements_are_refused_in_one_line() {
     assert_eq!(error, "engine missing is not available: no such library");
 }
 
+/// A machine without a GPU.
+fn no_gpus() -> Gpus {
+    Gpus { find: Box::new(|_| Err("there is none".to_owned())), steps: |_, _, _, _| None }
+}
+
 /// Rows of `bench scheduler` with these options.
 fn scheduler(words: &str) -> Vec<Value> {
     let words = format!("bench scheduler --json --chunks 4 {words}");
     let bench = Program::parse_from(words.split_whitespace()).bench;
-    match bench.rows(Vec::new()) {
+    match bench.rows(Vec::new(), &no_gpus()) {
         Ok(Value::Array(rows)) => rows,
         other => panic!("no array: {other:?}"),
     }
@@ -408,5 +413,19 @@ fn self_tuning_finds_better_parameters_while_packets_flow() {
         assert!(chunk > number(row, "chunk"), "launching is much of the time of so short packets: {row}");
         let spilled = number(row, "spilled") / number(row, "judged_packets");
         assert!(spilled < 0.2, "{spilled} of the packets found no room");
+    }
+}
+
+/// Figure 14(a): the smaller the chunk, the sooner a packet leaves; what a model says is a prediction.
+#[test]
+fn packets_stay_the_longer_the_larger_a_chunk_is() {
+    let rows = scheduler("--experiment latency --sizes 1280");
+    println!("{rows:#?}");
+    let [small, usual, large] = rows.as_slice() else { panic!("{} rows", rows.len()) };
+    let median = |row: &Value| number(&row["predicted_latency_us"], "p50");
+    assert!(median(small) < 0.7 * median(usual) && median(usual) < 0.7 * median(large));
+    for row in &rows {
+        assert!(row["latency_us"].is_null() && row["reordered"] == 0, "{row}");
+        assert!(number(&row["predicted_latency_us"], "p99") >= median(row), "{row}");
     }
 }

@@ -13,6 +13,7 @@ mod eal;
 mod engines;
 mod exit;
 mod firewall;
+mod gpus;
 mod host_routes;
 mod ike;
 mod init;
@@ -94,13 +95,17 @@ fn main() -> ExitCode {
         Verb::Explain(args) => query::explain(&args),
         Verb::Demo(options) => return testudo_lab::demo::run(&options, engines::known()),
         Verb::Bench(args) => {
-            return args.run(engines::measurable(&args.options.cryptodev, args.gpu()));
+            let engines = engines::measurable(&args.options.cryptodev, args.gpu());
+            return args.run(engines, &gpus::of_this_machine());
         }
         Verb::Tune(TuneVerb::Check(args)) => tune::check(&args),
         Verb::Tune(TuneVerb::Apply(args)) => tune::apply(&args),
         Verb::Tune(TuneVerb::Undo(args)) => tune::undo(&args),
         Verb::Tune(TuneVerb::Sink(args)) => tune::sink(&args),
-        Verb::Lab(args) => return args.run(engines::known(), engines::devices(), meters::of_this_machine),
+        Verb::Lab(args) => {
+            let (engines, gpus) = (engines::known(), gpus::of_this_machine());
+            return args.run(engines, engines::devices(), &gpus, meters::of_this_machine);
+        }
         Verb::Completions(args) => documents::completions(&args),
         Verb::Man(args) => documents::man_pages(&args),
     };

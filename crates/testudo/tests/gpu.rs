@@ -72,9 +72,13 @@ fn without_the_gpu_one_line_says_what_there_is_and_the_next_engine_is_used() {
 
 /// What the program prints for these words, without JSON and with it.
 fn bench(words: &str) -> (String, serde_json::Value) {
+    printed(words, &["--engines", "gpu", "--gpu", POCL])
+}
+
+fn printed(words: &str, others: &[&str]) -> (String, serde_json::Value) {
     let run = |more: &[&str]| -> Said {
         let mut command = Command::new(PROGRAM);
-        command.arg("bench").args(words.split_whitespace()).args(["--engines", "gpu", "--gpu", POCL]);
+        command.arg("bench").args(words.split_whitespace()).args(others);
         wait::output(command.args(more)).unwrap().into()
     };
     let (table, rows) = (run(&[]), run(&["--json"]));
@@ -103,4 +107,39 @@ fn a_pocl_row_says_so() {
         let [judged, spilled] = ["judged_packets", "spilled"].map(|name| row[name].as_u64().unwrap());
         assert!(judged >= 16_000 && spilled * 20 < judged, "{row:#}");
     }
+}
+
+#[test]
+fn bench_gpu_judges_pocl_and_has_no_speed_of_it() {
+    let words = "gpu --suites aes128-sha1,aes256gcm16 --sizes 64,imix --parts launches,gateways,latency";
+    let (table, rows) = printed(words, &["--gpu", POCL]);
+    assert!(table.contains("PoCL: correctness only: Portable Computing Language"), "{table}");
+    assert!(table.contains("no speed was measured") && !table.contains("PIPSEA"), "{table}");
+    let rows = rows.as_array().unwrap();
+    assert_eq!(rows.len(), 8);
+    for row in rows {
+        for name in ["kernels_gbit_s", "with_transfers_gbit_s", "gateway_gbit_s", "gateways_gbit_s"] {
+            assert!(row[name].is_null(), "{name}: {row:#}");
+        }
+        assert_eq!(row["judged_packets"], 256, "{row:#}");
+        assert_eq!(row["spilled"], 0.0, "all of them are the device's: {row:#}");
+    }
+}
+
+#[test]
+fn bench_gpu_without_a_gpu_predicts_and_says_why() {
+    let words = "gpu --suites aes128-sha1 --sizes 1024 --parts launches";
+    let (table, rows) = printed(words, &[]);
+    if !table.starts_with("No GPU here: ") {
+        // This machine has one.
+        return;
+    }
+    assert!(table.contains("prediction: with transfers"), "{table}");
+    for row in rows.as_array().unwrap() {
+        assert!(row["predicted_kernels_gbit_s"].as_f64().is_some_and(|rate| rate > 1.0), "{row:#}");
+        assert!(row["kernels_gbit_s"].is_null() && row["device"].is_null(), "{row:#}");
+    }
+    let said: Said =
+        wait::output(Command::new(PROGRAM).args(["bench", "gpu", "--gpu", "abacus"])).unwrap().into();
+    assert_eq!(said.code, Some(NO_ENGINE), "{said:#?}");
 }

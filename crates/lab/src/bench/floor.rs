@@ -120,6 +120,16 @@ pub(super) struct Floor {
 }
 
 impl Recorded {
+    /// The first `count` of the recorded jobs, again from the first if there are fewer, in buffers of their
+    /// own and under keys that `engine` has for them.
+    pub(super) fn jobs(self, engine: &mut dyn Engine, count: usize) -> Result<Vec<Job>, Wrong> {
+        let recording = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        let keys = install(engine, &recording.keys)?;
+        let buffer = || Buffer::with_capacity(recording.room);
+        let some = recording.jobs.iter().cycle().take(count);
+        Ok(some.map(|job| refilled(buffer(), job, &recording, &keys)).collect())
+    }
+
     /// Runs the recorded jobs on `engine` for about `duration`, in batches as the gateway submits them, from
     /// warm buffers.
     pub(super) fn floor(self, engine: &mut dyn Engine, duration: Duration) -> Result<Floor, Wrong> {

@@ -1,5 +1,5 @@
 //! `testudo bench scheduler`: what each idea of the packet scheduler is worth, and its parameters (PIPSEA,
-//! paper 002, figures 9 to 12).
+//! paper 002, figures 9 to 12 and 14a).
 //!
 //! ```text
 //!   plan (ideas, chunk, bins, range) ─► a gateway ─► launches of the engine ─► lanes in use, prediction
@@ -51,6 +51,9 @@ pub enum SchedulerExperiment {
     Ranges,
     /// The six combinations alone and mixed (figure 12)
     Algorithms,
+    /// How long packets are in the gateway, by chunk (figure 14a): of AES-CBC with HMAC-SHA1, outbound, one
+    /// SA, as fast as the engine takes them
+    Latency,
     /// What self-tuning finds in 200 chunks from a bad beginning, in 50 from the usual one; only if it is
     /// named
     Tuning,
@@ -59,7 +62,8 @@ pub enum SchedulerExperiment {
 use SchedulerExperiment as Experiment;
 
 impl Experiment {
-    const ALL: [Self; 5] = [Self::Ideas, Self::Chunks, Self::Ranges, Self::Algorithms, Self::Tuning];
+    const ALL: [Self; 6] =
+        [Self::Ideas, Self::Chunks, Self::Ranges, Self::Algorithms, Self::Latency, Self::Tuning];
 
     /// Name on the command line and in JSON.
     #[must_use]
@@ -69,6 +73,7 @@ impl Experiment {
             Self::Chunks => "chunks",
             Self::Ranges => "ranges",
             Self::Algorithms => "algorithms",
+            Self::Latency => "latency",
             Self::Tuning => "tuning",
         }
     }

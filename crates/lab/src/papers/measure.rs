@@ -7,7 +7,7 @@ use clap::{Parser, Subcommand};
 use serde_json::Value;
 use testudo_gateway::Candidate;
 
-use crate::bench::{BenchArgs, BenchError};
+use crate::bench::{BenchArgs, BenchError, Gpus};
 use crate::efficiency::{self, EfficiencyOptions};
 use crate::meters::Meters;
 use crate::overload::{self, OverloadOptions};
@@ -47,14 +47,15 @@ pub(super) fn parse(command: &str) -> Result<Program, BenchError> {
     Program::try_parse_from(words).map_err(|error| BenchError::Usage(format!("{command}: {error}")))
 }
 
-/// Runs a command with these engines and what `meters` opens; its rows.
+/// Runs a command with these engines, GPUs and what `meters` opens; its rows.
 pub(super) fn measure(
     command: &str,
     candidates: &Shared,
+    gpus: &Gpus,
     meters: impl Fn() -> Meters,
 ) -> Result<Value, BenchError> {
     match parse(command)?.verb {
-        Verb::Bench(args) => args.rows(candidates.all()),
+        Verb::Bench(args) => args.rows(candidates.all(), gpus),
         Verb::Lab(Lab::Rfc2544(options)) => rfc2544::measure(&options, candidates.all()),
         Verb::Lab(Lab::Overload(options)) => overload::measure(&options, candidates.all()),
         Verb::Lab(Lab::Efficiency(options)) => efficiency::measure(&options, candidates.all(), meters()),

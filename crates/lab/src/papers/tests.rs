@@ -11,6 +11,7 @@ use testudo_crypto::PortableEngine;
 use super::item::{How, Paper, Printed, printed};
 use super::reading::{Lines, Reading, Wrong};
 use super::*;
+use crate::bench::Steps;
 use crate::bench::chart::Extent;
 use crate::statistics::Spread;
 use crate::tcp::{TcpOptions, sample};
@@ -359,12 +360,14 @@ fn tcp_options(words: &str) -> TcpOptions {
 /// which need processes of the program, are made up.
 #[test]
 fn every_measurement_of_the_registry_is_made_and_fills_the_report() {
+    const STEPS: Steps = Steps { cipher: 25, hash: 12, lanes: 1 };
     let folder = tempfile::tempdir().unwrap();
     let quick = options(folder.path(), "--quick");
     let engines = measure::Shared::new(vec![Candidate {
         name: "own",
         open: Box::new(|| Ok(Box::new(PortableEngine::new()))),
     }]);
+    let gpus = Gpus { find: Box::new(|_| Err("there is none".to_owned())), steps: |_, _, _, _| Some(STEPS) };
     let session = Session {
         options: &quick,
         items: registry::all().collect(),
@@ -375,7 +378,7 @@ fn every_measurement_of_the_registry_is_made_and_fills_the_report() {
             Some(words) => {
                 Ok(sample::rows(&tcp_options(words), |_, _, _, mtu, _| 500.0 + f64::from(mtu) / 100.0))
             }
-            None => measure::measure(&shortened(command), &engines, Meters::of_this_machine),
+            None => measure::measure(&shortened(command), &engines, &gpus, Meters::of_this_machine),
         },
     };
     let text = session.run().unwrap();

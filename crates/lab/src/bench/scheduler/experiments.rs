@@ -4,7 +4,7 @@ use testudo_crypto::{Cipher, Integrity, Suite};
 use testudo_gateway::{Formation, Ideas, SchedulerSettings};
 
 use super::Experiment;
-use super::run::Plan;
+use super::run::{Plan, SAS};
 use crate::bench::case::{COMBINATIONS, Size, Suites, Way};
 
 /// One row: a setting with packets of one size.
@@ -37,7 +37,8 @@ const TUNING_PACKETS: usize = 200 * 1024;
 /// The mix of the six combinations in both directions.
 fn mix(size: Size, chunks: usize) -> Plan {
     let (suites, settings) = (Suites::Combinations, usual());
-    Plan { suites, way: None, size, formation: Formation::SuiteAndLength, settings, chunks }
+    let formation = Formation::SuiteAndLength;
+    Plan { suites, way: None, size, sas: SAS, formation, settings, chunks }
 }
 
 /// Figure 9, and each idea left out.
@@ -60,6 +61,10 @@ const CHUNKS: [usize; 4] = [1024, 2048, 4096, 8192];
 const BIN_PACKETS: [usize; 3] = [256, 128, 64];
 /// Figure 11.
 const RANGES: [u32; 4] = [64, 256, 512, 1536];
+
+/// Figure 14(a): chunks, and packets of a bin.
+const LATENCY_CHUNKS: [usize; 3] = [2048, 4096, 8192];
+const LATENCY_BIN_PACKETS: usize = 64;
 
 /// What the paper calls a suite in a direction.
 fn combination(suite: Suite, way: Way) -> String {
@@ -106,6 +111,16 @@ pub(super) fn cells(experiment: Experiment, sizes: &[Size], chunks: usize) -> Ve
                 });
                 alone.chain([("Mix".to_owned(), mix)]).collect()
             }
+            Experiment::Latency => {
+                // One SA keeps its order: the packet that leaves is the one that came first.
+                let alone = Plan { suites: Suites::One(Suite::AES128_SHA1), way: Some(Way::Outbound), ..mix };
+                let with = |chunk| {
+                    let bins = chunk / LATENCY_BIN_PACKETS;
+                    let settings = SchedulerSettings { chunk, bins, ..mix.settings };
+                    (format!("{chunk} packets, {bins} bins"), Plan { sas: 1, settings, ..alone })
+                };
+                LATENCY_CHUNKS.map(with).into()
+            }
             Experiment::Tuning => {
                 let with = |(chunk, bins, range_bytes)| {
                     let settings = SchedulerSettings { chunk, bins, range_bytes, ..tuned() };
@@ -128,7 +143,7 @@ mod tests {
     fn experiments_have_the_rows_of_their_figures() {
         let rows = |experiment| cells(experiment, &[Size::Random, Size::Imix], 1);
         let counts = Experiment::ALL.map(|experiment| rows(experiment).len() / 2);
-        assert_eq!(counts, [7, 12, 4, 7, 2]);
+        assert_eq!(counts, [7, 12, 4, 7, 3, 2]);
         let names: Vec<String> = rows(Experiment::Algorithms).into_iter().map(|cell| cell.setting).collect();
         assert_eq!(names[..3], ["AES-CBC+HMAC-SHA1 (ENC)", "AES-CBC+HMAC-SHA1 (DEC)", "AES-CBC (ENC)"]);
         assert_eq!(names[6], "Mix");

@@ -62,6 +62,12 @@ impl Row {
         )
     }
 
+    /// Median and 99 % quantile, if it is of this kind.
+    fn latency(&self, is_of_this_kind: bool) -> Value {
+        let latency = self.outcome.latency_us.filter(|_| is_of_this_kind);
+        latency.map_or(Value::Null, |[p50, p99]| json!({ "p50": p50, "p99": p99 }))
+    }
+
     fn direction(&self) -> &'static str {
         self.cell.plan.way.map_or("both", Way::name)
     }
@@ -100,6 +106,8 @@ impl Row {
             ("predicted_gbit_s", json!(self.predicted_gbit_s())),
             ("predicted_diverging_gbit_s", json!(self.predicted_diverging_gbit_s())),
             ("gbit_s", json!(self.measured_gbit_s())),
+            ("latency_us", self.latency(self.has_speed && self.device.note.is_none())),
+            ("predicted_latency_us", self.latency(!self.has_speed)),
             ("tuned", self.tuned()),
         ];
         Value::Object(
@@ -181,6 +189,15 @@ fn legend(rows: &[Row]) -> String {
             row.cell.setting,
             row.cell.plan.size,
             changes.unwrap_or(0),
+        );
+    }
+    for row in rows.iter().filter(|row| row.device.note.is_none()) {
+        let Some([p50, p99]) = row.outcome.latency_us else { continue };
+        let kind = if row.has_speed { "measured" } else { "predicted" };
+        let (setting, size) = (&row.cell.setting, row.cell.plan.size);
+        text += &format!(
+            "  {setting}, {size}, {}: a packet is {p50:.0} µs in the gateway (median), 99 % no longer than {p99:.0} µs: {kind}.\n",
+            row.engine,
         );
     }
     if let Some(row) = rows.iter().find(|row| row.device.note.is_some()) {

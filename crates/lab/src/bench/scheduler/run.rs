@@ -10,7 +10,7 @@
 //! so that few find bins and leftovers full: the portable engine has those, as in any gateway. Launches count
 //! between the moment when that is reached and the last packet's coming.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use testudo_crypto::{Engine, PortableEngine};
@@ -28,10 +28,11 @@ use crate::bench::error::Wrong;
 use crate::bench::load::packets;
 use crate::bench::tunnels::{self, OVERHEAD_BYTES};
 use crate::bench::{judge, load};
+use crate::generator::Latency;
 use crate::supply::Supply;
 
-/// Tunnels, each with an SA in either direction.
-const SAS: u32 = 60;
+/// Tunnels, each with an SA in either direction, where latencies are not asked for.
+pub(super) const SAS: u32 = 60;
 const BUFFER_BYTES: usize = 2048;
 /// What a turn may bring in a direction.
 const TURN_PACKETS: usize = 256;
@@ -50,6 +51,8 @@ pub(super) struct Plan {
     /// One direction; both if none is named.
     pub(super) way: Option<Way>,
     pub(super) size: Size,
+    /// Tunnels. Of one in one direction latencies are taken, too.
+    pub(super) sas: u32,
     pub(super) formation: Formation,
     pub(super) settings: SchedulerSettings,
     /// Chunks that count, about.
@@ -81,8 +84,8 @@ impl Plan {
             suites: self.suites,
             way: Way::Outbound,
             size: self.size,
-            sas: SAS,
-            policies: SAS,
+            sas: self.sas,
+            policies: self.sas,
             carrier: Carrier::Esp,
             order: Order::default(),
             esn: true,
@@ -106,9 +109,12 @@ pub(super) struct Outcome {
     pub(super) packets: u64,
     pub(super) mean_bytes: f64,
     pub(super) elapsed: Duration,
+    /// Median and 99 % quantile of how long packets were in the gateway, in microseconds of its clock.
+    pub(super) latency_us: Option<[f64; 2]>,
 }
 
 /// What time it is for the gateway: the system's, or the model's, which a turn moves.
+#[derive(Clone)]
 pub(super) enum Time {
     System(SystemClock),
     Model(ManualClock),
@@ -123,6 +129,62 @@ impl Time {
                 clock.now()
             }
         }
+    }
+}
+
+impl Time {
+    /// The same without a turn.
+    fn look(&self) -> testudo_ipsec::Moment {
+        match self {
+            Self::System(clock) => clock.now(),
+            Self::Model(clock) => clock.now(),
+        }
+    }
+}
+
+/// How long packets of one SA are in the gateway: they leave in the order in which they came.
+struct Stay {
+    clock: Time,
+    /// Packets that came at once, and when.
+    came: VecDeque<(usize, testudo_ipsec::Moment)>,
+    left: usize,
+    latency: Latency,
+}
+
+impl Stay {
+    /// Where latencies are to be taken.
+    fn of(plan: &Plan, clock: &Time) -> Option<Self> {
+        let is_one = plan.sas == 1 && plan.way.is_some();
+        let (clock, came, latency) = (clock.clone(), VecDeque::new(), Latency::default());
+        is_one.then_some(Self { clock, came, left: 0, latency })
+    }
+
+    fn came(&mut self, packets: usize) {
+        if packets > 0 {
+            self.came.push_back((packets, self.clock.look()));
+        }
+    }
+
+    /// So many have left so far; those count that leave while launches count.
+    fn left(&mut self, all: usize, counts: bool) {
+        let now = self.clock.look();
+        while self.left < all {
+            let Some((packets, at)) = self.came.front_mut() else { return };
+            let some = (*packets).min(all - self.left);
+            let stay = now.0.saturating_sub(at.0);
+            (0..some).filter(|_| counts).for_each(|_| {
+                self.latency.record(u64::try_from(stay.as_nanos()).unwrap_or(u64::MAX));
+            });
+            self.left += some;
+            *packets -= some;
+            if *packets == 0 {
+                self.came.pop_front();
+            }
+        }
+    }
+
+    fn quantiles(&self) -> Option<[f64; 2]> {
+        Some([self.latency.quantile_us(0.5)?, self.latency.quantile_us(0.99)?])
     }
 }
 
@@ -282,7 +344,7 @@ fn by_peer(plan: &Plan, is_protected: bool, feed: Packets, count: usize) -> Resu
 
 /// Runs `plan` with an engine that is watched.
 pub(super) fn run(plan: &Plan, engine: Box<dyn Engine>, watch: &Watch, time: Time) -> Result<Outcome, Wrong> {
-    let originals = packets(plan.suites, plan.size, SAS).map_err(|error| error.to_string())?;
+    let originals = packets(plan.suites, plan.size, plan.sas).map_err(|error| error.to_string())?;
     let others = reversed(&originals);
     let counts = match plan.way {
         Some(Way::Outbound) => [plan.packets(), 0],
@@ -309,9 +371,9 @@ pub(super) fn run(plan: &Plan, engine: Box<dyn Engine>, watch: &Watch, time: Tim
     let recovered = by_peer(plan, false, sealed.into(), count);
     let recovered = recovered.map_err(|wrong| format!("a peer refuses the sealed packets: {wrong}"))?;
     judge::compare(&recovered, &originals)?;
-    let Span { packets, elapsed } = span;
+    let Span { packets, elapsed, latency_us } = span;
     let mean_bytes = originals.bytes() as f64 / originals.len().max(1) as f64;
-    Ok(Outcome { tally, scheduled, reordered, judged, packets, mean_bytes, elapsed })
+    Ok(Outcome { tally, scheduled, reordered, judged, packets, mean_bytes, elapsed, latency_us })
 }
 
 /// What came out while launches counted.
@@ -319,6 +381,7 @@ pub(super) fn run(plan: &Plan, engine: Box<dyn Engine>, watch: &Watch, time: Tim
 struct Span {
     packets: u64,
     elapsed: Duration,
+    latency_us: Option<[f64; 2]>,
 }
 
 /// Keeps the engine supplied until all packets have come out.
@@ -329,8 +392,10 @@ fn drive(plan: &Plan, subject: &mut End, watch: &Watch, counts: [usize; 2]) -> R
     let (mut places, mut last_refused) = (plan.places(), 0);
     let mut left = counts;
     let (mut began, mut ended) = (None, None);
+    let mut stay = Stay::of(plan, &subject.time);
     subject.run(all, |sent, demands| {
         let asked = all - left[0] - left[1];
+        stay.iter_mut().for_each(|stay| stay.left(sent, began.is_some() && ended.is_none()));
         let under_way = asked.saturating_sub(sent);
         // What has ended and waits for its SA's order counts as waiting for the engine: it is not known.
         let waiting = under_way.saturating_sub(watch.in_flight());
@@ -345,6 +410,7 @@ fn drive(plan: &Plan, subject: &mut End, watch: &Watch, counts: [usize; 2]) -> R
         // In turns, so that both directions end together.
         let first = if left[1] == 0 { room } else { room / 2 }.min(left[0]);
         let some = [first, (room - first).min(left[1])];
+        stay.iter_mut().for_each(|stay| stay.came(some[0] + some[1]));
         for ((demand, some), left) in demands.iter().zip(some).zip(&mut left) {
             *left -= some;
             if some > 0 {
@@ -363,7 +429,8 @@ fn drive(plan: &Plan, subject: &mut End, watch: &Watch, counts: [usize; 2]) -> R
     watch.count(false);
     let (Some((first, from)), Some((last, to))) = (began, ended) else { return Ok(Span::default()) };
     let packets = (last - first) as u64;
-    Ok(Span { packets, elapsed: to.duration_since(from) })
+    let latency_us = stay.and_then(|stay| stay.quantiles());
+    Ok(Span { packets, elapsed: to.duration_since(from), latency_us })
 }
 
 /// Waits for what is under way after the last packet: nothing, unless some were lost.
@@ -396,13 +463,13 @@ fn disordered_numbers(sealed: &[Vec<u8>]) -> u64 {
 fn disordered(opened: &[Vec<u8>], fed: &Packets, count: usize) -> u64 {
     let headers = |packet: &[u8]| packet.get(..load::SMALLEST_BYTES).map(<[u8]>::to_vec);
     let source = |packet: &[u8]| packet.get(12..16).map(<[u8]>::to_vec);
-    let mut expected: HashMap<Option<Vec<u8>>, std::collections::VecDeque<Option<Vec<u8>>>> = HashMap::new();
+    let mut expected: HashMap<Option<Vec<u8>>, VecDeque<Option<Vec<u8>>>> = HashMap::new();
     let order = (0..fed.len().max(1)).cycle().take(count);
     for (head, _) in order.map(|at| fed.get(at)) {
         expected.entry(source(head)).or_default().push_back(headers(head));
     }
     let is_elsewhere = |packet: &&Vec<u8>| {
-        let next = expected.get_mut(&source(packet)).and_then(std::collections::VecDeque::pop_front);
+        let next = expected.get_mut(&source(packet)).and_then(VecDeque::pop_front);
         next.flatten() != headers(packet)
     };
     opened.iter().filter(is_elsewhere).count() as u64

@@ -1,0 +1,69 @@
+//! The devices that the program hands in, and what is asked of them.
+
+use std::time::Duration;
+
+use testudo_crypto::{Direction, Engine, Suite};
+
+/// What a launch of some packets takes on a device, apart from a gateway.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Launches {
+    /// Packets of a launch.
+    pub packets: usize,
+    /// What goes to the device with them, and back.
+    pub transfer_bytes: usize,
+    /// The kernel alone.
+    pub kernel: Duration,
+    /// Transfers alone, there and back.
+    pub transfers: Duration,
+    /// Both, two launches under way: from one end to the next.
+    pub with_transfers: Duration,
+    /// Both, nothing else under way: from hand-over to the end.
+    pub alone: Duration,
+}
+
+/// A device of its own, whose launches can be timed.
+pub trait TimedDevice {
+    /// Gets keys, and the jobs of a launch.
+    fn engine(&mut self) -> &mut dyn Engine;
+
+    /// Times so many launches of the jobs that were submitted, and drops the jobs.
+    ///
+    /// # Errors
+    /// What the device said.
+    fn time(&mut self, launches: u32) -> Result<Launches, String>;
+}
+
+/// Opens something of a device, any number of times.
+pub type Open<T> = Box<dyn Fn() -> Result<Box<T>, String> + Send + Sync>;
+
+/// A GPU that was found.
+pub struct GpuDevice {
+    /// An engine on it, for a gateway.
+    pub engine: Open<dyn Engine>,
+    /// The device, to be timed.
+    pub timed: Open<dyn TimedDevice>,
+}
+
+/// What a packet is to the kernels: steps for a byte of the cipher, which lanes share, and of the hash, which
+/// is one lane's; and how many lanes there are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Steps {
+    /// Of the cipher.
+    pub cipher: u64,
+    /// Of the hash.
+    pub hash: u64,
+    /// Lanes that share the packet.
+    pub lanes: usize,
+}
+
+/// What the kernels do of a packet of so many bytes, in work-groups of so many lanes; `None` of a suite that
+/// they do not do.
+pub type StepsOf = fn(Suite, Direction, usize, usize) -> Option<Steps>;
+
+/// The GPUs of this machine, and how a GPU's work is reckoned where there is none.
+pub struct Gpus {
+    /// Those with this in their names, or all; or why there is none.
+    pub find: Box<dyn Fn(Option<&str>) -> Result<Vec<GpuDevice>, String> + Send + Sync>,
+    /// For the model.
+    pub steps: StepsOf,
+}

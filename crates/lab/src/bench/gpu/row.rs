@@ -1,0 +1,323 @@
+//! One row: a suite, a direction and a length on one device, or none, and beside it the processor.
+
+use testudo_crypto::{Direction, Engine, Suite};
+use testudo_gateway::SchedulerSettings;
+use testudo_port_memory::{LoopPort, Packets};
+
+use super::devices::{GpuDevice, Launches, StepsOf, TimedDevice};
+use super::gateway::{Gateway, Parts, Rate, Until, together};
+use super::lent::Owned;
+use super::model::{Load, Prediction};
+use super::options::{BenchGpuOptions, Part};
+use crate::bench::case::{Carrier, Case, Order, Size, Suites, Way};
+use crate::bench::device::Device;
+use crate::bench::engines::{Available, Engines};
+use crate::bench::error::Wrong;
+use crate::bench::floor::Recorder;
+use crate::bench::judge;
+use crate::bench::load::packets;
+use crate::bench::subject::Subject;
+use crate::generator::{FRAME_EXTRA_BYTES, Latency};
+
+/// Packets of a launch, as in figure 7 of paper 002.
+pub(super) const LAUNCH_PACKETS: usize = 2048;
+/// Launches of each kind.
+const LAUNCHES: u32 = 20;
+/// Tunnels of a gateway that is kept supplied: packets of neighbours have other keys.
+const SAS: u32 = 60;
+/// Packets that are sealed before an inbound measurement, at most.
+const RING_PACKETS: usize = 16 * 4096;
+/// As many for engines of the processor, and as many through PoCL.
+const PROCESSOR_PACKETS: usize = 4 * 4096;
+const FEW_PACKETS: usize = 256;
+/// What ESP adds to a packet of the device's work, about.
+const ESP_BYTES: usize = 34;
+/// The load under which latencies are taken, of what the gateway reaches.
+const SHARE: f64 = 0.5;
+
+/// A device at work: an engine for each core.
+pub(super) struct AtWork {
+    pub(super) device: Device,
+    engines: Vec<Owned>,
+    timed: Option<Box<dyn TimedDevice>>,
+}
+
+impl AtWork {
+    /// Opens as many engines as there are cores; of PoCL one.
+    pub(super) fn open(gpu: &GpuDevice, options: &BenchGpuOptions, cores: usize) -> Result<Self, Wrong> {
+        let start = || -> Result<Box<dyn Engine>, Wrong> {
+            let mut engine = (gpu.engine)()?;
+            testudo_crypto::self_test(engine.as_mut()).map_err(|error| error.to_string())?;
+            Ok(engine)
+        };
+        let first = start()?;
+        let device = Device::of(first.name(), &first.description());
+        let mut engines = vec![Owned::new(first)];
+        let is_fast = device.note.is_none();
+        if is_fast && options.has(Part::Gateways) {
+            let others = (1..cores).map(|_| Ok(Owned::new(start()?)));
+            engines.extend(others.collect::<Result<Vec<_>, Wrong>>()?);
+        }
+        let timed = (is_fast && options.has(Part::Launches)).then(|| (gpu.timed)()).transpose()?;
+        Ok(Self { device, engines, timed })
+    }
+}
+
+/// Gateways with one kind of engine.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Gateways {
+    pub(super) engine: &'static str,
+    /// Packets per second: of one, and of one on each core.
+    pub(super) one: Option<f64>,
+    pub(super) all: Option<f64>,
+    /// Share of packets that the engine had no place for.
+    pub(super) spilled: f64,
+    /// Under half of what one reaches.
+    pub(super) latency: Option<Latency>,
+    pub(super) judged: u64,
+}
+
+/// What was measured, and what is predicted.
+pub(super) struct Row {
+    pub(super) suite: Suite,
+    pub(super) way: Way,
+    pub(super) size: Size,
+    pub(super) device: Option<Device>,
+    /// Of frames of the plain side, with check sequence, on average.
+    pub(super) frame_bytes: f64,
+    pub(super) launches: Option<Launches>,
+    pub(super) gpu: Option<Gateways>,
+    pub(super) processor: Option<Gateways>,
+    pub(super) prediction: Option<Prediction>,
+}
+
+/// What all rows are measured with.
+pub(super) struct Bench<'a> {
+    pub(super) options: &'a BenchGpuOptions,
+    pub(super) engines: &'a Engines,
+    pub(super) processors: &'a [usize],
+    pub(super) steps: StepsOf,
+}
+
+impl Bench<'_> {
+    /// Measures one row, on a device if there is one.
+    pub(super) fn row(
+        &self,
+        device: Option<&mut AtWork>,
+        (suite, way, size): (Suite, Way, Size),
+    ) -> Result<Row, Wrong> {
+        let case = case(suite, way, size, SAS);
+        let originals = packets(case.suites, size, SAS).map_err(|error| error.to_string())?;
+        let mean_bytes = originals.bytes() as f64 / originals.len().max(1) as f64;
+        let named = device.as_ref().map(|device| device.device.clone());
+        let prediction = if device.is_none() { self.predict(&case, &originals, suite) } else { None };
+        let (mut launches, mut gpu) = (None, None);
+        if let Some(device) = device {
+            if let Some(timed) = &mut device.timed {
+                launches = Some(self.launches(timed.as_mut(), &case, &originals)?);
+            }
+            gpu = self.on_device(device, &case, &originals)?;
+        }
+        let has_processor = self.options.has(Part::Processor);
+        let processor = if has_processor { Some(self.on_processor(&case, &originals)?) } else { None };
+        let frame_bytes = mean_bytes + FRAME_EXTRA_BYTES as f64;
+        Ok(Row { suite, way, size, device: named, frame_bytes, launches, gpu, processor, prediction })
+    }
+
+    fn predict(&self, case: &Case, originals: &Packets, suite: Suite) -> Option<Prediction> {
+        /// Lanes of a group of the engine's.
+        const GROUP_LANES: usize = 32;
+        let direction = if case.way == Way::Outbound { Direction::Seal } else { Direction::Open };
+        let mut load = Load::default();
+        for number in (0..originals.len()).cycle().take(LAUNCH_PACKETS) {
+            let (head, tail) = originals.get(number);
+            let bytes = head.len() + tail.len() + ESP_BYTES;
+            load.add(bytes, (self.steps)(suite, direction, bytes, GROUP_LANES)?);
+        }
+        Some(self.options.model().predict(&load))
+    }
+
+    /// Times launches of the very jobs that a gateway makes.
+    fn launches(
+        &self,
+        device: &mut dyn TimedDevice,
+        case: &Case,
+        originals: &Packets,
+    ) -> Result<Launches, Wrong> {
+        let feed = match case.way {
+            Way::Outbound => originals.clone(),
+            Way::Inbound => self.sealed(case, originals, LAUNCH_PACKETS)?,
+        };
+        let (recorder, recorded) = Recorder::beside(&testudo_crypto::PortableEngine::new());
+        let port = LoopPort::new("load", feed).with_limit(LAUNCH_PACKETS as u64);
+        Subject::new(case, case.way, Box::new(recorder), port)?.exhaust()?;
+        let engine = device.engine();
+        let mut jobs = recorded.jobs(engine, LAUNCH_PACKETS)?;
+        // In a gateway the scheduler has sorted them.
+        jobs.sort_by_key(|job| std::cmp::Reverse(job.text_bytes));
+        let keys: std::collections::HashSet<_> = jobs.iter().map(|job| job.key).collect();
+        let taken = engine.submit(&mut jobs);
+        let times = device.time(LAUNCHES);
+        keys.into_iter().for_each(|key| device.engine().remove(key));
+        match times? {
+            times if taken == LAUNCH_PACKETS && times.packets == taken => Ok(times),
+            times => Err(format!("a launch has {} of {LAUNCH_PACKETS} packets", times.packets)),
+        }
+    }
+
+    fn sealed(&self, case: &Case, originals: &Packets, count: usize) -> Result<Packets, Wrong> {
+        let engine = self.best_at_hand(case).ok_or("no engine of the processor does it")?;
+        judge::seal(case, engine.open()?, originals, count)
+    }
+
+    /// The engines of the processor that do it; the portable one only if no other does.
+    fn able(&self, case: &Case) -> Vec<&Available> {
+        let able = self.engines.available.iter().filter(|engine| engine.refusal(case).is_none());
+        let (portable, others): (Vec<_>, Vec<_>) = able.partition(|engine| engine.name() == "portable");
+        if others.is_empty() { portable } else { others }
+    }
+
+    fn best_at_hand(&self, case: &Case) -> Option<&Available> {
+        self.able(case).first().copied()
+    }
+
+    /// The device's gateways; `None` where none are wanted.
+    fn on_device(
+        &self,
+        device: &AtWork,
+        case: &Case,
+        originals: &Packets,
+    ) -> Result<Option<Gateways>, Wrong> {
+        let is_fast = device.device.note.is_none();
+        if !self.options.has(Part::Gateways) {
+            return Ok(None);
+        }
+        let settings = settings(is_fast);
+        let with = |number: usize, settings| -> Result<(Vec<Box<dyn Engine>>, _), Wrong> {
+            let next = self.best_at_hand(case).ok_or("no engine of the processor does it")?.open()?;
+            let engine = device.engines.get(number).ok_or("there are fewer engines than gateways")?;
+            Ok((vec![engine.lend(), next], Some(settings)))
+        };
+        let count = if is_fast { RING_PACKETS } else { FEW_PACKETS };
+        let workers = device.engines.len();
+        let name = device.engines.first().map_or("", |engine| engine.lock().name());
+        let mut found = self.gateways(case, originals, (count, workers), &|number| with(number, settings))?;
+        found.engine = name;
+        if let Some(rate) = found.one.filter(|_| is_fast && self.options.has(Part::Latency)) {
+            let usual = || with(0, SchedulerSettings::default());
+            found.latency = Some(self.latency(case, originals, rate * SHARE, &usual)?);
+        }
+        Ok(Some(found))
+    }
+
+    /// The best of the processor's engines: that which is fastest on one core.
+    fn on_processor(&self, case: &Case, originals: &Packets) -> Result<Gateways, Wrong> {
+        let mut best: Option<(f64, &Available)> = None;
+        for engine in self.able(case) {
+            let open = |_| Ok((vec![engine.open()?], None));
+            let one = self.gateways(case, originals, (PROCESSOR_PACKETS, 1), &open)?.one.unwrap_or(0.0);
+            if best.is_none_or(|(rate, _)| rate < one) {
+                best = Some((one, engine));
+            }
+        }
+        let (rate, engine) = best.ok_or("no engine of the processor does it")?;
+        let open = |_| Ok((vec![engine.open()?], None));
+        let workers = self.processors.len();
+        let mut found = self.gateways(case, originals, (PROCESSOR_PACKETS, workers), &open)?;
+        found.engine = engine.name();
+        if self.options.has(Part::Latency) {
+            found.latency = Some(self.latency(case, originals, rate * SHARE, &|| open(0))?);
+        }
+        Ok(found)
+    }
+
+    /// One gateway, then one on each core if there are several: packets per second, with a judge's word on
+    /// those that were kept.
+    fn gateways(
+        &self,
+        case: &Case,
+        originals: &Packets,
+        (count, workers): (usize, usize),
+        open: &OpenFor<'_>,
+    ) -> Result<Gateways, Wrong> {
+        let mut found = Gateways::default();
+        let (feed, until) = self.feed(case, originals, count)?;
+        let mut run = |workers: usize| -> Result<f64, Wrong> {
+            let build = |number| {
+                let (engines, scheduler) = open(number)?;
+                Gateway::new(case, Parts { engines, scheduler, feed: feed.clone() })
+            };
+            let mut gateways = (0..workers).map(build).collect::<Result<Vec<_>, Wrong>>()?;
+            let rates = together(&mut gateways, until, self.processors)?;
+            let kept: Vec<_> = gateways.iter().map(Gateway::kept).collect();
+            drop(gateways);
+            for kept in kept {
+                found.judged += kept.len() as u64;
+                self.judge(case, kept, originals)?;
+            }
+            let sum = |part: fn(&Rate) -> u64| rates.iter().map(part).sum::<u64>() as f64;
+            found.spilled = sum(|rate| rate.spilled) / sum(|rate| rate.all).max(1.0);
+            Ok(rates.iter().map(Rate::per_second).sum())
+        };
+        let one = run(1)?;
+        let all = if workers > 1 { run(workers)? } else { one };
+        Ok(Gateways { one: Some(one), all: Some(all), ..found })
+    }
+
+    /// Packets to send, and how long they last: those that come sealed come once.
+    fn feed(&self, case: &Case, originals: &Packets, count: usize) -> Result<(Packets, Until), Wrong> {
+        let elapsed = self.options.elapsed();
+        let few = count == FEW_PACKETS;
+        Ok(match case.way {
+            Way::Outbound => {
+                let packets = if few { count as u64 } else { u64::MAX };
+                (originals.clone(), Until { elapsed, packets })
+            }
+            Way::Inbound => (self.sealed(case, originals, count)?, Until { elapsed, packets: count as u64 }),
+        })
+    }
+
+    fn judge(&self, case: &Case, kept: Vec<Vec<u8>>, originals: &Packets) -> Result<(), Wrong> {
+        match case.way {
+            Way::Inbound => judge::compare(&kept, originals),
+            Way::Outbound => judge::accept(case, self.engines.judge(case).open()?, kept, originals),
+        }
+    }
+
+    /// How long packets are in one gateway with one tunnel that is offered this rate.
+    fn latency(
+        &self,
+        case: &Case,
+        originals: &Packets,
+        per_second: f64,
+        open: &dyn Fn() -> Result<(Vec<Box<dyn Engine>>, Option<SchedulerSettings>), Wrong>,
+    ) -> Result<Latency, Wrong> {
+        let case = Case { sas: 1, policies: 1, ..*case };
+        let originals = match case.suites {
+            Suites::One(_) => packets(case.suites, case.size, 1).map_err(|error| error.to_string())?,
+            _ => originals.clone(),
+        };
+        let (feed, until) = self.feed(&case, &originals, PROCESSOR_PACKETS)?;
+        let (engines, scheduler) = open()?;
+        let mut gateway = Gateway::new(&case, Parts { engines, scheduler, feed })?;
+        let latency = gateway.offered(per_second.max(1.0), until)?;
+        self.judge(&case, gateway.kept(), &originals)?;
+        Ok(latency)
+    }
+}
+
+/// Engines for the gateway of this number, and how a deep one's jobs are gathered.
+type OpenFor<'a> = dyn Fn(usize) -> Result<(Vec<Box<dyn Engine>>, Option<SchedulerSettings>), Wrong> + 'a;
+
+fn case(suite: Suite, way: Way, size: Size, sas: u32) -> Case {
+    let (carrier, order) = (Carrier::Esp, Order::default());
+    let suites = Suites::One(suite);
+    Case { suites, way, size, sas, policies: sas, carrier, order, esn: true, engine: 0, placed: 0 }
+}
+
+/// Chunks of the usual size, without a bound: nothing is taken from the device for the time it takes.
+fn settings(is_fast: bool) -> SchedulerSettings {
+    let chunk = if is_fast { SchedulerSettings::default().chunk } else { 1024 };
+    let (latency, bins) = (std::time::Duration::from_secs(3600), chunk / 64);
+    SchedulerSettings { chunk, bins, latency, tune: false, ..SchedulerSettings::default() }
+}

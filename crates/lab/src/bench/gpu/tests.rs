@@ -1,0 +1,226 @@
+//! With devices in memory: one that says it is a GPU, one that says it is PoCL, and none.
+
+use std::collections::VecDeque;
+
+use serde_json::Value;
+use testudo_crypto::{
+    Capability, Cipher, Direction, Engine, EngineError, Job, JobStatus, KeyId, KeyMaterial, PortableEngine,
+    Profile, Suite,
+};
+
+use super::*;
+
+#[derive(clap::Parser)]
+struct Program {
+    #[command(flatten)]
+    options: BenchGpuOptions,
+}
+
+fn options(words: &str) -> BenchGpuOptions {
+    let words = ["gpu"].into_iter().chain(words.split_whitespace());
+    <Program as clap::Parser>::parse_from(words).options
+}
+
+/// A deep engine: what it is given it does when it is asked, by the portable engine.
+struct Deep {
+    says: &'static str,
+    portable: PortableEngine,
+    open: VecDeque<Job>,
+    away: VecDeque<VecDeque<Job>>,
+}
+
+impl Deep {
+    fn new(says: &'static str) -> Self {
+        Self { says, portable: PortableEngine::new(), open: VecDeque::new(), away: VecDeque::new() }
+    }
+}
+
+impl Engine for Deep {
+    fn name(&self) -> &'static str {
+        GPU
+    }
+
+    fn description(&self) -> String {
+        self.says.to_owned()
+    }
+
+    fn capability(&self, suite: Suite) -> Option<Capability> {
+        self.portable.capability(suite)
+    }
+
+    fn install(&mut self, key: &KeyMaterial, direction: Direction) -> Result<KeyId, EngineError> {
+        self.portable.install(key, direction)
+    }
+
+    fn remove(&mut self, key: KeyId) {
+        self.portable.remove(key);
+    }
+
+    fn profile(&self, _: Suite) -> Profile {
+        Profile { under_way: 2, ..Profile::of_depth(4096) }
+    }
+
+    fn is_synchronous(&self) -> bool {
+        false
+    }
+
+    fn submit(&mut self, jobs: &mut [Job]) -> usize {
+        if self.away.len() >= 2 {
+            return 0;
+        }
+        self.open.extend(jobs.iter_mut().map(Job::take));
+        jobs.len()
+    }
+
+    fn flush(&mut self) {
+        if !self.open.is_empty() {
+            self.away.push_back(std::mem::take(&mut self.open));
+        }
+    }
+
+    fn poll(&mut self, done: &mut Vec<Job>, max: usize) {
+        for _ in 0..max {
+            let Some(first) = self.away.front_mut() else { return };
+            match first.pop_front() {
+                None => drop(self.away.pop_front()),
+                Some(job) => {
+                    let mut jobs = [job];
+                    self.portable.submit(&mut jobs);
+                    done.extend(jobs);
+                }
+            }
+        }
+    }
+
+    fn in_flight(&self) -> usize {
+        self.open.len() + self.away.iter().map(VecDeque::len).sum::<usize>()
+    }
+}
+
+/// A device whose launches take times that are known.
+struct Timed(Deep);
+
+impl TimedDevice for Timed {
+    fn engine(&mut self) -> &mut dyn Engine {
+        &mut self.0
+    }
+
+    fn time(&mut self, _: u32) -> Result<Launches, String> {
+        let mut jobs: Vec<Job> = self.0.open.drain(..).collect();
+        assert!(jobs.is_sorted_by_key(|job| std::cmp::Reverse(job.text_bytes)));
+        self.0.portable.submit(&mut jobs);
+        assert!(jobs.iter().all(|job| job.status == JobStatus::Done), "they are a gateway's");
+        let us = Duration::from_micros;
+        Ok(Launches {
+            packets: jobs.len(),
+            transfer_bytes: jobs.iter().map(|job| job.text_bytes as usize).sum(),
+            kernel: us(100),
+            transfers: us(50),
+            with_transfers: us(200),
+            alone: us(300),
+        })
+    }
+}
+
+fn steps(suite: Suite, _: Direction, _: usize, _: usize) -> Option<Steps> {
+    let is_done = !matches!(suite.cipher(), Cipher::ChaCha20Poly1305);
+    is_done.then_some(Steps { cipher: 25, hash: 12, lanes: 1 })
+}
+
+fn gpus(says: Option<&'static str>) -> Gpus {
+    let find = move |_: Option<&str>| {
+        let says = says.ok_or("nothing of the kind")?;
+        let device = GpuDevice {
+            engine: Box::new(move || Ok(Box::new(Deep::new(says)))),
+            timed: Box::new(move || Ok(Box::new(Timed(Deep::new(says))))),
+        };
+        Ok(vec![device])
+    };
+    Gpus { find: Box::new(find), steps }
+}
+
+fn rows_of(words: &str, says: Option<&'static str>) -> (Vec<Value>, String) {
+    let words = format!("--milliseconds 2 --suites aes128-sha1 --sizes 1024 {words}");
+    let (json, gpus) = (options(&format!("{words} --json")), gpus(says));
+    let Value::Array(rows) = array(&json, Vec::new(), &gpus).unwrap() else { panic!("no array") };
+    (rows, measure(&options(&words), Vec::new(), &gpus).unwrap())
+}
+
+const SPEEDS: [&str; 5] =
+    ["kernels_gbit_s", "with_transfers_gbit_s", "bus_gbit_s", "gateway_gbit_s", "gateways_gbit_s"];
+
+#[test]
+fn a_gpu_is_measured_from_its_kernels_to_gateways_beside_the_processor_and_pipsea() {
+    let (rows, text) = rows_of("", Some("A Maker, a GPU, 32 lanes"));
+    println!("{rows:#?}\n{text}");
+    assert_eq!(rows.len(), 2);
+    for row in &rows {
+        assert!(SPEEDS.iter().all(|name| row[name].as_f64().is_some_and(|rate| rate > 0.0)), "{row:#}");
+        // 2,048 frames of 1,024 bytes with 18 more, in 100 and 200 µs.
+        let near = |name: &str, gbit_s: f64| (row[name].as_f64().unwrap() / gbit_s - 1.0).abs() < 1e-9;
+        assert!(near("kernels_gbit_s", 2048.0 * 1042.0 * 8e-5), "{row:#}");
+        assert!(near("with_transfers_gbit_s", 2048.0 * 1042.0 * 4e-5), "{row:#}");
+        for name in ["latency_us", "processor_latency_us"] {
+            assert!(row[name]["p99"].as_f64() >= row[name]["p50"].as_f64(), "{row:#}");
+            assert!(row[name]["p50"].as_f64().is_some_and(|us| us > 0.0), "{row:#}");
+        }
+        assert!(row["note"].is_null() && row["predicted_limit"].is_null(), "{row:#}");
+        assert!(row["judged_packets"].as_u64().is_some_and(|judged| judged > 0), "{row:#}");
+        assert_eq!(row["processor_engine"], "portable");
+        assert!(row["spilled"].as_f64().is_some_and(|share| share < 0.05), "{row:#}");
+    }
+    assert_eq!((&rows[0]["pipsea_gbit_s"], &rows[1]["pipsea_gbit_s"]), (&10.36.into(), &Value::Null));
+    for part in ["gpu (A Maker, a GPU, 32 lanes)", "PIPSEA", "Goal of aes128-sha1 at 1024 bytes", "p99 µs"] {
+        assert!(text.contains(part), "{part}");
+    }
+    assert!(!text.contains("prediction"), "{text}");
+}
+
+#[test]
+fn pocl_has_judged_packets_no_speed_and_no_pipsea_beside_it() {
+    let (rows, text) = rows_of("--gpu pocl", Some("Portable Computing Language, a processor"));
+    println!("{text}");
+    for row in &rows {
+        assert!(SPEEDS.iter().all(|name| row[name].is_null()), "{row:#}");
+        assert!(row["latency_us"].is_null() && row["pipsea_gbit_s"].is_null(), "{row:#}");
+        assert_eq!(row["note"], "PoCL: correctness only");
+        assert!(row["judged_packets"].as_u64() >= Some(256), "each of a few packets: {row:#}");
+        assert!(row["one_core_gbit_s"].as_f64() > Some(0.0), "the processor's is one: {row:#}");
+    }
+    assert!(text.contains("no speed was measured") && text.contains("judged"), "{text}");
+    assert!(!text.contains("PIPSEA") && !text.contains("kernel µs"), "{text}");
+}
+
+#[test]
+fn without_a_gpu_a_model_predicts_and_says_so() {
+    let (rows, text) = rows_of("--parts launches,gateways --bus-gb-s 10", None);
+    println!("{text}");
+    for row in &rows {
+        assert!(SPEEDS.iter().all(|name| row[name].is_null()) && row["device"].is_null(), "{row:#}");
+        assert!(row["note"].as_str().is_some_and(|note| note.contains("prediction")), "{row:#}");
+        let [kernels, both, occupancy] =
+            ["kernels_gbit_s", "with_transfers_gbit_s", "occupancy"].map(|name| {
+                let name = format!("predicted_{name}");
+                row[name.as_str()].as_f64().unwrap()
+            });
+        assert!(kernels >= both && both > 0.0 && (0.0..=1.0).contains(&occupancy), "{row:#}");
+        assert_eq!(row["predicted_limit"], "bus", "{row:#}");
+        assert!(row["pipsea_gbit_s"].is_null(), "{row:#}");
+    }
+    assert!(text.starts_with("No GPU here: nothing of the kind.\n"), "{text}");
+    assert!(text.contains("prediction: kernels") && text.contains("Nobody has measured it"), "{text}");
+    assert!(!text.contains("one core  "), "parts that were not wanted are not there: {text}");
+}
+
+#[test]
+fn a_gpu_that_was_named_must_be_there_and_suites_must_be_the_kernels() {
+    let error = measure(&options("--gpu abacus"), Vec::new(), &gpus(None)).unwrap_err();
+    assert!(matches!(&error, BenchError::Engine(reason) if reason == "nothing of the kind"), "{error}");
+    let words = "--suites chacha20poly1305";
+    let error = measure(&options(words), Vec::new(), &gpus(None)).unwrap_err();
+    assert!(matches!(error, BenchError::Usage(_)), "{error}");
+    let all = options("").cells(steps);
+    let quick = options("--quick").cells(steps);
+    assert!(all.len() > 40 * 10, "every suite, two directions, five sizes: {}", all.len());
+    assert_eq!(quick.len(), 5 * 10);
+}

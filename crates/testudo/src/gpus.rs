@@ -1,0 +1,48 @@
+//! GPUs as the laboratory measures them: found, opened for gateways, and timed.
+
+use std::sync::Arc;
+
+use testudo_crypto::{Direction, Engine, Suite};
+use testudo_engine_gpu::{GpuConfig, LaunchTimes, OneGpu, devices, kernel_work, open_at};
+use testudo_gateway::CHUNKS;
+use testudo_lab::bench::{GpuDevice, Gpus, Launches, Steps, TimedDevice};
+
+/// The GPUs of this machine.
+pub fn of_this_machine() -> Gpus {
+    Gpus { find: Box::new(find), steps }
+}
+
+fn find(named: Option<&str>) -> Result<Vec<GpuDevice>, String> {
+    // Chunks of any size are one launch.
+    let config =
+        GpuConfig { device: named.map(str::to_owned), batch_jobs: *CHUNKS.end(), ..GpuConfig::default() };
+    let found = devices(&config).map_err(|error| error.to_string())?;
+    let open = Arc::new(move |which| open_at(&config, which).map_err(|error| error.to_string()));
+    let device = |which| {
+        let (engine, timed) = (Arc::clone(&open), Arc::clone(&open));
+        GpuDevice {
+            engine: Box::new(move || engine(which).map(OneGpu::into_engine)),
+            timed: Box::new(move || Ok(Box::new(Timed(timed(which)?)))),
+        }
+    };
+    Ok(found.into_iter().map(device).collect())
+}
+
+struct Timed(OneGpu);
+
+impl TimedDevice for Timed {
+    fn engine(&mut self) -> &mut dyn Engine {
+        self.0.engine()
+    }
+
+    fn time(&mut self, launches: u32) -> Result<Launches, String> {
+        let LaunchTimes { packets, to_device_bytes, kernel, transfers, with_transfers, alone, .. } =
+            self.0.time(launches)?;
+        Ok(Launches { packets, transfer_bytes: to_device_bytes, kernel, transfers, with_transfers, alone })
+    }
+}
+
+fn steps(suite: Suite, direction: Direction, bytes: usize, lanes: usize) -> Option<Steps> {
+    let work = kernel_work(suite, direction, bytes, lanes)?;
+    Some(Steps { cipher: work.cipher_steps, hash: work.hash_steps, lanes: work.lanes })
+}

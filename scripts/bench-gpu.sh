@@ -1,0 +1,56 @@
+#!/usr/bin/env bash
+# Measures all that is to be known of this machine's GPUs, and leaves it in one folder: what `testudo bench
+# gpu`, `bench scheduler` (figures 9 to 14 of paper 002), `lab placements` and `lab papers` print as JSON, each
+# in a file, with what the machine is. One that fails leaves its words in FILE.err, and the others are run.
+#
+# usage: bench-gpu.sh PROGRAM FOLDER [--quick] [--gpu NAME]
+set -uo pipefail
+export LC_ALL=C
+usage='usage: bench-gpu.sh PROGRAM FOLDER [--quick] [--gpu NAME]'
+program=$(realpath "${1:?$usage}")
+folder=${2:?$usage}
+shift 2
+quick=() gpu=() chunks=8
+while (($#)); do
+    case $1 in
+        --quick) quick=(--quick) chunks=2 ;;
+        --gpu) gpu=(--gpu "${2:?$usage}") && shift ;;
+        *) echo "$usage" >&2 && exit 2 ;;
+    esac
+    shift
+done
+mkdir -p "$folder" || exit
+failed=()
+
+# measure FILE WORD...: what the program prints for these words.
+measure() {
+    local file=$folder/$1
+    shift
+    echo "testudo $*" >&2
+    if "$program" "$@" --json > "$file.part" 2> "$file.err"; then
+        mv "$file.part" "$file" && rm -f "$file.err"
+    else
+        failed+=("$(basename "$file"): $(tail -n 1 "$file.err")")
+        rm -f "$file.part"
+    fi
+}
+
+{
+    date --utc +%FT%TZ
+    "$program" --version
+    uname -srm
+    lscpu | grep -E '^(Model name|CPU\(s\)|Thread|Core|L2|L3|NUMA node)'
+    nvidia-smi --query-gpu=name,driver_version,pcie.link.gen.max,pcie.link.width.max,clocks.max.sm --format=csv
+    clinfo -l
+} > "$folder/machine.txt" 2> /dev/null
+
+measure gpu.json bench gpu "${quick[@]}" "${gpu[@]}"
+for experiment in ideas chunks ranges algorithms latency tuning; do
+    measure "scheduler-$experiment.json" bench scheduler --experiment "$experiment" --chunks "$chunks" "${gpu[@]}"
+done
+measure placements.json lab placements --latency --suites aes128-sha1,3des-sha1 "${quick[@]}"
+measure placements-gpu.json lab placements --latency --offload-engine gpu --suites aes128-sha1,3des-sha1 "${quick[@]}"
+measure papers.json lab papers --only 002 --out "$folder/papers" "${quick[@]}"
+
+echo "in $folder: $(ls "$folder" | tr '\n' ' ')"
+((${#failed[@]} == 0)) || { printf 'not measured: %s\n' "${failed[@]}" >&2; exit 1; }
