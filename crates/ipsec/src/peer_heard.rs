@@ -45,7 +45,7 @@ impl Heard {
     }
 }
 
-/// [`Heard`], by whoever writes it last.
+/// [`Heard`], by the last one that writes it.
 #[derive(Debug)]
 pub(crate) struct HeardCell(AtomicU64);
 

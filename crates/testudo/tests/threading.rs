@@ -20,7 +20,8 @@ use testudo_lab::namespaces::Namespace;
 
 const CONFIGURATION_IS_WRONG: i32 = 2;
 const POCL: &str = "portable computing";
-/// Datagrams in each direction, and how many of them may be under way, so that no queue of the kernel is full.
+/// Datagrams in each direction, and how many of them may be under way, so that no queue of the kernel is
+/// full.
 const DATAGRAMS: u32 = 3_000;
 const WINDOW: u32 = 64;
 

@@ -60,10 +60,13 @@ pub struct Steps {
 /// they do not do.
 pub type StepsOf = fn(Suite, Direction, usize, usize) -> Option<Steps>;
 
+/// Finds the GPUs with this in their names, or all; or says why there is none.
+pub type FindGpus = dyn Fn(Option<&str>) -> Result<Vec<GpuDevice>, String> + Send + Sync;
+
 /// The GPUs of this machine, and how a GPU's work is reckoned where there is none.
 pub struct Gpus {
-    /// Those with this in their names, or all; or why there is none.
-    pub find: Box<dyn Fn(Option<&str>) -> Result<Vec<GpuDevice>, String> + Send + Sync>,
+    /// How they are found.
+    pub find: Box<FindGpus>,
     /// For the model.
     pub steps: StepsOf,
 }

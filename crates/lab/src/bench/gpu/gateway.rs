@@ -27,7 +27,7 @@ const WINDOW_PACKETS: usize = 1024;
 const TURN_PACKETS: usize = 256;
 /// Of packets that come out, one in this many is kept for the judge, so many at most. Of few each is.
 const KEPT: (usize, usize) = (509, 64);
-const FEW_PACKETS: u64 = 1024;
+const FEW_PACKETS: usize = 1024;
 /// Without a packet for so long, none is expected any more.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -173,7 +173,7 @@ impl Gateway {
     /// Keeps it supplied, and measures once as many packets have come out as may be under way, or from the
     /// first on if there are no more.
     pub(super) fn supplied(&mut self, until: Until) -> Result<Rate, Wrong> {
-        let kept = if until.packets <= FEW_PACKETS { (1, FEW_PACKETS as usize) } else { KEPT };
+        let kept = if until.packets <= FEW_PACKETS as u64 { (1, FEW_PACKETS) } else { KEPT };
         self.sink.keep(kept.0, kept.1);
         let warm = self.window.min(until.packets / 4);
         let start = Instant::now();
@@ -206,12 +206,12 @@ impl Gateway {
     pub(super) fn offered(&mut self, per_second: f64, until: Until) -> Result<Latency, Wrong> {
         self.sink.keep(KEPT.0, KEPT.1);
         let (start, first) = (Instant::now(), self.sent());
-        let due_at = |number: u64| (number as f64 * 1e9 / per_second) as u64;
+        let due_at = |number: u64| whole(number as f64 * 1e9 / per_second);
         let (mut latency, mut seen) = (Latency::default(), 0);
         loop {
             let now = nanoseconds(start.elapsed());
             if now < nanoseconds(until.elapsed) {
-                let due = ((now as f64 * per_second / 1e9) as u64 + 1).min(until.packets);
+                let due = (whole(now as f64 * per_second / 1e9) + 1).min(until.packets);
                 let more = due.saturating_sub(self.asked - first);
                 self.ask(more);
             } else if self.sent() >= self.asked {
@@ -262,4 +262,14 @@ pub(super) fn together(
             .collect();
         ended.into_iter().collect()
     })
+}
+
+/// A number of packets or nanoseconds, without its fraction.
+#[allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "neither negative nor beyond hours"
+)]
+fn whole(number: f64) -> u64 {
+    number as u64
 }

@@ -290,7 +290,7 @@ impl Bench<'_> {
         case: &Case,
         originals: &Packets,
         per_second: f64,
-        open: &dyn Fn() -> Result<(Vec<Box<dyn Engine>>, Option<SchedulerSettings>), Wrong>,
+        open: &dyn Fn() -> Result<Opened, Wrong>,
     ) -> Result<Latency, Wrong> {
         let case = Case { sas: 1, policies: 1, ..*case };
         let originals = match case.suites {
@@ -306,8 +306,10 @@ impl Bench<'_> {
     }
 }
 
-/// Engines for the gateway of this number, and how a deep one's jobs are gathered.
-type OpenFor<'a> = dyn Fn(usize) -> Result<(Vec<Box<dyn Engine>>, Option<SchedulerSettings>), Wrong> + 'a;
+/// Engines, and how a deep one's jobs are gathered.
+type Opened = (Vec<Box<dyn Engine>>, Option<SchedulerSettings>);
+/// Those for the gateway of this number.
+type OpenFor<'a> = dyn Fn(usize) -> Result<Opened, Wrong> + 'a;
 
 fn case(suite: Suite, way: Way, size: Size, sas: u32) -> Case {
     let (carrier, order) = (Carrier::Esp, Order::default());
