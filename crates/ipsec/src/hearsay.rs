@@ -48,11 +48,13 @@ impl Ipsec {
     }
 
     fn hear_of_move(&mut self, event: Event, address: IpAddr, port: u16, now: Moment) {
-        let Some(tunnel) = self.tunnel(event.tunnel) else { return };
-        let (ends, learns) = (tunnel.parameters.endpoints, tunnel.parameters.learn_remote);
-        // It may have been put between other ends since.
+        let Some(tunnel) = self.tunnels.get_mut(event.tunnel.0 as usize).and_then(Option::as_mut) else {
+            return;
+        };
+        let ends = tunnel.parameters.endpoints;
+        // It may have been put between other ends since, or the peer has moved on.
         let Encapsulation::EspInUdp { local_port, .. } = ends.encapsulation else { return };
-        if learns {
+        if tunnel.parameters.learn_remote && tunnel.peer_heard.hear((address, port)) {
             let encapsulation = Encapsulation::EspInUdp { local_port, remote_port: port };
             let there = Endpoints { remote: Some(address), encapsulation, ..ends };
             self.move_to(event.tunnel, there, now);

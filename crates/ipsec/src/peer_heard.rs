@@ -163,8 +163,9 @@ impl PeerHeard {
         true
     }
 
-    /// The peer was put there, by who knows it better than packets.
-    pub(crate) fn put(&mut self, place: Option<Place>) {
+    /// The peer was put there, by a key exchange, which knows it better than packets: for a second it is not
+    /// followed to what was under way or kept back.
+    pub(crate) fn put(&mut self, place: Option<Place>, now: Moment) {
         let Some(known) = &self.known else { return };
         let mut current = known.place.lock().unwrap_or_else(PoisonError::into_inner);
         let word = known.word.load(Ordering::Relaxed);
@@ -172,8 +173,19 @@ impl PeerHeard {
         self.moves = moves_of(word).wrapping_add(is_new.into());
         if is_new {
             *current = place;
-            known.word.store(word_of(self.moves, Heard(word & TIME)), Ordering::Relaxed);
+            known.word.store(word_of(self.moves, Heard::by(now)), Ordering::Relaxed);
         }
+    }
+
+    /// Another worker has told that the peer has moved there. `false` if it is elsewhere by now.
+    pub(crate) fn hear(&mut self, place: Place) -> bool {
+        let Some(known) = &self.known else { return true };
+        let current = known.place.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_there = *current == Some(place);
+        if is_there {
+            self.moves = moves_of(known.word.load(Ordering::Relaxed));
+        }
+        is_there
     }
 
     /// What becomes of an authentic packet that may move the peer, and came from elsewhere or was not
@@ -184,7 +196,9 @@ impl PeerHeard {
         let word = known.word.load(Ordering::Relaxed);
         if *current == Some(place) {
             self.moves = moves_of(word);
-            self.note(now);
+            if news != News::Old {
+                self.note(now);
+            }
             return Verdict::Join;
         }
         let heard = Heard(word & TIME);
@@ -192,8 +206,13 @@ impl PeerHeard {
         if !is_silent || !news.speaks_after(heard) {
             return Verdict::Stay;
         }
-        self.moves = moves_of(word).wrapping_add(1);
-        known.word.store(word_of(self.moves, Heard::by(now)), Ordering::Relaxed);
+        let moves = moves_of(word).wrapping_add(1);
+        let moved = word_of(moves, Heard::by(now));
+        if known.word.compare_exchange(word, moved, Ordering::Relaxed, Ordering::Relaxed).is_err() {
+            // Another worker has just heard it where it was.
+            return Verdict::Stay;
+        }
+        self.moves = moves;
         Verdict::Move(current.replace(place))
     }
 }
@@ -232,11 +251,44 @@ mod tests {
         assert!(!other.note(at(5)), "it has the peer where it was before");
         assert_eq!(other.judge(PLACES[0], News::Old, at(10)), Verdict::Join);
         assert!(other.note(at(11)));
-        other.put(Some(PLACES[1]));
+        other.put(Some(PLACES[1]), at(12));
         assert!(!peer.note(at(12)));
         assert_eq!(peer.judge(PLACES[1], News::Old, at(20)), Verdict::Join);
-        peer.put(Some(PLACES[1]));
+        peer.put(Some(PLACES[1]), at(20));
         assert!(peer.note(at(21)) && other.note(at(22)), "it was there");
+    }
+
+    #[test]
+    fn a_worker_that_is_told_of_a_move_too_late_stays_where_the_peer_was_put() {
+        let mut peer = PeerHeard::shared();
+        let (mut other, mut third) = (peer.clone(), peer.clone());
+        assert_eq!(peer.judge(PLACES[0], News::OfAll, at(0)), MOVED);
+        assert!(other.hear(PLACES[0]) && other.note(at(5)));
+        peer.put(Some(PLACES[1]), at(10));
+        assert!(!third.hear(PLACES[0]) && !other.hear(PLACES[0]));
+        assert!(!other.note(at(15)), "it has the peer where it was before");
+        assert!(third.hear(PLACES[1]) && third.note(at(20)));
+    }
+
+    #[test]
+    fn a_peer_that_was_put_somewhere_stays_there_for_a_second() {
+        let mut peer = PeerHeard::shared();
+        peer.put(Some(PLACES[0]), at(5_000_000));
+        assert_eq!(peer.judge(PLACES[1], News::OfAll, at(5_999_000)), Verdict::Stay);
+        assert_eq!(peer.judge(PLACES[1], News::OfAll, at(6_001_000)), Verdict::Move(Some(PLACES[0])));
+    }
+
+    #[test]
+    fn old_packets_join_and_keep_nobody_where_it_is() {
+        let mut peer = PeerHeard::shared();
+        let mut other = peer.clone();
+        assert_eq!(peer.judge(PLACES[0], News::OfAll, at(0)), MOVED);
+        assert_eq!(other.judge(PLACES[0], News::Old, at(900_000)), Verdict::Join);
+        assert_eq!(
+            other.judge(PLACES[1], News::OfAll, at(1_002_000)),
+            Verdict::Move(Some(PLACES[0])),
+            "what is old does not say that the peer is there still"
+        );
     }
 
     #[test]

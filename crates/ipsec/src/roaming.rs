@@ -21,8 +21,10 @@
 //! **What is not promised.** The peer is asked nothing, so that who has the path has the address: by sending
 //! each packet on from elsewhere, by outrunning each, or by keeping all of them back for a second. Who does
 //! not have it needs packets that never arrived, and a peer that is silent: the last one under an SA of ESP
-//! or of a window that spoke last, or two of a window that was idle since. Each packet more keeps the peer
-//! away for a second at most; then its own move it back. What is at stake is where sealed packets go, and
+//! or of a window that spoke last, or two of a window that was idle since. Each packet more that is news
+//! keeps the peer away for a second at most; then its own move it back. A peer is not heard by SAs that take
+//! packets from any port, such as those of one processor each (RFC 9611): who speaks by these alone is
+//! silent. What is at stake is where sealed packets go, and
 //! neither their secrecy nor what is accepted.
 
 use crate::Ipsec;
@@ -80,7 +82,9 @@ impl Ipsec {
         let has_windows = tunnel.parameters.protocol == IpsecProtocol::Vpe
             && tunnel.parameters.rules.of_vpe().source_ports == VpeSourcePorts::PerWindow;
         let port = if has_windows { remote_port } else { port };
-        if endpoints.remote == Some(address) && remote_port == port && tunnel.peer_heard.note(now) {
+        let is_there = endpoints.remote == Some(address) && remote_port == port;
+        // What is old may have been kept back: it does not say that the peer is there still.
+        if is_there && (news == News::Old || tunnel.peer_heard.note(now)) {
             return;
         }
         if !tunnel.parameters.learn_remote || !tunnel.says_where_peer_is(spi) {
@@ -113,7 +117,7 @@ impl Ipsec {
             tunnel.peer_heard.begin();
         }
         if tunnel.parameters.endpoints != ends {
-            tunnel.peer_heard.put(place_of(&ends));
+            tunnel.peer_heard.put(place_of(&ends), now);
         }
         self.settle_watches(index);
         self.move_to(index, ends, now);

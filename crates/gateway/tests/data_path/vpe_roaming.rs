@@ -3,9 +3,10 @@
 
 use crate::support::learner::{Learner, Place, packet, spec};
 use crate::support::{LeaseTwin, Side, TunnelSpec};
+use std::net::IpAddr;
 use std::time::Duration;
 use testudo_gateway::{SaChange, TunnelInstall};
-use testudo_ipsec::TunnelParameters;
+use testudo_ipsec::{Encapsulation, Endpoints, TunnelParameters};
 use testudo_packet::DropReason;
 
 /// How long a peer must be silent at its old address before it is followed.
@@ -191,6 +192,59 @@ fn each_packet_that_was_kept_back_keeps_a_silent_peer_away_for_a_second_at_most(
         assert!(away <= at_most, "{workers}, {packets}: {away:?}");
         assert_eq!(b.target(), Some(HOME));
     }
+}
+
+/// Who has kept back many packets of a window in which the peer goes on keeps it away no longer than by the one
+/// that moved it: the others are old.
+#[test]
+fn old_packets_keep_nobody_away() {
+    for workers in [1, 3] {
+        let (mut b, next) = at_home(workers);
+        // Some are kept back, among them the peer's last words before a silence.
+        b.receive(0, packet(BUSY, next + 40, HOME));
+        b.wait(SILENCE);
+        assert_eq!(b.receive(1, packet(BUSY, next + 41, ATTACKER)), (1, vec![ATTACKER]));
+        for n in 0..9 {
+            b.wait(SILENCE / 10);
+            assert_eq!(b.receive(1, packet(BUSY, next + n, ATTACKER)), (1, vec![]), "late, but authentic");
+            assert_eq!(b.receive(0, packet(BUSY, next + 42 + n, HOME)), (1, vec![]));
+        }
+        b.wait(SILENCE / 10);
+        assert_eq!(b.receive(0, packet(BUSY, next + 51, HOME)), (1, vec![HOME]));
+        assert_eq!(b.target(), Some(HOME));
+    }
+}
+
+/// A worker has found a move, and before the others hear of that, a key exchange has put the peer elsewhere.
+/// There it stays, for a second at least.
+#[test]
+fn a_late_notice_of_a_move_moves_nobody_from_where_a_key_exchange_put_it() {
+    let (mut b, next) = at_home(3);
+    b.wait(SILENCE);
+    let (_, found) = b.take(0, packet(BUSY, next, ATTACKER));
+    assert_eq!(found.len(), 1);
+    let known = TunnelSpec { b_learns: false, ..spec() }.parameters(Side::B).endpoints;
+    let remote = known.remote.map(|remote| match remote {
+        IpAddr::V4(address) => {
+            let [a, b, c, _] = address.octets();
+            IpAddr::from([a, b, c, ELSEWHERE.0])
+        }
+        IpAddr::V6(_) => remote,
+    });
+    let Encapsulation::EspInUdp { local_port, .. } = known.encapsulation else { panic!("not in UDP") };
+    let encapsulation = Encapsulation::EspInUdp { local_port, remote_port: ELSEWHERE.1 };
+    let ends = Endpoints { remote, encapsulation, ..known };
+    for gateway in &mut b.workers {
+        let now = gateway.now();
+        gateway.worker.change_sa(SaChange::Redirect(spec().index(), ends, true), now).expect("it is there");
+    }
+    (0..3).for_each(|worker| b.tell(worker, found[0]));
+    assert_eq!(b.target(), Some(ELSEWHERE));
+    b.wait(SILENCE / 2);
+    assert_eq!(b.receive(0, packet(BUSY, next + 1, HOME)), (1, vec![]), "it was under way");
+    b.wait(SILENCE);
+    assert_eq!(b.receive(1, packet(BUSY, next + 2, HOME)), (1, vec![HOME]));
+    assert_eq!(b.target(), Some(HOME));
 }
 
 /// A tunnel whose peer could not move, and can now: what was received before it was watched counts.

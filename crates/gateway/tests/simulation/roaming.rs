@@ -33,7 +33,9 @@ struct World {
     has_gap: [bool; WINDOWS],
     kept: Vec<Kept>,
     peer: Place,
-    /// Where the gateway has it, and the last step in which a packet came from there.
+    /// The highest number of each window that was delivered.
+    tops: [u64; WINDOWS],
+    /// Where the gateway has it, and the last step in which news came from there.
     believed: Option<(Place, usize)>,
     step: usize,
     moves: [usize; 2],
@@ -52,6 +54,7 @@ impl World {
             has_gap: [false; WINDOWS],
             kept: Vec::new(),
             peer: (7, 1111),
+            tops: [0; WINDOWS],
             believed: None,
             step: 0,
             moves: [0; 2],
@@ -75,9 +78,13 @@ impl World {
             self.believed = Some((place, self.step));
             self.unheard.iter_mut().for_each(|unheard| unheard.push_back(event));
         }
+        let is_news = delivered > 0 && number > self.tops[window];
+        if is_news {
+            self.tops[window] = number;
+        }
         if let Some((believed, heard)) = &mut self.believed
             && *believed == place
-            && delivered > 0
+            && is_news
         {
             *heard = self.step;
         }

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use clap::Parser;
 use serde_json::Value;
 use testudo_judge::harness::{Suite, TestResult};
-use testudo_lab::bench::BenchArgs;
+use testudo_lab::bench::{BenchArgs, Gpus};
 use testudo_lab::command::LabArgs;
 use testudo_lab::demo::{self, DemoOptions};
 use testudo_lab::meters::Meters;
@@ -42,13 +42,18 @@ fn main() -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
     match arguments.first().and_then(|first| first.to_str()) {
         Some("demo") => demo::run(&DemoLine::parse_from(arguments).options, Vec::new()),
-        Some("bench") => BenchLine::parse_from(arguments).bench.run(Vec::new()),
+        Some("bench") => BenchLine::parse_from(arguments).bench.run(Vec::new(), &no_gpus()),
         Some("lab") => {
-            LabLine::parse_from(arguments).lab.run(Vec::new(), Vec::new(), Meters::of_this_machine)
+            let lab = LabLine::parse_from(arguments).lab;
+            lab.run(Vec::new(), Vec::new(), &no_gpus(), Meters::of_this_machine)
         }
         Some("init" | "run" | "status") => stand_in::main(&arguments),
         _ => tests(),
     }
+}
+
+fn no_gpus() -> Gpus {
+    Gpus { find: Box::new(|_| Err("there is none".to_owned())), steps: |_, _, _, _| None }
 }
 
 fn tests() -> ExitCode {
