@@ -128,6 +128,13 @@ pub trait Engine: Send {
     /// Takes a prefix of `jobs`; see the contract.
     fn submit(&mut self, jobs: &mut [Job]) -> usize;
 
+    /// Whether it takes no job for now, for a reason that is none of the jobs', such as a change of the thread
+    /// that drives it: a caller that gathers asks before it submits, and has them wait on. Also called from
+    /// time to time while there are none, and may do then what such a change needs.
+    fn is_resting(&mut self) -> bool {
+        false
+    }
+
     /// Hands over to the device what has been taken and gathered. Callers flush when they have nothing more
     /// to submit for now.
     fn flush(&mut self) {}

@@ -465,6 +465,11 @@ impl Dispatcher {
         }
     }
 
+    /// Has engines do what they need no jobs for. To be called from time to time.
+    pub(crate) fn tend(&mut self) {
+        self.placement.tend();
+    }
+
     /// Takes completions, and looks for engines that hold a job for too long. Returns how many jobs were
     /// given up, or came back without their buffer; these are in `released` as faults without buffers.
     #[inline]

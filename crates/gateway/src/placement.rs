@@ -378,6 +378,18 @@ impl Placement {
         self.engines.get_mut(engine).map_or(0, |e| e.submit(jobs).min(jobs.len()))
     }
 
+    /// Whether an engine takes no job for now, whatever it is.
+    pub(crate) fn is_resting(&mut self, engine: usize) -> bool {
+        self.engines.get_mut(engine).is_some_and(|e| e.is_resting())
+    }
+
+    /// Has engines do what they need no jobs for.
+    pub(crate) fn tend(&mut self) {
+        for engine in &mut self.engines {
+            engine.is_resting();
+        }
+    }
+
     /// Whether each engine ends jobs inside `submit`.
     pub(crate) fn synchronous(&self) -> Vec<bool> {
         self.engines.iter().map(|engine| engine.is_synchronous()).collect()

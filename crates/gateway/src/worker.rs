@@ -566,6 +566,7 @@ impl Worker {
     /// Work that is due by the clock and not by a packet. To be called about once a second.
     pub fn tick(&mut self, now: Moment) {
         let mut due = Vec::new();
+        self.dispatcher.tend();
         self.ipsec.age(now);
         self.ipsec.expire_waits(now, &mut self.pool);
         if !self.is_follower {

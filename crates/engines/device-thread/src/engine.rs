@@ -356,6 +356,10 @@ impl Engine for DeviceThread {
         taken
     }
 
+    fn is_resting(&mut self) -> bool {
+        self.changes_hands()
+    }
+
     fn flush(&mut self) {
         if let (Some(here), Some(aside)) = (&mut self.start, &self.aside) {
             if std::mem::take(&mut self.is_unflushed) {

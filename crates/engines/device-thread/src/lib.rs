@@ -42,7 +42,8 @@
 //!
 //! **By choice** ([`DeviceThread::by_choice`]) the worker drives the engine itself until a thread is wanted,
 //! and gets it back when none is: for the threading model `auto`. The engine changes hands when it has no
-//! job, in the worker's next submission; what is submitted meanwhile goes to the next engine. Keys that
+//! job, in the worker's next submission, or when it asks whether the engine rests: jobs that are gathered wait
+//! on meanwhile, and what is submitted nevertheless goes to the next engine. Keys that
 //! come while a thread hands it back follow once it is there. A thread that is not wanted any more ends.
 //!
 //! Deliberately missing: more workers at one device thread. The device does one chunk after another, so that

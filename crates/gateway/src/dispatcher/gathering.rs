@@ -76,6 +76,8 @@ impl Dispatcher {
         let Some(gathering) = self.gathering(engine) else { return };
         let each = gathering.pipeline.ended(ended, now);
         gathering.tune();
+        self.look_whether_resting(engine);
+        let Some(gathering) = self.gathering(engine) else { return };
         let due = gathering.due(now, has_next);
         self.learn_between(engine, each);
         match due {
@@ -88,8 +90,19 @@ impl Dispatcher {
         }
     }
 
-    /// Submits what waits in bins, and flushes the engine. What it does not take goes to the next one.
+    /// Asks an engine whether it rests; returns the answer.
+    fn look_whether_resting(&mut self, engine: usize) -> bool {
+        let is_resting = self.placement.is_resting(engine);
+        self.gathering(engine).into_iter().for_each(|gathering| gathering.is_resting = is_resting);
+        is_resting
+    }
+
+    /// Submits what waits in bins, and flushes the engine. What it does not take goes to the next one. While
+    /// it rests all waits on: it would refuse the whole, which says nothing of how much it could take.
     fn submit_chunk(&mut self, engine: usize, now: Moment, released: &mut Vec<Job>) {
+        if self.look_whether_resting(engine) {
+            return;
+        }
         let Some(gathering) = self.gathering(engine) else { return };
         let mut jobs = std::mem::take(&mut gathering.out);
         let chunk = gathering.bins.chunk();

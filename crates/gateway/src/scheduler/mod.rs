@@ -117,6 +117,8 @@ pub(crate) struct Gathering {
     pub(crate) pipeline: Pipeline,
     tuner: Option<Box<Tuner>>,
     latency: std::time::Duration,
+    /// The engine takes nothing for now, which says nothing of how much it could.
+    pub(crate) is_resting: bool,
     /// Jobs are sorted while the engine has others.
     waiting_bins: bool,
     /// Jobs on their way out of the bins; empty between calls.
@@ -138,7 +140,7 @@ impl Gathering {
         let waiting_bins = settings.ideas.waiting_bins;
         let under_way = if waiting_bins { profile.under_way } else { 1 };
         let pipeline = Pipeline::new(&Profile { under_way, ..*profile }, bins.chunk(), MEAN_TEXT_BYTES);
-        Self { bins, pipeline, tuner, latency: settings.latency, waiting_bins, out }
+        Self { bins, pipeline, tuner, latency: settings.latency, is_resting: false, waiting_bins, out }
     }
 
     /// What is due now. `has_next` says whether another engine can do what waits for too long.
@@ -182,7 +184,7 @@ impl Gathering {
 
     /// Whether the engine would begin with a chunk now.
     pub(crate) fn takes_chunk(&self, now: Moment) -> bool {
-        self.pipeline.has_room() && !self.pipeline.is_behind(now, self.latency)
+        !self.is_resting && self.pipeline.has_room() && !self.pipeline.is_behind(now, self.latency)
     }
 }
 

@@ -27,6 +27,8 @@ struct State {
     is_busy: bool,
     /// Jobs that it takes of each submission.
     takes: Option<usize>,
+    /// It takes none for now, for a reason of its own.
+    is_resting: bool,
 }
 
 /// The portable engine, as one that wants 4,096 jobs and has them until it is told to end them.
@@ -69,8 +71,12 @@ impl Engine for Deep {
     fn profile(&self, _: Suite) -> Profile {
         Profile::of_depth(4096)
     }
+    fn is_resting(&mut self) -> bool {
+        self.state().is_resting
+    }
     fn submit(&mut self, jobs: &mut [Job]) -> usize {
         let mut state = self.state();
+        assert!(!state.is_resting, "it would refuse all of a chunk, and was to be asked before");
         let takes = state.takes.unwrap_or(jobs.len()).min(jobs.len());
         let submission = jobs[..takes].iter().map(|job| (state.suites[&job.key], job.text_bytes)).collect();
         state.submissions.push(submission);
@@ -337,6 +343,33 @@ fn what_the_engine_refuses_goes_to_the_next_one() {
     for (tunnel, delivered) in (0..3).zip(ends.delivered()) {
         assert!(delivered.into_iter().eq((0..200).filter(|id| id % 3 == tunnel)), "tunnel {tunnel}");
     }
+    ends.a.assert_settled();
+}
+
+/// A change of its thread says nothing of how much an engine can take: bins keep their jobs, within the bound.
+#[test]
+fn what_waits_for_an_engine_that_rests_waits_on_and_is_not_refused() {
+    let mut ends = Ends::small();
+    ends.send(0, 0);
+    (0..3).for_each(|_| ends.turn(NO_TIME));
+    assert_eq!((ends.deep.take_submissions().len(), ends.delivered().concat().len()), (1, 1));
+    ends.deep.state().is_resting = true;
+    (1..9).for_each(|id| ends.send(1, id));
+    (0..5).for_each(|_| ends.turn(Duration::from_micros(50)));
+    assert!(ends.delivered().concat().is_empty(), "they wait");
+    ends.deep.state().is_resting = false;
+    (0..3).for_each(|_| ends.turn(NO_TIME));
+    assert_eq!(ends.deep.take_submissions().iter().map(Vec::len).collect::<Vec<_>>(), [8]);
+    ends.deep.state().is_resting = true;
+    // More than bins and leftovers hold, and longer than the bound.
+    (9..100).for_each(|id| ends.send(1, id));
+    (0..5).for_each(|_| ends.turn(NO_TIME));
+    ends.turn(Duration::from_millis(1));
+    (0..5).for_each(|_| ends.turn(NO_TIME));
+    assert!(ends.delivered()[1].iter().copied().eq(1..100));
+    let Scheduled { chunks, packets, no_room, too_late, .. } = ends.scheduled();
+    assert_eq!((chunks, packets, no_room + too_late), (2, 9, 91));
+    assert!(no_room < 91 - 16 && too_late >= 16, "{no_room} {too_late}");
     ends.a.assert_settled();
 }
 
