@@ -49,27 +49,30 @@ pub(crate) struct Meter {
     since: Moment,
     /// Turns of the period that had something to do.
     busy: Duration,
-    /// Devices and sending until the period began.
-    before: [AsideTimes; 2],
+    /// Each device, and sending, until the period began.
+    devices_before: Vec<AsideTimes>,
+    transmit_before: AsideTimes,
 }
 
 impl Meter {
     fn new(parts: MeterParts) -> Self {
         let (chooser, since) = (Chooser::new(parts.most), parts.clock.now());
-        let mut meter =
-            Self { parts, chooser, changes: 0, since, busy: Duration::ZERO, before: Default::default() };
-        meter.before = meter.times();
-        meter
+        let devices_before = parts.devices.iter().map(|aside| aside.times()).collect();
+        let transmit_before = parts.transmit.as_ref().map(|aside| aside.times()).unwrap_or_default();
+        Self { parts, chooser, changes: 0, since, busy: Duration::ZERO, devices_before, transmit_before }
     }
 
-    fn times(&self) -> [AsideTimes; 2] {
-        let add = |sum: AsideTimes, one: AsideTimes| AsideTimes {
-            working_ns: sum.working_ns + one.working_ns,
-            jobs: sum.jobs + one.jobs,
-            busy_ns: sum.busy_ns.max(one.busy_ns),
-        };
-        let devices = self.parts.devices.iter().map(|aside| aside.times()).fold(AsideTimes::default(), add);
-        [devices, self.parts.transmit.as_ref().map(|aside| aside.times()).unwrap_or_default()]
+    /// What devices took since this was last asked: all of them, and the busiest one.
+    fn devices(&mut self) -> AsideTimes {
+        let asides = self.parts.devices.iter().zip(&mut self.devices_before);
+        asides.fold(AsideTimes::default(), |sum, (aside, before)| {
+            let one = since(aside, before);
+            AsideTimes {
+                working_ns: sum.working_ns.saturating_add(one.working_ns),
+                jobs: sum.jobs.saturating_add(one.jobs),
+                busy_ns: sum.busy_ns.max(one.busy_ns),
+            }
+        })
     }
 
     /// A turn that began then has ended; returns what to tell of it if the period has, too.
@@ -94,24 +97,16 @@ impl Meter {
 
     /// What the period took, and the next one begins.
     fn period(&mut self, wall: Duration) -> Period {
-        let after = self.times();
-        let [device, transmit] = std::mem::replace(&mut self.before, after);
-        let driving_ns = after[0].working_ns.saturating_sub(device.working_ns);
-        let transmit_ns = after[1].working_ns.saturating_sub(transmit.working_ns);
+        let AsideTimes { working_ns: driving_ns, jobs, busy_ns: device_ns } = self.devices();
+        let transmit = self.parts.transmit.as_ref().map(|aside| since(aside, &mut self.transmit_before));
+        let transmit_ns = transmit.map_or(0, |times| times.working_ns);
         let busy_ns = nanoseconds(self.busy);
         let io_ns = match self.chooser.model() {
             ThreadingModel::RunToCompletion => busy_ns.saturating_sub(driving_ns),
             ThreadingModel::OneIo => busy_ns,
             ThreadingModel::TwoIo => busy_ns.saturating_add(transmit_ns),
         };
-        Period {
-            wall_ns: nanoseconds(wall),
-            jobs: after[0].jobs.saturating_sub(device.jobs),
-            io_ns,
-            transmit_ns,
-            driving_ns,
-            device_ns: after[0].busy_ns.saturating_sub(device.busy_ns),
-        }
+        Period { wall_ns: nanoseconds(wall), jobs, io_ns, transmit_ns, driving_ns, device_ns }
     }
 
     fn chosen(&self) -> ChosenThreads {
@@ -121,6 +116,17 @@ impl Meter {
             rates: self.chooser.rates(),
             changes: self.changes,
         }
+    }
+}
+
+/// What something took since `before`, which is now from then on.
+fn since(aside: &Aside, before: &mut AsideTimes) -> AsideTimes {
+    let after = aside.times();
+    let before = std::mem::replace(before, after);
+    AsideTimes {
+        working_ns: after.working_ns.saturating_sub(before.working_ns),
+        jobs: after.jobs.saturating_sub(before.jobs),
+        busy_ns: after.busy_ns.saturating_sub(before.busy_ns),
     }
 }
 
@@ -153,5 +159,40 @@ impl Worker {
         }
         self.meter = Some(meter);
         moved
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Still;
+
+    impl Clock for Still {
+        fn now(&self) -> Moment {
+            Moment::default()
+        }
+    }
+
+    /// One that has been busy for long says nothing of a period in which another one was.
+    #[test]
+    fn the_busiest_device_is_that_of_the_period() {
+        let devices = [(); 2].map(|()| Arc::<Aside>::default());
+        devices[0].add_jobs(1_000_000, Duration::from_secs(3600));
+        let parts = MeterParts {
+            devices: devices.to_vec(),
+            transmit: None,
+            most: ThreadingModel::OneIo,
+            clock: Box::new(Still),
+        };
+        let mut meter = Meter::new(parts);
+        for (jobs, busy) in [([1, 5], [3, 80]), ([7, 0], [90, 0]), ([0, 0], [0, 0])] {
+            for (device, (jobs, busy)) in devices.iter().zip(jobs.into_iter().zip(busy)) {
+                device.add_jobs(jobs, Duration::from_millis(busy));
+            }
+            let period = meter.period(PERIOD);
+            let expected = (jobs[0] + jobs[1], busy[0].max(busy[1]) * 1_000_000);
+            assert_eq!((period.jobs, period.device_ns), (expected.0 as u64, expected.1));
+        }
     }
 }
