@@ -27,11 +27,10 @@ impl Room {
     /// The caller found no room, and has to look once more after this: if there is some by now, it calls
     /// [`make`](Self::make) itself. Else it may wait until the descriptor is writable.
     pub(crate) fn expect(&self) {
-        if !self.is_awaited.load(Ordering::SeqCst) {
-            // The counter is full before anybody is told of that, so that it cannot be emptied too early.
-            let _ = rustix::io::write(&self.counter, &FULL.to_ne_bytes());
-            self.is_awaited.store(true, Ordering::SeqCst);
-        }
+        // The counter is full before anybody is told of that, so that it cannot be emptied too early. One that
+        // is full takes no more. It may be empty although room is awaited: who made some before is late.
+        let _ = rustix::io::write(&self.counter, &FULL.to_ne_bytes());
+        self.is_awaited.store(true, Ordering::SeqCst);
         fence(Ordering::SeqCst);
     }
 
@@ -58,6 +57,21 @@ mod tests {
     fn is_writable(room: &Room) -> bool {
         let mut files = [PollFd::new(room, PollFlags::OUT)];
         poll(&mut files, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap() == 1
+    }
+
+    /// Who makes room is held up between its two steps, and there is none again meanwhile.
+    #[test]
+    fn room_that_is_emptied_late_is_writable_no_longer_than_until_it_is_expected_again() {
+        let room = Room::new().unwrap();
+        room.expect();
+        assert!(room.is_awaited.swap(false, Ordering::SeqCst));
+        room.expect();
+        assert_eq!(rustix::io::read(&room.counter, &mut [0; 8]), Ok(8));
+        assert!(is_writable(&room));
+        room.expect();
+        assert!(!is_writable(&room));
+        room.make();
+        assert!(is_writable(&room));
     }
 
     #[test]
