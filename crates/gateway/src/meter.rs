@@ -85,14 +85,31 @@ impl Meter {
         if wall < PERIOD {
             return None;
         }
+        self.look_whether_started();
         let period = self.period(wall);
         (self.since, self.busy) = (now, Duration::ZERO);
         if let Some(model) = self.chooser.ended(&period) {
             self.changes += 1;
-            self.parts.devices.iter().for_each(|aside| aside.want(model.has_device_thread()));
-            self.parts.transmit.iter().for_each(|aside| aside.want(model == ThreadingModel::TwoIo));
+            self.follow(model);
         }
         Some(self.chosen())
+    }
+
+    /// A device that wants no thread although the model has one is the worker's, since its thread did not
+    /// start: that is the model, then.
+    fn look_whether_started(&mut self) {
+        let is_started = self.parts.devices.iter().all(|aside| aside.is_wanted());
+        if self.chooser.model().has_device_thread() && !is_started {
+            self.chooser.fall_back();
+            self.changes += 1;
+            self.follow(self.chooser.model());
+        }
+    }
+
+    /// Has devices and sides follow a model.
+    fn follow(&self, model: ThreadingModel) {
+        self.parts.devices.iter().for_each(|aside| aside.want(model.has_device_thread()));
+        self.parts.transmit.iter().for_each(|aside| aside.want(model == ThreadingModel::TwoIo));
     }
 
     /// What the period took, and the next one begins.

@@ -5,8 +5,10 @@ use crate::device::{Device, Served, Told};
 use crate::keys::{KeyChange, NewKey, Prepared, Preparer};
 use crate::slot::{Ended, SLOT_JOBS, Slot};
 use rustix::thread::{CpuSet, sched_setaffinity};
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, channel};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 use testudo_crypto::{
@@ -24,6 +26,10 @@ const SPARE_SLOTS: usize = 64;
 const PATIENCE: Duration = Duration::from_secs(1);
 /// What a job takes longer because it passes through two rings.
 const HANDOVER_NS: u64 = 2_000;
+
+/// Starts the thread of this name, bound to a processor if one is named, which begins with what it receives.
+pub(crate) type Spawn =
+    fn(String, Option<usize>, Receiver<Box<Served>>) -> io::Result<JoinHandle<Option<Served>>>;
 
 /// The name of the thread that drives an engine: that of the engine without its device in parentheses.
 #[must_use]
@@ -60,6 +66,9 @@ pub struct DeviceThread {
     /// The engine, and what its thread begins with, while there is none.
     pub(crate) start: Option<Box<Served>>,
     thread: Option<JoinHandle<Option<Served>>>,
+    pub(crate) spawn: Spawn,
+    /// It was said that the thread does not start.
+    is_told: bool,
     /// The thread was asked to hand the engine back.
     is_recalled: bool,
     /// The thread could not be started.
@@ -117,6 +126,8 @@ impl DeviceThread {
                 results: for_worker,
             })),
             thread: None,
+            spawn,
+            is_told: false,
             is_recalled: false,
             is_lost: false,
         }
@@ -126,24 +137,33 @@ impl DeviceThread {
         self.suites.iter().find(|(known, ..)| *known == suite)
     }
 
-    /// Starts the thread, once.
+    /// Starts the thread, once. The engine is its own only when it is there.
     fn start(&mut self) {
-        let Some(start) = self.start.take() else { return };
-        let (name, processor) = (thread_name(self.name), self.processor);
-        let body = move || {
-            processor.into_iter().for_each(bind);
-            let Served { device, slots, results } = *start;
-            device.serve(slots, results)
-        };
-        match Builder::new().name(name).spawn(body) {
+        if self.start.is_none() {
+            return;
+        }
+        let (hand, received) = channel();
+        match (self.spawn)(thread_name(self.name), self.processor, received) {
             Ok(thread) => {
                 self.slots.iter_mut().for_each(|slots| slots.wakes(thread.thread().clone()));
                 self.thread = Some(thread);
+                self.is_told = false;
+                // A thread that is gone already has abandoned the ring with what it did not receive.
+                self.start.take().into_iter().for_each(|start| drop(hand.send(start)));
             }
-            Err(error) => {
-                tracing::error!("engine {} goes without its thread: {error}", self.name);
-                self.is_lost = true;
-            }
+            Err(error) => self.goes_on_without(&error),
+        }
+    }
+
+    /// The thread does not start. The worker keeps the engine, if it may, and wants none until the next
+    /// change.
+    fn goes_on_without(&mut self, error: &io::Error) {
+        if !std::mem::replace(&mut self.is_told, true) {
+            tracing::error!("engine {} goes without its thread: {error}", self.name);
+        }
+        match &self.aside {
+            Some(aside) => aside.want(false),
+            None => (self.start, self.is_lost) = (None, true),
         }
     }
 
@@ -403,6 +423,18 @@ impl Engine for DeviceThread {
     fn in_flight(&self) -> usize {
         self.in_flight
     }
+}
+
+fn spawn(
+    name: String,
+    processor: Option<usize>,
+    received: Receiver<Box<Served>>,
+) -> io::Result<JoinHandle<Option<Served>>> {
+    Builder::new().name(name).spawn(move || {
+        processor.into_iter().for_each(bind);
+        let Served { device, slots, results } = *received.recv().ok()?;
+        device.serve(slots, results)
+    })
 }
 
 /// Binds this thread to a processor.

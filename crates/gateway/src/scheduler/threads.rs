@@ -170,6 +170,14 @@ impl Chooser {
         self.rates
     }
 
+    /// A thread of the model could not be started: the worker does all of it, until three periods ask for a
+    /// thread again; for twice as many each time that this is in vain.
+    pub fn fall_back(&mut self) {
+        let before = std::mem::replace(&mut self.model, ThreadingModel::RunToCompletion);
+        self.before = Some(before.min(ThreadingModel::OneIo));
+        (self.asked, self.calm, self.is_mixed) = ((self.model, 0), 0, true);
+    }
+
     /// A period has ended; returns the model from now on, if that is another one.
     pub fn ended(&mut self, period: &Period) -> Option<ThreadingModel> {
         if std::mem::take(&mut self.is_mixed) || !period.is_loaded(self.model) {
@@ -336,6 +344,20 @@ mod tests {
         let idle = Period { wall_ns: u64::MAX, ..fast };
         assert_eq!([fast, idle, fast, idle].map(|period| chooser.ended(&period)), [None; 4]);
         assert_eq!(chooser.ended(&fast), Some(OneIo));
+    }
+
+    #[test]
+    fn a_thread_that_does_not_start_is_tried_ever_more_rarely() {
+        let mut chooser = Chooser::new(OneIo);
+        let mut counts = Vec::new();
+        for _ in 0..4 {
+            let (model, count) = until_changed(&mut chooser, [100, 100, 50, 10]);
+            assert_eq!(model, OneIo);
+            counts.push(count);
+            chooser.fall_back();
+            assert_eq!(chooser.model(), RunToCompletion);
+        }
+        assert_eq!(counts, [3, 4, 7, 13]);
     }
 
     #[test]

@@ -140,6 +140,30 @@ fn threads_come_and_go_with_the_load_and_packets_keep_their_order() {
     chooses.gateway.assert_settled();
 }
 
+/// An engine whose thread does not start stays with the worker, and wants none: so the model has none, either.
+#[test]
+fn a_model_whose_thread_did_not_start_is_not_the_one_in_force() {
+    use ThreadingModel::{RunToCompletion, TwoIo};
+    let (mut chooses, began) = (Chooses::new(TwoIo), Instant::now());
+    let fast = [1, 4, 3];
+    while chooses.chosen().model != TwoIo {
+        chooses.turn(fast);
+        assert!(began.elapsed() < PATIENCE, "{:?}", chooses.chosen());
+    }
+    let changes = chooses.chosen().changes;
+    chooses.device.want(false);
+    chooses.turn(fast);
+    assert_eq!((chooses.chosen().model, chooses.chosen().changes), (RunToCompletion, changes + 1));
+    assert!(!chooses.transmit.is_wanted());
+    while chooses.chosen().model != TwoIo {
+        chooses.turn(fast);
+        assert!(began.elapsed() < PATIENCE, "it is not tried again: {:?}", chooses.chosen());
+    }
+    assert!(chooses.device.is_wanted());
+    assert!(chooses.drain().into_iter().eq(1..=chooses.next));
+    chooses.gateway.assert_settled();
+}
+
 #[test]
 fn turns_without_packets_change_nothing_and_neither_do_those_of_a_configured_model() {
     let mut chooses = Chooses::new(ThreadingModel::TwoIo);

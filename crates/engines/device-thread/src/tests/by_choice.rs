@@ -111,6 +111,29 @@ fn keys_that_change_on_the_engines_way_back_are_there_when_it_is() {
     assert_eq!(ended[0].status, JobStatus::Fault);
 }
 
+/// As where the system has no thread left.
+#[test]
+fn an_engine_whose_thread_does_not_start_stays_with_the_worker_and_may_have_one_later() {
+    let (mut engine, stage, aside) = by_choice(LateConfig::reliable(26));
+    let mut pool = Pool::new(64, 200);
+    let id = engine.install(&key(1), Direction::Seal).unwrap();
+    let spawn = std::mem::replace(&mut engine.spawn, |_, _, _| Err(std::io::Error::other("meant")));
+    for ticket in 0..3 {
+        aside.want(true);
+        let ended = run(&mut engine, vec![job(id, ticket, &mut pool)]);
+        assert_eq!((ended[0].status, aside.is_wanted(), is_apart(&stage)), (JobStatus::Done, false, false));
+    }
+    assert_eq!(engine.description(), "for tests");
+    engine.spawn = spawn;
+    aside.want(true);
+    settle(&mut engine, &stage, id, true, &mut pool);
+    let (mut engine, stage) = open(LateConfig::reliable(27));
+    engine.spawn = |_, _, _| Err(std::io::Error::other("meant"));
+    let ended = run(&mut engine, vec![job(KeyId::NONE, 1, &mut pool)]);
+    assert_eq!((ended[0].status, stage.alive.load(Ordering::SeqCst)), (JobStatus::Fault, 0));
+    assert_eq!(engine.description(), "for tests, on a device thread (out of service)");
+}
+
 #[test]
 fn a_thread_that_has_panicked_does_not_hand_its_engine_back() {
     let (mut engine, stage, aside) = by_choice(LateConfig::reliable(25));
