@@ -22,8 +22,10 @@ const JOBS_LEAST: usize = 1024;
 const JOBS_MOST: usize = 1 << 16;
 /// Slots beside those that full ones need: some are published before they are full.
 const SPARE_SLOTS: usize = 64;
-/// How long the thread may take to end.
+/// How long the thread may take to end, or to hand the engine back.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// How often it is looked for in that time at least.
+const LOOKS: u32 = 16;
 /// What a job takes longer because it passes through two rings.
 const HANDOVER_NS: u64 = 2_000;
 
@@ -36,6 +38,12 @@ pub(crate) type Spawn =
 pub fn thread_name(engine: &str) -> String {
     let name = engine.split_once(" (").map_or(engine, |(name, _)| name);
     format!("device-{name}")
+}
+
+/// How long an engine that was recalled is waited for. Time in which nobody looked is not held against it.
+struct Recalled {
+    looked: Instant,
+    waited: Duration,
 }
 
 /// An engine that is driven by a thread of its own. See the [crate](crate).
@@ -69,9 +77,11 @@ pub struct DeviceThread {
     pub(crate) spawn: Spawn,
     /// It was said that the thread does not start.
     is_told: bool,
-    /// The thread was asked to hand the engine back.
-    is_recalled: bool,
-    /// The thread could not be started.
+    /// The thread was asked to hand the engine back, and has not.
+    recalled: Option<Recalled>,
+    /// How long it may take for that.
+    pub(crate) patience: Duration,
+    /// The thread could not be started, or does not hand the engine back.
     is_lost: bool,
 }
 
@@ -128,7 +138,8 @@ impl DeviceThread {
             thread: None,
             spawn,
             is_told: false,
-            is_recalled: false,
+            recalled: None,
+            patience: PATIENCE,
             is_lost: false,
         }
     }
@@ -182,13 +193,17 @@ impl DeviceThread {
     /// Has the engine change hands, if that is wanted and it has no job; whether it is on its way, and takes
     /// none.
     fn changes_hands(&mut self) -> bool {
-        let wants_thread = self.aside.as_ref().is_none_or(|aside| aside.is_wanted());
-        let has_thread = self.start.is_none();
-        if wants_thread == has_thread && !self.is_recalled || self.is_out_of_service() {
+        if self.is_out_of_service() {
+            self.drop_what_comes_late();
             return false;
         }
-        if self.is_recalled {
-            return !self.take_back();
+        if self.recalled.is_some() {
+            return self.is_on_its_way();
+        }
+        let wants_thread = self.aside.as_ref().is_none_or(|aside| aside.is_wanted());
+        let has_thread = self.start.is_none();
+        if wants_thread == has_thread {
+            return false;
         }
         if self.in_flight > 0 {
             return true;
@@ -202,6 +217,33 @@ impl DeviceThread {
         !wants_thread
     }
 
+    /// Whether a recalled engine is still on its way. One that hangs has no job that would be overdue, so that
+    /// it is given up here, and with it the keys that were to follow.
+    fn is_on_its_way(&mut self) -> bool {
+        if self.take_back() {
+            return false;
+        }
+        if let Some(Recalled { looked, waited }) = &mut self.recalled {
+            *waited += looked.elapsed().min(self.patience / LOOKS);
+            *looked = Instant::now();
+            self.is_lost = *waited >= self.patience;
+        }
+        if self.is_lost {
+            tracing::error!(
+                "engine {} does not come back from its thread and is out of service until a restart",
+                self.name
+            );
+            self.next.changes.clear();
+        }
+        !self.is_lost
+    }
+
+    /// An engine that comes back after it was given up goes, with its keys.
+    fn drop_what_comes_late(&mut self) {
+        let thread = self.thread.take_if(|thread| self.recalled.is_some() && thread.is_finished());
+        thread.into_iter().for_each(|thread| drop(thread.join()));
+    }
+
     /// Takes the engine back from a thread that has ended as it was told; whether it has.
     fn take_back(&mut self) -> bool {
         let Some(thread) = self.thread.take_if(|thread| thread.is_finished()) else { return false };
@@ -212,7 +254,7 @@ impl DeviceThread {
             // It has panicked.
             None => self.is_lost = true,
         }
-        self.is_recalled = false;
+        self.recalled = None;
         true
     }
 
@@ -222,7 +264,7 @@ impl DeviceThread {
         if self.next.is_empty() && !self.flush_is_due {
             return true;
         }
-        if self.is_recalled {
+        if self.recalled.is_some() {
             return false;
         }
         let Self { slots: Some(slots), next, .. } = self else { return false };
@@ -230,7 +272,7 @@ impl DeviceThread {
         let recalls = next.recalls;
         let is_published = slots.publish(|slot| next.move_to(slot));
         if is_published {
-            self.is_recalled = recalls;
+            self.recalled = recalls.then(|| Recalled { looked: Instant::now(), waited: Duration::ZERO });
             self.is_unflushed &= !self.flush_is_due;
             self.flush_is_due = false;
             slots.wake();
@@ -244,7 +286,7 @@ impl DeviceThread {
         if self.is_out_of_service() {
             return;
         }
-        if self.is_recalled {
+        if self.recalled.is_some() {
             self.take_back();
         }
         if let Some(here) = self.here() {
@@ -252,7 +294,7 @@ impl DeviceThread {
         }
         let mut change = Some(change);
         if self.next.is_empty()
-            && !self.is_recalled
+            && self.recalled.is_none()
             && let Some(slots) = &mut self.slots
         {
             slots.amend(|slot| {

@@ -29,6 +29,8 @@ struct Stage {
     /// A call of `submit` waits while this is set.
     holds: AtomicBool,
     is_held: AtomicBool,
+    /// And one of `poll` while this is.
+    poll_holds: AtomicBool,
     submit_panics: AtomicBool,
     poll_panics: AtomicBool,
     /// Keys are refused.
@@ -98,6 +100,9 @@ impl Engine for Played {
     }
     fn poll(&mut self, done: &mut Vec<Job>, max: usize) {
         self.stage.polls.fetch_add(1, Ordering::SeqCst);
+        while self.stage.poll_holds.load(Ordering::SeqCst) {
+            std::thread::yield_now();
+        }
         self.inner.poll(done, max);
         if self.stage.invents.swap(false, Ordering::SeqCst) {
             done.push(Job { ticket: 7, ..Job::new(Buffer::default(), Direction::Seal, 12_345) });

@@ -134,6 +134,58 @@ fn an_engine_whose_thread_does_not_start_stays_with_the_worker_and_may_have_one_
     assert_eq!(engine.description(), "for tests, on a device thread (out of service)");
 }
 
+/// Nothing is under way that would be overdue.
+#[test]
+fn an_engine_that_hangs_on_its_way_back_is_out_of_service_and_keeps_no_key() {
+    let (mut engine, stage, aside) = by_choice(LateConfig::reliable(28));
+    let mut pool = Pool::new(64, 200);
+    let id = engine.install(&key(1), Direction::Seal).unwrap();
+    aside.want(true);
+    settle(&mut engine, &stage, id, true, &mut pool);
+    stage.poll_holds.store(true, Ordering::SeqCst);
+    aside.want(false);
+    assert!(engine.is_resting());
+    engine.install(&key(2), Direction::Seal).unwrap();
+    assert!(engine.is_resting(), "it has time");
+    engine.patience = Duration::ZERO;
+    assert!(!engine.is_resting());
+    let ended = run(&mut engine, vec![job(id, 1, &mut pool)]);
+    assert_eq!((ended[0].status, ended[0].buffer.bytes()), (JobStatus::Fault, &[0x55; 96][..]));
+    assert!(engine.description().ends_with("(out of service)"));
+    stage.poll_holds.store(false, Ordering::SeqCst);
+    until(&mut engine, || stage.alive.load(Ordering::SeqCst) == 0);
+    assert_eq!(stage.keys.load(Ordering::SeqCst), 1, "the other one has never come");
+}
+
+/// Has a worker without jobs look after the engine until something is so.
+fn until(engine: &mut DeviceThread, what: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !what() {
+        engine.is_resting();
+        assert!(began.elapsed() < PATIENCE);
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn an_engine_without_jobs_comes_back_and_so_do_changes_of_its_keys() {
+    let (mut engine, stage, aside) = by_choice(LateConfig::reliable(29));
+    let mut pool = Pool::new(64, 200);
+    let id = engine.install(&key(1), Direction::Seal).unwrap();
+    aside.want(true);
+    settle(&mut engine, &stage, id, true, &mut pool);
+    aside.want(false);
+    assert!(engine.is_resting());
+    engine.remove(id);
+    until(&mut engine, || stage.keys.load(Ordering::SeqCst) == 0);
+    let began = Instant::now();
+    while engine.is_resting() {
+        assert!(began.elapsed() < PATIENCE);
+        std::thread::yield_now();
+    }
+    assert_eq!(engine.description(), "for tests", "it is the worker's, and no job has come");
+}
+
 #[test]
 fn a_thread_that_has_panicked_does_not_hand_its_engine_back() {
     let (mut engine, stage, aside) = by_choice(LateConfig::reliable(25));
