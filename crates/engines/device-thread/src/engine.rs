@@ -211,8 +211,11 @@ impl DeviceThread {
         if wants_thread {
             self.start();
         } else {
+            // Never with jobs, later, if there is no room now.
             self.next.recalls = true;
-            self.publish();
+            if !self.publish() {
+                self.next.recalls = false;
+            }
         }
         !wants_thread
     }
@@ -246,7 +249,8 @@ impl DeviceThread {
 
     /// Takes the engine back from a thread that has ended as it was told; whether it has.
     fn take_back(&mut self) -> bool {
-        let Some(thread) = self.thread.take_if(|thread| thread.is_finished()) else { return false };
+        let may = self.in_flight == 0;
+        let Some(thread) = self.thread.take_if(|thread| may && thread.is_finished()) else { return false };
         let Self { next, start, .. } = self;
         *start = thread.join().ok().flatten().map(Box::new);
         match start {
