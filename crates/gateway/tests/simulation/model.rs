@@ -20,6 +20,11 @@ impl WindowModel {
         Self { top: sequence, size: size.into(), seen: HashSet::from([sequence]) }
     }
 
+    /// Whether it has accepted this number.
+    pub fn has(&self, sequence: u64) -> bool {
+        self.seen.contains(&sequence)
+    }
+
     /// Receives an authentic packet; `true` if it must be accepted.
     pub fn receive(&mut self, sequence: u64) -> bool {
         let inside = sequence > 0 && sequence + self.size > self.top;

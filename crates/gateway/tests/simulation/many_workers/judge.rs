@@ -2,6 +2,7 @@
 //! the worker that received it, in that worker's order, and never twice.
 
 use super::encapsulation::Case;
+use super::underway::Underway;
 use super::wire::Arrival;
 use crate::model::WindowModel;
 use crate::support::Side;
@@ -9,7 +10,7 @@ use crate::support::packet::number;
 use std::collections::{HashMap, HashSet, VecDeque};
 
 /// A number of one count of one SA.
-type Name = (u32, u32, u64);
+pub type Name = (u32, u32, u64);
 
 /// Judges what one gateway receives.
 pub struct Judge {
@@ -29,13 +30,15 @@ pub struct Judge {
     forgotten: HashSet<u32>,
     /// Whether the engines answer within a turn: otherwise what comes out of a worker has no known turn.
     is_exact: bool,
+    /// What engines that answer in later turns may have of a gateway that releases in order.
+    underway: Option<Underway>,
     pub accepted: u64,
     pub refused: u64,
     pub came: u64,
 }
 
 impl Judge {
-    pub fn new(from: Side, case: &Case, workers: usize, is_exact: bool) -> Self {
+    pub fn new(from: Side, case: &Case, workers: usize, is_late: bool, in_order: bool) -> Self {
         Self {
             from,
             case: case.clone(),
@@ -46,7 +49,9 @@ impl Judge {
             delivered: HashSet::new(),
             unsaved: Vec::new(),
             forgotten: HashSet::new(),
-            is_exact,
+            // Where the order is restored, a packet leaves in no known turn.
+            is_exact: !is_late && !in_order,
+            underway: (is_late && in_order).then(|| Underway::new(case.spec.window, workers)),
             accepted: 0,
             refused: 0,
             came: 0,
@@ -62,11 +67,24 @@ impl Judge {
             0 => WindowModel::new(size),
             last => WindowModel::behind(size, last),
         });
-        if has_sa && arrival.is_genuine && window.receive(shown.number) {
+        let name = (shown.spi, shown.count, shown.number);
+        let is_authentic = has_sa && arrival.is_genuine;
+        let (is_new, is_accepted) = (!window.has(shown.number), is_authentic && window.receive(shown.number));
+        if is_accepted {
             self.accepted += 1;
-            self.expected[worker].push_back((shown.spi, shown.count, shown.number));
+            self.expected[worker].push_back(name);
         } else {
             self.refused += 1;
+        }
+        if let Some(underway) = self.underway.as_mut().filter(|_| is_authentic && is_new) {
+            underway.take(worker, name, self.case.begins_after_of(shown.spi), is_accepted);
+        }
+    }
+
+    /// A worker has ended a turn.
+    pub fn end_turn(&mut self, worker: usize) {
+        if let Some(underway) = &mut self.underway {
+            underway.end_turn(worker);
         }
     }
 
@@ -97,6 +115,23 @@ impl Judge {
         self.windows = self.saved.clone();
         self.forgotten.extend(self.unsaved.drain(..));
         self.expected.iter_mut().for_each(VecDeque::clear);
+    }
+
+    /// What was received is released: exactly what the model accepts, but for packets that were with engines
+    /// while others moved the window. `too_old` were dropped as left of it. Returns how many are missing.
+    pub fn assert_released(&self, too_old: u64) -> u64 {
+        let (came, accepted) = (self.came, self.accepted);
+        let Some(underway) = &self.underway else {
+            assert_eq!(came, accepted, "what was received is released");
+            return 0;
+        };
+        let (may_age, early) = (underway.may_have_aged().min(too_old), underway.may_have_been_early());
+        let expected = accepted - may_age..=accepted + early;
+        assert!(
+            expected.contains(&came),
+            "of {accepted} that were received {came} are released: {expected:?}"
+        );
+        accepted.saturating_sub(came)
     }
 
     /// The workers have ended: all that they had received was delivered.

@@ -377,6 +377,7 @@ impl Site {
         let vanishes = self.fault == Some(Fault::PacketsVanish) && delivered.len() > 2;
         self.taken += (delivered.len() + left.len() - usize::from(vanishes)) as u64;
         delivered.iter().for_each(|packet| judge.deliver(at, packet));
+        judge.end_turn(at);
         self.spread_events(at);
         left
     }
