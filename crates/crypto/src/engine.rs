@@ -15,6 +15,9 @@ pub struct Capability {
     /// it ends as faults, as any text beyond its buffer; the gateway merges their segments before it submits
     /// them.
     pub takes_chains: bool,
+    /// Whether it writes the [frames](crate::frame) of jobs that it seals, where those leave it to the engine.
+    /// All others must be given whole packets.
+    pub writes_frames: bool,
 }
 
 /// An engine cannot be used, or not for this purpose.
@@ -69,7 +72,8 @@ pub enum EngineError {
 ///   caller's, untouched.
 /// - Every job of the prefix ends exactly once: in place (its status is `Done`, `AuthenticationFailed` or
 ///   `Fault` when `submit` returns) or, if its status is `Taken`, through `poll`.
-/// - A job that ends as `Fault` has its buffer as it was submitted.
+/// - A job that ends as `Fault` has its buffer as it was submitted, and its frame is as
+///   [unwritten](Job::unwritten) as it was. One that was sealed has its frame.
 /// - A job that names a key which the engine does not hold (any more), a text beyond its buffer, a longer one
 ///   than the engine's capability, or one that is no multiple of its cipher's block, ends as `Fault`. A
 ///   [`KeyId`] is not given to another key soon after it was removed.

@@ -1,6 +1,6 @@
 //! One packet's worth of cryptography.
 
-use crate::{Direction, KeyId, Suite};
+use crate::{Direction, KeyId, Suite, Trailer};
 use testudo_packet::Buffer;
 
 /// The state of a job.
@@ -121,6 +121,9 @@ pub struct Job {
     pub direction: Direction,
     /// The state of the job.
     pub status: JobStatus,
+    /// Its trailer, where the frame is still to be written ([`frame`](crate::frame)): when sealing ESP, for
+    /// engines that [write frames](crate::Capability::writes_frames) and for no other.
+    pub unwritten: Option<Trailer>,
 }
 
 /// One cache line, so that moving a job touches one.
@@ -144,6 +147,7 @@ impl Job {
             then: 0,
             direction,
             status: JobStatus::Pending,
+            unwritten: None,
         }
     }
 

@@ -1,6 +1,6 @@
 //! Keys: held in memory that is zeroed, and never shown.
 
-use crate::{Cipher, Suite};
+use crate::{Cipher, KeyFrame, Suite};
 use std::fmt;
 use zeroize::Zeroizing;
 
@@ -10,6 +10,7 @@ use zeroize::Zeroizing;
 pub struct KeyMaterial {
     suite: Suite,
     bytes: Zeroizing<Vec<u8>>,
+    frame: Option<KeyFrame>,
 }
 
 /// The keying material does not fit its suite.
@@ -42,11 +43,23 @@ impl KeyMaterial {
         if expected != found {
             return Err(KeyMaterialError::Length { suite, expected, found });
         }
-        let material = Self { suite, bytes };
+        let material = Self { suite, bytes, frame: None };
         if suite.cipher() == Cipher::TripleDesCbc && has_equal_neighbours(material.key()) {
             return Err(KeyMaterialError::EqualDesKeys);
         }
         Ok(material)
+    }
+
+    /// The same for an SA of ESP with such frames, which an engine may write.
+    #[must_use]
+    pub fn with_frame(self, frame: KeyFrame) -> Self {
+        Self { frame: Some(frame), ..self }
+    }
+
+    /// What the frames of its SA have in common, if an engine may write them.
+    #[must_use]
+    pub fn frame(&self) -> Option<KeyFrame> {
+        self.frame
     }
 
     /// The suite it is for.

@@ -95,7 +95,12 @@ impl Engine for PortableEngine {
 
     fn capability(&self, suite: Suite) -> Option<Capability> {
         let takes_chains = is_gcm(suite);
-        Some(Capability { max_text_bytes: MAX_TEXT_BYTES, max_keys: self.keys.limit(), takes_chains })
+        Some(Capability {
+            max_text_bytes: MAX_TEXT_BYTES,
+            max_keys: self.keys.limit(),
+            takes_chains,
+            writes_frames: false,
+        })
     }
 
     fn install(&mut self, key: &KeyMaterial, direction: Direction) -> Result<KeyId, EngineError> {

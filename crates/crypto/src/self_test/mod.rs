@@ -1,5 +1,6 @@
 //! The known-answer test that every engine must pass before it gets a packet.
 
+mod frames;
 mod known_answers;
 
 pub use self::known_answers::{KNOWN_ANSWERS, KnownAnswer};
@@ -28,15 +29,15 @@ struct Answer {
 /// it refuses a forged ICV. A pair without an official answer, both of whose primitives have one in other
 /// pairs, is compared with the [`PortableEngine`].
 ///
+/// In suites in which it [writes frames](crate::Capability::writes_frames), these are compared with the CPU's.
+///
 /// The engine must be idle; afterwards it holds no more keys than before. Takes microseconds on a CPU.
 ///
 /// # Errors
 /// [`EngineError::SelfTest`] naming the first wrong answer, or the error of [`Engine::install`].
 pub fn self_test(engine: &mut dyn Engine) -> Result<(), EngineError> {
     for suite in Suite::ALL.iter().copied() {
-        if engine.capability(suite).is_none() {
-            continue;
-        }
+        let Some(capability) = engine.capability(suite) else { continue };
         let name = suite.to_string();
         let mut answers: Vec<_> =
             KNOWN_ANSWERS.iter().filter(|a| a.suite == name).map(|a| a.decode(suite)).collect();
@@ -51,6 +52,9 @@ pub fn self_test(engine: &mut dyn Engine) -> Result<(), EngineError> {
             let answer = answer.ok_or_else(malformed)?;
             check(engine, &answer, Direction::Seal)?;
             check(engine, &answer, Direction::Open)?;
+        }
+        if capability.writes_frames {
+            frames::check(engine, suite)?;
         }
     }
     Ok(())

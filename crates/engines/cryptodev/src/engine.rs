@@ -327,7 +327,12 @@ impl Engine for CryptodevEngine {
     fn capability(&self, suite: Suite) -> Option<Capability> {
         let plan = self.plans.iter().find(|plan| plan.suite == suite)?;
         let max_text_bytes = plan.max_text_bytes(self.device.is_software());
-        Some(Capability { max_text_bytes, max_keys: self.keys.limit(), takes_chains: false })
+        Some(Capability {
+            max_text_bytes,
+            max_keys: self.keys.limit(),
+            takes_chains: false,
+            writes_frames: false,
+        })
     }
 
     fn install(&mut self, key: &KeyMaterial, direction: Direction) -> Result<KeyId, EngineError> {

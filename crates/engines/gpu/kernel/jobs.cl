@@ -107,17 +107,53 @@ FN void gcm_step(uint step, uint kind, uint jobs, uint parts, GLOBAL const uint 
   }
 }
 
+// What the host has left out of an ESP packet (RFC 4303 2): SPI and number, the IV, and behind the payload
+// padding (1, 2, 3, ...), its length and the next header. The block that becomes the IV of CBC begins with
+// zeros where it is longer. The lane has a packet for itself: the payload and what comes behind the trailer
+// share words with it.
+FN void write_frame(const a_job *job) {
+  GLOBAL const uint *words = job->words;
+  GLOBAL uint *packet = job->packet;
+  uint frame = words[JOB_FRAME], padding = byte_of(frame, 0), next_header = byte_of(frame, 1);
+  uint number_at = byte_of(frame, 2), iv_words = byte_of(frame, 3);
+  packet[0] = job->key[KEY_SPI];
+  packet[number_at] = words[JOB_NUMBER];
+  for (uint n = 0; n < iv_words; n++) {
+    packet[number_at + 1 + n] = n + 2 < iv_words ? 0 : words[JOB_NONCE + 3 + n - iv_words];
+  }
+  uint end = words[JOB_CIPHER_AT] + words[JOB_CIPHER_BYTES], from = end - 2 - padding;
+  for (uint at = from / 4 * 4; at < end; at += 4) {
+    uint word = packet[at / 4];
+    for (uint n = 0; n < 4; n++) {
+      uint place = at + n;
+      uint byte = place + 2 < end ? place - from + 1 : place + 2 == end ? padding : next_header;
+      if (place >= from && place < end) word = (word & ~(0xffu << (8 * n))) | byte << (8 * n);
+    }
+    packet[at / 4] = word;
+  }
+}
+
+// The step before all others of a bin with frames.
+FN void frame_step(uint jobs, GLOBAL const uint *first, GLOBAL uint *arena, GLOBAL const uint *keys) {
+  if (LANE >= jobs) return;
+  a_job job = job_of(first + JOB_WORDS * LANE, 0, 1, arena, keys);
+  write_frame(&job);
+}
+
 KERNEL void testudo_run(GLOBAL const uint *plan, GLOBAL uint *arena, GLOBAL const uint *keys) {
   SHARED uint table[SHARED_WORDS], blocks[BLOCK_WORDS * MOST_LANES];
   GLOBAL const uint *bin = plan + BIN_WORDS * GROUP, *first = plan + bin[BIN_JOBS_AT];
   uint kind = bin[BIN_KIND], jobs = bin[BIN_JOBS], parts = bin[BIN_PARTS];
   uint is_gcm = CIPHER(kind) == CIPHER_GCM, steps = is_gcm ? 2 + levels_of(parts) : PAIR_STEPS;
+  uint frames = FRAMES(kind);
   EACH_LANE load_tables(table, kind, LANE, LANES);
   BARRIER;
-  for (uint step = 0; step < steps; step++) {
+  for (uint pass = 0; pass < frames + steps; pass++) {
+    uint step = pass - frames;
     EACH_LANE {
       LOCAL uint *block = blocks + BLOCK_WORDS * LANE;
-      if (is_gcm) gcm_step(step, kind, jobs, parts, first, arena, keys, table, block);
+      if (pass < frames) frame_step(jobs, first, arena, keys);
+      else if (is_gcm) gcm_step(step, kind, jobs, parts, first, arena, keys, table, block);
       else pair_step(step, kind, jobs, parts, first, arena, keys, table, block);
     }
     BARRIER;

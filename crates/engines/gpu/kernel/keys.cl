@@ -131,6 +131,7 @@ KERNEL void testudo_expand(GLOBAL uint *keys, uint slot, uint kind, raw_key raw)
   if (cipher == CIPHER_GCM) expand_ghash(kind, key, table);
   if (hash >= HMAC_SHA384) expand_long_hmac(hash, &raw, key + KEY_HMAC);
   else if (hash > 0) expand_hmac(hash, &raw, key + KEY_HMAC);
+  key[KEY_SPI] = raw.word[RAW_SPI];
 }
 
 KERNEL void testudo_wipe(GLOBAL uint *keys, uint slot) {

@@ -64,10 +64,12 @@ static thread_local bool IS_LAST_LANE_FIRST;
   for (uint turn = 0; turn < LANES && ((LANE = IS_LAST_LANE_FIRST ? LANES - 1 - turn : turn), true); turn++)
 #endif
 
-// A kind: cipher, integrity algorithm, whether it opens, words of the AES key, a byte each from the lowest.
+// A kind: cipher, integrity algorithm, whether it opens (and, in the next bit, whether frames are written
+// first), words of the AES key, a byte each from the lowest.
 #define CIPHER(kind) ((kind) & 0xff)
 #define INTEGRITY(kind) ((kind) >> 8 & 0xff)
-#define OPENS(kind) ((kind) >> 16 & 0xff)
+#define OPENS(kind) ((kind) >> 16 & 1)
+#define FRAMES(kind) ((kind) >> 17 & 1)
 #define AES_KEY_WORDS(kind) ((kind) >> 24)
 #define ROUNDS(kind) (AES_KEY_WORDS(kind) + 6)
 
@@ -101,6 +103,10 @@ static thread_local bool IS_LAST_LANE_FIRST;
 #define JOB_RESULT 5
 #define JOB_NONCE 6
 #define JOB_MARK 9
+// Where the frame is to be written: the number's low half, as packets carry it, and a byte each of pad
+// length, next header, the word where the number goes, and words of the IV behind it. The IV is the nonce's.
+#define JOB_NUMBER 10
+#define JOB_FRAME 11
 
 // Words of a key's slot. Round keys are those of AES or 3DES, in the order of their use. SP 800-38D's hash
 // key H is there, with H^2, H^4 and so on up to H^32 for up to 32 lanes of a packet, each multiplied by each
@@ -111,6 +117,8 @@ static thread_local bool IS_LAST_LANE_FIRST;
 #define KEY_HMAC 124
 #define GHASH_WORDS 64
 #define GHASH_POWERS 6
+// The SPI, as packets carry it, behind all of these.
+#define KEY_SPI 444
 // Of the digest, behind which the mark is.
 #define DIGEST_WORDS 16
 
@@ -118,11 +126,12 @@ static thread_local bool IS_LAST_LANE_FIRST;
 #define SHARED_WORDS 512
 #define BLOCK_WORDS 4
 
-// What the host has of a key: the cipher's, at most 8 words, then the integrity algorithm's.
+// What the host has of a key: the cipher's, at most 8 words, then the integrity algorithm's, then the SPI.
 #define RAW_CIPHER 0
 #define RAW_HMAC 8
+#define RAW_SPI 24
 typedef struct {
-  uint word[24];
+  uint word[25];
 } raw_key;
 
 FN uint rotl(uint x, uint n) { return x << n | x >> (32 - n); }

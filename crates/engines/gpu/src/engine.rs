@@ -8,12 +8,13 @@ use crate::NAME;
 use crate::batch::Batch;
 use crate::device::{Device, Sizes};
 use crate::parts::Parts;
-use crate::place::{self, Unplaced};
+use crate::place::{self, KeyPlace, Unplaced};
 use crate::work::{RawKey, Work};
 use std::collections::VecDeque;
 use std::time::Duration;
 use testudo_crypto::{
-    Capability, Direction, Engine, EngineError, Job, JobStatus, KeyId, KeyMaterial, KeyTable, Profile, Suite,
+    Capability, Direction, Engine, EngineError, Job, JobStatus, KeyFrame, KeyId, KeyMaterial, KeyTable,
+    Profile, Suite,
 };
 use zeroize::Zeroizing;
 
@@ -35,6 +36,13 @@ struct Key {
     work: Work,
     slot: u32,
     salt: Box<Zeroizing<[u8; 4]>>,
+    frame: Option<KeyFrame>,
+}
+
+impl Key {
+    fn place(&self) -> KeyPlace {
+        KeyPlace { salt: **self.salt, slot: self.slot, frame: self.frame }
+    }
 }
 
 /// The engine on one device.
@@ -58,6 +66,7 @@ pub(crate) struct GpuEngine {
     parts: Parts,
     /// Jobs of a batch at most.
     batch_jobs: usize,
+    writes_frames: bool,
 }
 
 impl GpuEngine {
@@ -77,12 +86,18 @@ impl GpuEngine {
             patience: PATIENCE,
             parts: Parts::ByLength,
             batch_jobs: sizes.batch_jobs,
+            writes_frames: false,
         }
     }
 
     /// How long the first job of a batch may wait.
     pub(crate) fn set_patience(&mut self, patience: Duration) {
         self.patience = patience;
+    }
+
+    /// Whether frames may be left to the kernel.
+    pub(crate) fn set_writes_frames(&mut self, does: bool) {
+        self.writes_frames = does;
     }
 
     /// By what lanes are given to packets.
@@ -152,7 +167,7 @@ impl GpuEngine {
                 return Some(());
             };
             let (_, arena) = device.memory(index)?;
-            match place::lay_out(job, &key.work, (**key.salt, key.slot), arena, batch.arena_bytes) {
+            match place::lay_out(job, &key.work, key.place(), arena, batch.arena_bytes) {
                 Ok(placed) => {
                     batch.push(job.take(), placed);
                     if batch.is_full() {
@@ -235,7 +250,12 @@ impl Engine for GpuEngine {
 
     fn capability(&self, suite: Suite) -> Option<Capability> {
         Work::of(suite, Direction::Seal)?;
-        Some(Capability { max_text_bytes: MAX_TEXT_BYTES, max_keys: self.keys.limit(), takes_chains: false })
+        Some(Capability {
+            max_text_bytes: MAX_TEXT_BYTES,
+            max_keys: self.keys.limit(),
+            takes_chains: false,
+            writes_frames: self.writes_frames && !suite.is_for_vpe(),
+        })
     }
 
     fn install(&mut self, key: &KeyMaterial, direction: Direction) -> Result<KeyId, EngineError> {
@@ -248,7 +268,8 @@ impl Engine for GpuEngine {
         let slot = slot.ok_or(EngineError::Full { engine: NAME, limit: self.keys.limit() })?;
         let expanded = self.with_device(|device| device.expand(slot, work.kind, &raw));
         expanded.ok_or_else(|| refused("the device is out of service"))?;
-        let id = self.keys.insert(NAME, Key { work, slot, salt: Box::new(key.nonce_salt()) })?;
+        let salt = Box::new(key.nonce_salt());
+        let id = self.keys.insert(NAME, Key { work, slot, salt, frame: key.frame() })?;
         self.free_slots.pop();
         Ok(id)
     }

@@ -46,6 +46,8 @@ pub struct GpuConfig {
     pub keys: usize,
     /// Jobs of a batch at most; each has 2 KB of the arena on average.
     pub batch_jobs: usize,
+    /// Whether the kernel writes [frames](testudo_crypto::frame), where jobs leave them to it.
+    pub headers: bool,
 }
 
 impl Default for GpuConfig {
@@ -57,6 +59,7 @@ impl Default for GpuConfig {
             devices: Devices::Number(1),
             keys: 16_384,
             batch_jobs: 4_096,
+            headers: false,
         }
     }
 }
@@ -110,7 +113,11 @@ impl Access {
             Devices::Number(count) => count.max(1),
         };
         let sizes = config.sizes();
-        let engine = |place| Ok(GpuEngine::over(self.device(wanted, place, sizes)?, sizes));
+        let engine = |place| {
+            let mut engine = GpuEngine::over(self.device(wanted, place, sizes)?, sizes);
+            engine.set_writes_frames(config.headers);
+            Ok(engine)
+        };
         match count {
             1 => Ok(Box::new(engine(0)?)),
             _ => {

@@ -351,7 +351,7 @@ impl Device for OpenClDevice {
         self.one_group("the expansion of a key", |Parts { expand, keys, .. }| {
             let (slot, kind): (cl_uint, cl_uint) = (slot, kind);
             // SAFETY: the arguments of `testudo_expand` in its source: a buffer, two words, and a structure
-            // of 24 words, which `RawKey` is. They are copied before the calls return.
+            // of 25 words, which `RawKey` is. They are copied before the calls return.
             unsafe {
                 expand.set_arg(0, &keys.get())?;
                 expand.set_arg(1, &slot)?;

@@ -1,12 +1,13 @@
 //! Where a packet is in a batch's arena, and how it gets back out of it.
 
 use crate::device::{DIGEST_BYTES, JOB_WORDS, RESULT_BYTES};
+use crate::framed::{self, Frame};
 use crate::work::{Layout, Mode, Work};
 use subtle::ConstantTimeEq;
-use testudo_crypto::{AeadParts, Direction, Job, JobParts, JobStatus};
+use testudo_crypto::{AeadParts, Direction, Job, JobParts, JobStatus, KeyFrame};
 
 /// Packets begin at multiples of this, a transaction of memory's part.
-const ALIGNMENT: usize = 16;
+pub(crate) const ALIGNMENT: usize = 16;
 
 /// A job that is in the arena.
 #[derive(Debug, Clone, Copy)]
@@ -20,8 +21,20 @@ pub(crate) struct Placed {
     text_at: usize,
     text_bytes: usize,
     digest_at: usize,
+    /// Where the header is and how long, if the kernel writes the frame; else 0 bytes.
+    header_at: usize,
+    header_bytes: usize,
     /// The first byte behind all.
     pub end: usize,
+}
+
+/// What a job's key says of its place.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct KeyPlace {
+    pub salt: [u8; 4],
+    pub slot: u32,
+    /// Where frames may be left to the kernel.
+    pub frame: Option<KeyFrame>,
 }
 
 /// Why a job is not in the arena.
@@ -33,24 +46,28 @@ pub(crate) enum Unplaced {
     Malformed,
 }
 
-/// The number of the word that holds the mark.
+/// The number of the word that holds the mark, and of the first of two that say what the frame is.
 pub(crate) const MARK_WORD: usize = 9;
+pub(crate) const FRAME_WORD: usize = 10;
 
 /// Lays a job out from `start` on; the job is not changed.
 pub(crate) fn lay_out(
     job: &mut Job,
     work: &Work,
-    (salt, key_slot): ([u8; 4], u32),
+    key: KeyPlace,
     arena: &mut [u8],
     start: usize,
 ) -> Result<Placed, Unplaced> {
+    let KeyPlace { salt, slot, .. } = key;
     let start = start.next_multiple_of(ALIGNMENT);
+    let frame = frame_of(job, work, key.frame)?;
     let parts = job.parts(work.suite).ok_or(Unplaced::Malformed)?;
     let room = arena.get_mut(start..).ok_or(Unplaced::NoRoom)?;
-    let laid = match work.layout {
-        Layout::Pair(mode) => pair(&parts, mode, work, salt, room)?,
-        Layout::Gcm => gcm(parts.aead(salt).ok_or(Unplaced::Malformed)?, room)?,
-        Layout::Gmac => gmac(&parts, salt, room)?,
+    let laid = match (frame, work.layout) {
+        (Some(frame), _) => framed::lay_out(&parts, frame, work, salt, room)?,
+        (None, Layout::Pair(mode)) => pair(&parts, mode, work, salt, room)?,
+        (None, Layout::Gcm) => gcm(parts.aead(salt).ok_or(Unplaced::Malformed)?, room)?,
+        (None, Layout::Gmac) => gmac(&parts, salt, room)?,
     };
     let result = laid.bytes.next_multiple_of(4);
     let ended =
@@ -65,12 +82,14 @@ pub(crate) fn lay_out(
         count(laid.authenticated)?,
         count(laid.cipher_at)?,
         count(laid.cipher_bytes)?,
-        key_slot,
+        slot,
         word(start + result)?,
     ];
     words.iter_mut().zip(head.into_iter().chain(nonce)).for_each(|(to, from)| *to = from);
+    let of_frame = laid.frame.unwrap_or_default();
+    words.iter_mut().skip(FRAME_WORD).zip(of_frame).for_each(|(to, from)| *to = from);
     Ok(Placed {
-        work: *work,
+        work: if laid.frame.is_some() { work.framed() } else { *work },
         kernel_bytes: match work.layout {
             Layout::Pair(_) => laid.cipher_bytes,
             Layout::Gcm | Layout::Gmac => laid.bytes,
@@ -79,21 +98,39 @@ pub(crate) fn lay_out(
         text_at: start + laid.text_at,
         text_bytes: laid.text_bytes,
         digest_at: start + result,
+        header_at: start,
+        header_bytes: laid.header_bytes,
         end: start + result + RESULT_BYTES,
     })
 }
 
+/// What the kernel has to write of a job's frame. Of a packet that is opened there is nothing, and an SA must
+/// have said what its frames are.
+fn frame_of(job: &Job, work: &Work, key: Option<KeyFrame>) -> Result<Option<Frame>, Unplaced> {
+    match (job.unwritten, key) {
+        (None, _) => Ok(None),
+        (Some(trailer), Some(key)) if work.direction == Direction::Seal && !work.suite.is_for_vpe() => {
+            Ok(Some(Frame::new(trailer, key, job.sequence)))
+        }
+        (Some(_), _) => Err(Unplaced::Malformed),
+    }
+}
+
 /// A packet in the arena, from its own start.
-struct Laid {
-    /// All that was copied.
-    bytes: usize,
-    authenticated: usize,
-    cipher_at: usize,
-    cipher_bytes: usize,
-    nonce: [u8; 12],
+pub(crate) struct Laid {
+    /// All that it takes.
+    pub bytes: usize,
+    pub authenticated: usize,
+    pub cipher_at: usize,
+    pub cipher_bytes: usize,
+    pub nonce: [u8; 12],
     /// What is copied back.
-    text_at: usize,
-    text_bytes: usize,
+    pub text_at: usize,
+    pub text_bytes: usize,
+    /// The job's words of a frame that the kernel writes, and the header's bytes, which are copied back, too;
+    /// without one 0.
+    pub frame: Option<[u32; 2]>,
+    pub header_bytes: usize,
 }
 
 /// Puts parts behind each other; returns their length.
@@ -146,6 +183,8 @@ fn pair(
         nonce,
         text_at,
         text_bytes,
+        frame: None,
+        header_bytes: 0,
     })
 }
 
@@ -162,6 +201,8 @@ fn gcm(parts: AeadParts<'_>, room: &mut [u8]) -> Result<Laid, Unplaced> {
         nonce: parts.nonce,
         text_at: cipher_at,
         text_bytes,
+        frame: None,
+        header_bytes: 0,
     })
 }
 
@@ -180,7 +221,17 @@ fn gmac(parts: &JobParts<'_>, salt: [u8; 4], room: &mut [u8]) -> Result<Laid, Un
     };
     let nonce = nonce(salt, iv.first_chunk())?;
     let cipher_at = bytes.next_multiple_of(4);
-    Ok(Laid { bytes, authenticated: bytes, cipher_at, cipher_bytes: 0, nonce, text_at: 0, text_bytes: 0 })
+    Ok(Laid {
+        bytes,
+        authenticated: bytes,
+        cipher_at,
+        cipher_bytes: 0,
+        nonce,
+        text_at: 0,
+        text_bytes: 0,
+        frame: None,
+        header_bytes: 0,
+    })
 }
 
 /// Whether the job's lane has reached its end in the launch whose mark this is.
@@ -189,9 +240,25 @@ pub(crate) fn is_marked(placed: &Placed, arena: &[u8], mark: u32) -> bool {
     arena.get(at..).and_then(|rest| rest.first_chunk()) == Some(&mark.to_le_bytes())
 }
 
-/// Ends a job that the device has done: copies the text back if that is to be had.
+/// Ends a job that the device has done: copies the text back if that is to be had, with the frame that the
+/// kernel has written.
 pub(crate) fn finish(job: &mut Job, placed: &Placed, arena: &[u8]) -> JobStatus {
+    if placed.header_bytes > 0 {
+        return finished_frame(job, placed, arena).unwrap_or(JobStatus::Fault);
+    }
     finished(job, placed, arena).unwrap_or(JobStatus::Fault)
+}
+
+/// `None`, with the packet untouched, if it is not the packet that was laid out.
+fn finished_frame(job: &mut Job, placed: &Placed, arena: &[u8]) -> Option<JobStatus> {
+    let Placed { work, text_at, text_bytes, digest_at, header_at, header_bytes, .. } = *placed;
+    let parts = job.parts(work.suite)?;
+    let icv_at = parts.icv_at;
+    let digest = arena.get(digest_at..)?.get(..parts.packet.len().checked_sub(icv_at)?)?;
+    framed::copy_back(arena, header_at, header_bytes, (text_at, text_bytes), parts)?;
+    job.parts(work.suite)?.packet.get_mut(icv_at..)?.copy_from_slice(digest);
+    job.unwritten = None;
+    Some(JobStatus::Done)
 }
 
 /// `None`, with the packet untouched, if it is not the packet that was laid out.

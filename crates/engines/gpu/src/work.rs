@@ -35,6 +35,9 @@ pub(crate) struct Work {
     pub kind: u32,
 }
 
+/// Of a kind: the kernel writes frames first.
+const FRAMES: u32 = 1 << 17;
+
 /// Words of a raw key that an AES key has.
 const fn aes_words(key: AesKey) -> u32 {
     match key {
@@ -74,6 +77,11 @@ impl Work {
 }
 
 impl Work {
+    /// The same of packets whose frames are written first.
+    pub(crate) const fn framed(self) -> Self {
+        Self { kind: self.kind | FRAMES, ..self }
+    }
+
     /// How many simple steps a lane does for a byte, about: what makes suites differ.
     pub(crate) fn steps_per_byte(&self) -> u64 {
         self.cipher_steps() + self.integrity_steps()
@@ -152,11 +160,13 @@ pub fn kernel_work(
     Some(KernelWork { cipher_steps: work.cipher_steps(), hash_steps: work.integrity_steps(), lanes })
 }
 
-/// Words of a [`RawKey`], and where in it the integrity algorithm's key is.
-const RAW_KEY_WORDS: usize = 24;
+/// Words of a [`RawKey`], and where in it the integrity algorithm's key and the SPI are.
+pub(crate) const RAW_KEY_WORDS: usize = 25;
 const RAW_INTEGRITY_AT: usize = 8;
+const RAW_SPI_AT: usize = 24;
 
-/// A key as the kernel takes it: the cipher's, then the integrity algorithm's, each with zeros behind.
+/// A key as the kernel takes it: the cipher's, then the integrity algorithm's, each with zeros behind, then
+/// the SPI of its frames.
 #[repr(C)]
 pub(crate) struct RawKey(pub(crate) [u32; RAW_KEY_WORDS]);
 
@@ -170,7 +180,11 @@ impl RawKey {
     /// `None` if the key is longer than any of ours.
     pub(crate) fn new(material: &KeyMaterial) -> Option<Zeroizing<Self>> {
         let mut raw = Zeroizing::new(Self([0; RAW_KEY_WORDS]));
-        let (cipher, integrity) = raw.0.split_at_mut(RAW_INTEGRITY_AT);
+        let (keys, spi) = raw.0.split_at_mut(RAW_SPI_AT);
+        if let (Some(word), Some(frame)) = (spi.first_mut(), material.frame()) {
+            *word = u32::from_le_bytes(frame.spi());
+        }
+        let (cipher, integrity) = keys.split_at_mut(RAW_INTEGRITY_AT);
         for (words, bytes) in [(cipher, material.key()), (integrity, material.integrity_key())] {
             let (chunks, rest) = bytes.as_chunks::<4>();
             if chunks.len() > words.len() || !rest.is_empty() {

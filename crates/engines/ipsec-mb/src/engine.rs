@@ -158,7 +158,7 @@ impl Engine for IpsecMbEngine {
             }
             _ => false,
         };
-        Some(Capability { max_text_bytes, max_keys: self.keys.limit(), takes_chains })
+        Some(Capability { max_text_bytes, max_keys: self.keys.limit(), takes_chains, writes_frames: false })
     }
 
     fn install(&mut self, key: &KeyMaterial, direction: Direction) -> Result<KeyId, EngineError> {

@@ -169,6 +169,7 @@ impl Engine for VaesEngine {
             max_text_bytes: MAX_TEXT_BYTES,
             max_keys: self.keys.limit(),
             takes_chains: false,
+            writes_frames: false,
         })
     }
 

@@ -44,7 +44,12 @@ impl Engine for Nothing {
     }
 
     fn capability(&self, _: Suite) -> Option<Capability> {
-        Some(Capability { max_text_bytes: 1 << 16, max_keys: 1 << 20, takes_chains: false })
+        Some(Capability {
+            max_text_bytes: 1 << 16,
+            max_keys: 1 << 20,
+            takes_chains: false,
+            writes_frames: false,
+        })
     }
 
     fn install(&mut self, _: &KeyMaterial, _: Direction) -> Result<KeyId, EngineError> {

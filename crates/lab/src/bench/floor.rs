@@ -84,7 +84,12 @@ impl Engine for Recorder {
     }
 
     fn capability(&self, _suite: Suite) -> Option<Capability> {
-        Some(Capability { max_text_bytes: usize::MAX, max_keys: usize::MAX, takes_chains: false })
+        Some(Capability {
+            max_text_bytes: usize::MAX,
+            max_keys: usize::MAX,
+            takes_chains: false,
+            writes_frames: false,
+        })
     }
 
     fn install(&mut self, key: &KeyMaterial, direction: Direction) -> Result<KeyId, EngineError> {

@@ -207,7 +207,7 @@ impl Parts {
             (&raw const *key).cast_mut().cast(),
         ];
         // SAFETY: the arguments of `testudo_expand` in its source: an address, two words, and a structure of
-        // 24 words, which `RawKey` is; they are only read. The slot is one of those that the keys' memory
+        // 25 words, which `RawKey` is; they are only read. The slot is one of those that the keys' memory
         // has.
         unsafe { context.start(stream, self.expand, (1, 1), &mut arguments)? };
         context.record(stream, self.keys_ready)

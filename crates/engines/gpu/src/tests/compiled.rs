@@ -2,7 +2,7 @@
 
 use crate::SOURCE;
 use crate::device::{Device, KEY_WORDS, Launch, Sizes};
-use crate::work::RawKey;
+use crate::work::{RAW_KEY_WORDS, RawKey};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -37,7 +37,7 @@ type Wipe = unsafe extern "C" fn(*mut u32, u32);
 /// The kernel's `raw_key`.
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct RawKeyByValue([u32; 24]);
+struct RawKeyByValue([u32; RAW_KEY_WORDS]);
 
 struct Kernels {
     run: Run,

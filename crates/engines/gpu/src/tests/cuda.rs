@@ -160,6 +160,17 @@ fn cuda_gives_the_known_answers_and_agrees_with_the_portable_engine() {
     }
 }
 
+/// Known answers have frames that the kernel writes.
+#[test]
+fn cuda_writes_the_frames_that_the_cpu_writes() {
+    for (seed, wanted) in (31..).zip(DEVICES) {
+        let twin = Twin::new(seed);
+        let mut engine = twin.open(Some(wanted)).unwrap();
+        engine.set_writes_frames(true);
+        assert_eq!(self_test(&mut engine), Ok(()));
+    }
+}
+
 #[test]
 fn cuda_conforms() {
     for (seed, device) in (1..).zip(DEVICES) {

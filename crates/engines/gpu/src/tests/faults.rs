@@ -5,6 +5,7 @@ use super::engine;
 use crate::SOURCE;
 use crate::device::{BIN_WORDS, JOB_WORDS, KEY_WORDS};
 use crate::engine::GpuEngine;
+use crate::place::{FRAME_WORD, MARK_WORD};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -171,7 +172,10 @@ fn the_kernel_has_the_sizes_of_the_host() {
         let line = format!("#define {name} {words}\n");
         assert!(SOURCE[0].contains(&line), "{line}");
     }
-    assert!(SOURCE[0].contains(&format!("#define JOB_MARK {}\n", crate::place::MARK_WORD)));
+    assert!(SOURCE[0].contains(&format!("#define JOB_MARK {}\n", MARK_WORD)));
+    assert!(SOURCE[0].contains(&format!("#define JOB_NUMBER {FRAME_WORD}\n")));
+    assert!(SOURCE[0].contains(&format!("#define JOB_FRAME {}\n", FRAME_WORD + 1)));
+    assert!(SOURCE[0].contains(&format!("uint word[{}];\n", crate::work::RAW_KEY_WORDS)));
     assert!(SOURCE[0].contains(&format!("#define MOST_LANES {}\n", crate::device::MOST_LANES)));
     assert!(SOURCE[0].contains("#define DIGEST_WORDS 16\n"));
 }

@@ -5,6 +5,7 @@ mod compiled;
 #[cfg(target_arch = "x86_64")]
 mod cuda;
 mod faults;
+mod frames;
 mod measure;
 mod nvml;
 mod opencl;

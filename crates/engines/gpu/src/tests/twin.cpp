@@ -111,6 +111,9 @@ bool plan_is_sound(const uint *plan, const uint *arena, const uint *keys, uint g
       if (!reachable(number(job), 4 * JOB_WORDS)) return false;
       u64 bytes = std::max<u64>(job[JOB_AUTHENTICATED], job[JOB_CIPHER_AT] + job[JOB_CIPHER_BYTES]);
       if (!reachable(number(arena + job[JOB_PACKET]), bytes)) return false;
+      u64 front = 4 * (byte_of(job[JOB_FRAME], 2) + 1 + byte_of(job[JOB_FRAME], 3));
+      u64 trailer = 2 + byte_of(job[JOB_FRAME], 0), end = job[JOB_CIPHER_AT] + job[JOB_CIPHER_BYTES];
+      if (FRAMES(bin[BIN_KIND]) && front + trailer > end) return false;
       if (!reachable(number(arena + job[JOB_RESULT]), 4 * (DIGEST_WORDS + 1))) return false;
       if (!reachable(number(keys + KEY_WORDS * job[JOB_KEY]), 4 * KEY_WORDS)) return false;
     }

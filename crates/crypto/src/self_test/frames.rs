@@ -1,0 +1,111 @@
+//! Frames that an engine writes are those that the CPU writes.
+
+use super::finish;
+use crate::frame::complete;
+use crate::{Direction, Engine, EngineError, Job, JobStatus, KeyFrame, KeyId, KeyMaterial, Suite, Trailer};
+use testudo_packet::Buffer;
+
+const FRAME: KeyFrame = KeyFrame::new(0x8123_4567, 0x89AB_CDEF_0123_4567);
+const NUMBER: u64 = 0xF1E2_D3C4_B5A6_9788;
+const IPV6: u8 = 41;
+
+/// Has an engine seal a packet whose frame it writes and the same one with its frame, with ESN and without;
+/// the room of the first is full of ones.
+pub(super) fn check(engine: &mut dyn Engine, suite: Suite) -> Result<(), EngineError> {
+    let name = engine.name();
+    let failed = |what: &str| EngineError::SelfTest {
+        engine: name,
+        reason: format!("a frame that it writes in {suite}: {what}"),
+    };
+    let bytes: Vec<u8> = (1..=u8::MAX).cycle().take(suite.keying_material_bytes()).collect();
+    let material = KeyMaterial::new(suite, bytes.into()).map_err(|_| failed("malformed"))?;
+    let key = engine.install(&material.with_frame(FRAME), Direction::Seal)?;
+    for esn in [false, true] {
+        let job = || job(suite, esn, key).ok_or_else(|| failed("malformed"));
+        let (left, mut whole) = (job()?, job()?);
+        if !complete(&mut whole, FRAME, suite) {
+            return Err(failed("malformed"));
+        }
+        let [left, whole] = [left, whole].map(|job| finish(engine, job));
+        let (Some(left), Some(whole)) = (left, whole) else { return Err(failed("no answer in time")) };
+        let have_ended = [&left, &whole].iter().all(|job| job.status == JobStatus::Done);
+        if !have_ended || left.unwritten.is_some() || left.buffer.bytes() != whole.buffer.bytes() {
+            return Err(failed("wrong answer"));
+        }
+    }
+    engine.remove(key);
+    Ok(())
+}
+
+/// A packet with all the padding that its suite asks for at most.
+fn job(suite: Suite, esn: bool, key: KeyId) -> Option<Job> {
+    let text_start = 8 + suite.iv_bytes();
+    let alignment = suite.alignment_bytes();
+    let trailer = Trailer::new(u8::try_from(alignment - 1).ok()?, IPV6);
+    let text_bytes = (3 * alignment + trailer.bytes()).next_multiple_of(alignment);
+    let mut packet = vec![0xFF; text_start + text_bytes + suite.icv_bytes()];
+    let payload = packet.get_mut(text_start..text_start + text_bytes - trailer.bytes())?;
+    payload.iter_mut().zip(1..).for_each(|(byte, n)| *byte = n);
+    Some(Job {
+        sequence: NUMBER,
+        key,
+        text_start: u32::try_from(text_start).ok()?,
+        text_bytes: u32::try_from(text_bytes).ok()?,
+        esn,
+        unwritten: Some(trailer),
+        ..Job::new(Buffer::copied(&packet, 0, 0), Direction::Seal, 0)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{
+        Capability, Direction, Engine, EngineError, Job, KeyId, KeyMaterial, PortableEngine, Suite, frame,
+        self_test,
+    };
+
+    /// The portable engine, which writes the frames of its only SA and then spoils them in one way.
+    struct Framing(PortableEngine, Option<KeyMaterial>, fn(&mut Job));
+
+    impl Engine for Framing {
+        fn name(&self) -> &'static str {
+            "framing"
+        }
+        fn description(&self) -> String {
+            String::new()
+        }
+        fn capability(&self, suite: Suite) -> Option<Capability> {
+            Some(Capability { writes_frames: true, ..self.0.capability(suite)? })
+        }
+        fn install(&mut self, key: &KeyMaterial, direction: Direction) -> Result<KeyId, EngineError> {
+            self.1 = Some(key.clone());
+            self.0.install(key, direction)
+        }
+        fn remove(&mut self, key: KeyId) {
+            self.0.remove(key);
+        }
+        fn submit(&mut self, jobs: &mut [Job]) -> usize {
+            for job in jobs.iter_mut().filter(|job| job.unwritten.is_some()) {
+                let key = self.1.as_ref().unwrap();
+                assert!(frame::complete(job, key.frame().unwrap(), key.suite()));
+                (self.2)(job);
+            }
+            self.0.submit(jobs)
+        }
+    }
+
+    #[test]
+    fn an_engine_that_writes_frames_must_write_them_right() {
+        assert_eq!(self_test(&mut Framing(PortableEngine::new(), None, |_| {})), Ok(()));
+        let spoil: [fn(&mut Job); 4] = [
+            |job| job.buffer.bytes_mut()[3] ^= 1,
+            |job| job.buffer.bytes_mut()[7] ^= 1,
+            |job| job.buffer.bytes_mut()[(job.text_start + job.text_bytes - 1) as usize] ^= 1,
+            |job| job.buffer.bytes_mut()[(job.text_start + job.text_bytes - 3) as usize] ^= 1,
+        ];
+        for how in spoil {
+            let result = self_test(&mut Framing(PortableEngine::new(), None, how));
+            assert!(matches!(result, Err(EngineError::SelfTest { engine: "framing", .. })), "{result:?}");
+        }
+    }
+}
