@@ -4,6 +4,7 @@
 //! jobs it holds are given up: their packets are lost, since the engine has the bytes, and each SA continues
 //! without them.
 
+mod frames;
 mod gathering;
 mod live;
 mod settled;
@@ -75,6 +76,8 @@ pub(crate) struct Dispatcher {
     scheduled: Arc<[SharedScheduled]>,
     /// What jobs are placed by, if by cost.
     live: Option<Box<Live>>,
+    /// Whether any SA leaves its frames to an engine, or did.
+    leaves_frames: bool,
 }
 
 impl Dispatcher {
@@ -104,6 +107,7 @@ impl Dispatcher {
             scheduler: None,
             scheduled,
             live: None,
+            leaves_frames: false,
         };
         // Until it is told: a change may leave less room, and nobody said that another engine is behind.
         dispatcher.set_scheduler(&SchedulerSettings { tune: false, ..SchedulerSettings::default() });
@@ -592,6 +596,9 @@ impl Dispatcher {
     /// Submits jobs to an engine and returns how many it took. The last engine has no successor, so the rest
     /// is submitted to it again as long as it takes any.
     fn offer(&mut self, engine: usize, jobs: &mut [Job]) -> usize {
+        if self.leaves_frames {
+            self.complete_frames(engine, jobs);
+        }
         let is_last = engine + 1 == self.placement.len();
         let mut taken = self.placement.submit(engine, jobs);
         while is_last && taken < jobs.len() {

@@ -39,8 +39,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use testudo_crypto::{
-    Direction, Engine, EngineError, Job, KeyId, KeyMaterial, KeyPreparer, KeyTable, Offload, OffloadState,
-    PreparedKey, Profile, SaFacts, Suite,
+    Direction, Engine, EngineError, Job, KeyFrame, KeyId, KeyMaterial, KeyPreparer, KeyTable, Offload,
+    OffloadState, PreparedKey, Profile, SaFacts, Suite,
 };
 
 /// Whose table of keys it is.
@@ -78,6 +78,11 @@ impl PlacedKey {
 
     pub(crate) fn suite(&self) -> Suite {
         self.material.suite()
+    }
+
+    /// The key of an SA with such frames.
+    pub(crate) fn with_frame(self, frame: KeyFrame) -> Self {
+        Self { material: self.material.with_frame(frame), ..self }
     }
 }
 
@@ -420,6 +425,17 @@ impl Placement {
     pub(crate) fn takes_chains(&self, engine: usize, suite: Suite) -> bool {
         let takes = |e: &dyn Engine| e.capability(suite).is_some_and(|capability| capability.takes_chains);
         self.engines.get(engine).is_some_and(|e| e.is_synchronous() && takes(e.as_ref()))
+    }
+
+    /// Whether an engine writes the frames of this suite's jobs.
+    pub(crate) fn writes_frames(&self, engine: usize, suite: Suite) -> bool {
+        let capability = self.engines.get(engine).and_then(|engine| engine.capability(suite));
+        capability.is_some_and(|capability| capability.writes_frames)
+    }
+
+    /// What the frames of a key's SA have in common.
+    pub(crate) fn frame_of(&self, key: SaKey) -> Option<KeyFrame> {
+        self.keys.get(key.0)?.material.frame()
     }
 
     pub(crate) fn is_synchronous(&self, engine: usize) -> bool {

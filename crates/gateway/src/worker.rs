@@ -11,7 +11,7 @@ use crate::outlet::Outlet;
 use crate::placement::{KeyPreparers, PlacedKey, SaKey};
 use crate::role::Role;
 use std::sync::Arc;
-use testudo_crypto::{Direction, Engine, Job, Suite};
+use testudo_crypto::{Direction, Engine, Job, KeyFrame, Suite};
 use testudo_ipsec::{
     AddedSa, AuditRecord, Event, InstallError, Ipsec, Moment, PolicyChange, PolicyId, Prepared, Protected,
     RemovedTunnel, ReplayWindow, SaRef, SaSelectors, Spd, SpdError, TunnelIndex, Unprotected,
@@ -220,9 +220,14 @@ impl Worker {
     ) -> Result<AddedSa, UpdateError> {
         let OutboundInstall { parameters, key, .. } = install;
         let suite = key.suite();
-        let key = self.place(index, key, Direction::Seal)?;
+        let frame = KeyFrame::new(parameters.sa.spi, parameters.iv_mask);
+        let key = self.place(index, key.with_frame(frame), Direction::Seal)?;
         let added = self.ipsec.add_outbound(index, parameters, now);
-        self.connect(Direction::Seal, added, key, suite)
+        let added = self.connect(Direction::Seal, added, key, suite)?;
+        if self.dispatcher.may_leave_frames(added.sa, suite) {
+            self.ipsec.leave_frames(added.sa);
+        }
+        Ok(added)
     }
 
     /// Adds an SA from the peer.
@@ -339,7 +344,12 @@ impl Worker {
 
     /// Engines that were taken out of service since this was last called.
     pub fn take_withdrawals(&mut self) -> Vec<Withdrawal> {
-        self.dispatcher.take_withdrawals()
+        let withdrawals = self.dispatcher.take_withdrawals();
+        if !withdrawals.is_empty() {
+            // It may be the one that wrote them. What is left to it by now is completed for the next engine.
+            self.ipsec.write_all_frames();
+        }
+        withdrawals
     }
 
     /// Does what there is to do, once in each direction; returns how many packets moved.

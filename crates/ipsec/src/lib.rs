@@ -39,6 +39,7 @@ mod ecn;
 mod encap;
 mod event;
 pub mod fragments;
+mod frames;
 mod gradual_map;
 mod group;
 mod hearsay;

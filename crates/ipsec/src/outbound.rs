@@ -278,7 +278,9 @@ impl Ipsec {
         pool: &mut Pool,
         out: &mut Prepared,
     ) {
-        if self.protect_in_windows(sa_ref, metas, buffers, now, pool, out) {
+        if self.protect_in_windows(sa_ref, metas, buffers, now, pool, out)
+            || self.protect_leaving(sa_ref, metas, buffers, now, pool, out)
+        {
             return;
         }
         let Some(sa) = self.outbound.get(sa_ref) else { return discard(buffers, DropReason::NoSa, pool) };
@@ -421,7 +423,7 @@ impl Ipsec {
 /// Reserves a number for each packet and returns the first. Returns `None`, with nothing used up, if any
 /// packet is not common, or a limit of the SA or of its lease is near.
 #[inline(always)]
-fn admit_run(sa: &mut OutboundSa, metas: &[PacketMeta], now: Moment) -> Option<u64> {
+pub(crate) fn admit_run(sa: &mut OutboundSa, metas: &[PacketMeta], now: Moment) -> Option<u64> {
     let (packets, bytes) = (metas.len() as u64, bytes_of_common(sa, metas)?);
     if sa.lifetime.is_near(packets, bytes, now) {
         return None;

@@ -40,6 +40,8 @@ pub(crate) enum Framed {
     InRunsThatVary,
     /// Runs of them at once, each packet numbered in its window of VPE.
     InWindows,
+    /// As the first two, with [frames](testudo_crypto::frame) that the engine writes.
+    InRunsLeft,
     /// Runs of them at once, for which numbers are reserved that several workers share.
     InSharedRuns,
     /// One by one.
@@ -90,6 +92,8 @@ pub(crate) struct OutboundSa {
     /// Whether outer headers differ in more than the template leaves open
     /// ([`outer_fields`](crate::encap::outer_fields)).
     pub(crate) headers_vary: bool,
+    /// Whether the engine writes its [frames](testudo_crypto::frame), as far as packets are common ones.
+    pub(crate) leaves_frames: bool,
     pub(crate) reported: Reported,
     /// Of VPE: the counts of its windows, for which `sequence` is the gate.
     pub(crate) vpe: Option<Box<vpe::Numbers>>,

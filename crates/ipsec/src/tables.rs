@@ -231,6 +231,7 @@ pub(crate) fn outbound_sa(
         then: then_of(p),
         template: OuterTemplate::new(&p.endpoints, p.protocol, rules, sa.spi),
         headers_vary,
+        leaves_frames: false,
         inner_mtu: p.inner_mtu(sa.suite),
         longest_whole: p.longest_whole(sa.suite),
         mss_limits: mss_clamp::limits_of(p, sa.suite),

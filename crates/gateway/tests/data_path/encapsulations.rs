@@ -58,7 +58,7 @@ fn pair(tunnels: &Tunnels) -> (Gateway, Gateway) {
 }
 
 /// A packet from A's side to B's: between the hosts themselves in transport mode.
-fn packet(tunnels: &Tunnels, bytes: usize) -> Vec<u8> {
+pub(crate) fn packet(tunnels: &Tunnels, bytes: usize) -> Vec<u8> {
     let spec = &tunnels[0];
     let (source, destination) = match spec.mode {
         Mode::Transport => (spec.address(Side::A).to_string(), spec.address(Side::B).to_string()),

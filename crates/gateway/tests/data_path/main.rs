@@ -28,6 +28,7 @@ mod failing_ports;
 mod formation;
 mod fragment_checking;
 mod fragmentation;
+mod frames;
 mod groups;
 mod handmade;
 mod headers;

@@ -13,7 +13,7 @@ use super::{Carried, Frame, MAX_IV_BYTES, Strip, packet_offset};
 use crate::fragments::Identifications;
 use crate::sa::{InboundSa, OutboundSa, iv_block, low_32};
 use crate::slots::SaRef;
-use testudo_crypto::{Direction, Job};
+use testudo_crypto::{Direction, Job, Trailer};
 use testudo_packet::{Buffer, DropReason};
 use testudo_wire::esp::{ESP_HEADER_BYTES, ESP_TRAILER_BYTES, EspTrailer};
 use testudo_wire::ip::{IpHeader, Version};
@@ -86,6 +86,7 @@ struct Framed {
     auth_start: usize,
     text_start: usize,
     text_bytes: usize,
+    unwritten: Option<Trailer>,
 }
 
 impl Framed {
@@ -94,13 +95,14 @@ impl Framed {
             auth_start: packet_offset(self.auth_start),
             text_start: packet_offset(self.text_start),
             text_bytes: packet_offset(self.text_bytes),
+            unwritten: self.unwritten,
             ..Job::new(packet, Direction::Seal, sa.bits())
         }
     }
 }
 
-/// Writes headers, IV and trailer around the payload of a packet. A packet that is not carried may have been
-/// changed.
+/// Writes headers, IV and trailer around the payload of a packet, as far as its SA does not leave them to an
+/// engine. A packet that is not carried may have been changed.
 fn surround(sa: &OutboundSa, packet: &mut Buffer, sequence: u64) -> Result<Framed, DropReason> {
     let no_room = |_| DropReason::NoRoom;
     let place = TransportPlace::to_insert(packet.bytes()).map_err(reason_of)?;
@@ -114,10 +116,14 @@ fn surround(sa: &OutboundSa, packet: &mut Buffer, sequence: u64) -> Result<Frame
     let text_bytes = (payload_bytes + ESP_TRAILER_BYTES).next_multiple_of(alignment);
     let padding = text_bytes - payload_bytes - ESP_TRAILER_BYTES;
     let behind = packet.append(text_bytes - payload_bytes + icv_bytes).map_err(no_room)?;
-    // The default padding (RFC 4303 2.4): 1, 2, 3, …
-    behind[..padding].iter_mut().zip(1..).for_each(|(byte, n)| *byte = n);
-    behind[padding] = u8::try_from(padding).map_err(|_| DropReason::NoRoom)?;
-    behind[padding + 1] = place.next_header;
+    let trailer = Trailer::new(u8::try_from(padding).map_err(|_| DropReason::NoRoom)?, place.next_header);
+    let unwritten = sa.leaves_frames.then_some(trailer);
+    if unwritten.is_none() {
+        // The default padding (RFC 4303 2.4): 1, 2, 3, …
+        behind[..padding].iter_mut().zip(1..).for_each(|(byte, n)| *byte = n);
+        behind[padding] = trailer.padding();
+        behind[padding + 1] = trailer.next_header();
+    }
     packet.prepend(grown).map_err(no_room)?;
     let total = packet.len();
     let bytes = packet.bytes_mut();
@@ -127,14 +133,16 @@ fn surround(sa: &OutboundSa, packet: &mut Buffer, sequence: u64) -> Result<Frame
         let udp = UdpHeader { source_port, destination_port, total_bytes: total - place.at };
         udp.write(&mut bytes[place.at..]).map_err(|_| DropReason::NoRoom)?;
     }
-    bytes[esp_at..esp_at + 4].copy_from_slice(&sa.spi.to_be_bytes());
-    bytes[esp_at + 4..esp_at + ESP_HEADER_BYTES].copy_from_slice(&low_32(sequence).to_be_bytes());
     let text_start = esp_at + ESP_HEADER_BYTES + iv_bytes;
-    let block = iv_block(sequence ^ sa.iv_mask);
-    bytes[text_start - iv_bytes..text_start].copy_from_slice(&block[block.len() - iv_bytes..]);
+    if unwritten.is_none() {
+        bytes[esp_at..esp_at + 4].copy_from_slice(&sa.spi.to_be_bytes());
+        bytes[esp_at + 4..esp_at + ESP_HEADER_BYTES].copy_from_slice(&low_32(sequence).to_be_bytes());
+        let block = iv_block(sequence ^ sa.iv_mask);
+        bytes[text_start - iv_bytes..text_start].copy_from_slice(&block[block.len() - iv_bytes..]);
+    }
     let protocol = if udp.is_some() { protocol::UDP } else { protocol::ESP };
     place.rewrite(bytes, protocol, total).map_err(|_| DropReason::NoRoom)?;
-    Ok(Framed { auth_start: esp_at, text_start, text_bytes })
+    Ok(Framed { auth_start: esp_at, text_start, text_bytes, unwritten })
 }
 
 /// Why transport mode does not carry a packet.

@@ -3,13 +3,16 @@
 //!
 //! Written for runs of packets of one SA; everything that is the same for all of them is copied out of the SA
 //! first. [`crate::opened`] decapsulates.
+//!
+//! Where an SA leaves its [frames](testudo_crypto::frame) to the engine, only what is in front of ESP is
+//! written, and what the trailer will be goes with the job.
 
-use super::template::{Headers, OuterTemplate};
+use super::template::{BLOCK_BYTES, Headers, OUTER_BYTES, OuterTemplate};
 use super::{Frame, MAX_IV_BYTES, ROOM_BEFORE, ROOM_BEHIND, has_room, packet_offset};
 use crate::fragments::Identifications;
 use crate::sa::{OutboundSa, iv_block, low_32};
 use crate::slots::SaRef;
-use testudo_crypto::{Direction, Job};
+use testudo_crypto::{Direction, Job, Trailer};
 use testudo_packet::{Buffer, DropReason};
 use testudo_wire::esp::{ESP_HEADER_BYTES, ESP_TRAILER_BYTES};
 use testudo_wire::ip::IpHeader;
@@ -21,6 +24,9 @@ pub(crate) const TRAILER_BLOCK_BYTES: usize = 32;
 /// The most padding that alignment to 16 bytes takes. Its binary digits are all ones, so `& MAX_PADDING`
 /// keeps an index within [`TRAILERS`], and the compiler needs no bounds check.
 const MAX_PADDING: u32 = 15;
+/// Where the outer headers are in the headers' block, if ESP's is not written.
+const OUTER_AT: usize = BLOCK_BYTES - ESP_HEADER_BYTES - OUTER_BYTES;
+
 /// Pad length and next header.
 const TRAILER_BYTES: u32 = 2;
 const _: () = assert!(TRAILER_BYTES as usize == ESP_TRAILER_BYTES);
@@ -120,15 +126,32 @@ impl<'a> Framing<'a> {
         first: u64,
     ) -> bool {
         match self.template.headers() {
-            Headers::V4 => self.write_each::<false, false>(jobs, contents, first),
-            Headers::V4Udp => self.write_each::<false, true>(jobs, contents, first),
-            Headers::V6 => self.write_each::<true, false>(jobs, contents, first),
-            Headers::V6Udp => self.write_each::<true, true>(jobs, contents, first),
+            Headers::V4 => self.write_each::<false, false, false>(jobs, contents, first),
+            Headers::V4Udp => self.write_each::<false, true, false>(jobs, contents, first),
+            Headers::V6 => self.write_each::<true, false, false>(jobs, contents, first),
+            Headers::V6Udp => self.write_each::<true, true, false>(jobs, contents, first),
+        }
+    }
+
+    /// [`write`](Self::write) where the engine writes frames. Apart, so that others pay nothing for it.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn write_outer(
+        &self,
+        jobs: &mut [Job],
+        contents: impl Iterator<Item = Content>,
+        first: u64,
+    ) -> bool {
+        match self.template.headers() {
+            Headers::V4 => self.write_each::<false, false, true>(jobs, contents, first),
+            Headers::V4Udp => self.write_each::<false, true, true>(jobs, contents, first),
+            Headers::V6 => self.write_each::<true, false, true>(jobs, contents, first),
+            Headers::V6Udp => self.write_each::<true, true, true>(jobs, contents, first),
         }
     }
 
     #[inline(never)]
-    fn write_each<const V6: bool, const UDP: bool>(
+    fn write_each<const V6: bool, const UDP: bool, const LEAVES: bool>(
         &self,
         jobs: &mut [Job],
         contents: impl Iterator<Item = Content>,
@@ -136,7 +159,7 @@ impl<'a> Framing<'a> {
     ) -> bool {
         let mut all_written = true;
         for ((job, content), sequence) in jobs.iter_mut().zip(contents).zip(first..) {
-            all_written &= self.surround::<V6, UDP>(job, content, sequence);
+            all_written &= self.surround::<V6, UDP, LEAVES>(job, content, sequence);
         }
         all_written
     }
@@ -145,15 +168,17 @@ impl<'a> Framing<'a> {
     #[inline(always)]
     pub(crate) fn write_one(&self, job: &mut Job, content: Content, sequence: u64) -> bool {
         match self.template.headers() {
-            Headers::V4 => self.surround::<false, false>(job, content, sequence),
-            Headers::V4Udp => self.surround::<false, true>(job, content, sequence),
-            Headers::V6 => self.surround::<true, false>(job, content, sequence),
-            Headers::V6Udp => self.surround::<true, true>(job, content, sequence),
+            Headers::V4 => self.surround::<false, false, false>(job, content, sequence),
+            Headers::V4Udp => self.surround::<false, true, false>(job, content, sequence),
+            Headers::V6 => self.surround::<true, false, false>(job, content, sequence),
+            Headers::V6Udp => self.surround::<true, true, false>(job, content, sequence),
         }
     }
 
+    /// Writes what surrounds a packet; with `LEAVES` what is in front of ESP alone.
     #[inline(always)]
-    fn surround<const V6: bool, const UDP: bool>(
+    #[allow(clippy::cast_possible_truncation, reason = "numbers up to 15")]
+    fn surround<const V6: bool, const UDP: bool, const LEAVES: bool>(
         &self,
         job: &mut Job,
         content: Content,
@@ -166,16 +191,25 @@ impl<'a> Framing<'a> {
         let (Ok(total), Some(around)) = (total, job.buffer.around::<ROOM_BEFORE, ROOM_BEHIND>()) else {
             return false;
         };
-        if let Some(place) = around.behind.first_chunk_mut() {
-            *place = TRAILERS[padding as usize];
-        }
-        around.behind[padding as usize + 1] = content.next_header;
-        // The longest IV first; the headers then overwrite the bytes of it that a shorter one does not need.
-        if let Some(place) = around.before.last_chunk_mut() {
-            *place = iv_block(sequence ^ self.iv_mask);
-        }
-        if let Some(headers) = around.before.get_mut(self.block_at..).and_then(|b| b.first_chunk_mut()) {
-            self.template.stamp::<V6, UDP>(headers, total, content.traffic_class, low_32(sequence));
+        if LEAVES {
+            let at = self.block_at + OUTER_AT;
+            if let Some(headers) = around.before.get_mut(at..).and_then(|b| b.first_chunk_mut()) {
+                self.template.stamp_outer::<V6, UDP>(headers, total, content.traffic_class);
+            }
+            job.unwritten = Some(Trailer::new((padding & MAX_PADDING) as u8, content.next_header));
+        } else {
+            if let Some(place) = around.behind.first_chunk_mut() {
+                *place = TRAILERS[padding as usize];
+            }
+            around.behind[padding as usize + 1] = content.next_header;
+            // The longest IV first; the headers then overwrite the bytes of it that a shorter one does not
+            // need.
+            if let Some(place) = around.before.last_chunk_mut() {
+                *place = iv_block(sequence ^ self.iv_mask);
+            }
+            if let Some(headers) = around.before.get_mut(self.block_at..).and_then(|b| b.first_chunk_mut()) {
+                self.template.stamp::<V6, UDP>(headers, total, content.traffic_class, low_32(sequence));
+            }
         }
         around.grow(self.front, padding + TRAILER_BYTES + self.icv_bytes);
         job.text_bytes = text_bytes;
