@@ -72,8 +72,8 @@ fn gpu(section: &Gpu, batch_jobs: usize) -> GpuConfig {
         Some(GpuApi::Cuda) => Api::Cuda,
     };
     let devices = section.devices.map_or(Devices::All, |count| Devices::Number(count.into()));
-    let Gpu { device, nvrtc, .. } = section.clone();
-    GpuConfig { api, device, devices, nvrtc, batch_jobs, ..GpuConfig::default() }
+    let Gpu { device, nvrtc, gpu_headers: headers, .. } = section.clone();
+    GpuConfig { api, device, devices, nvrtc, batch_jobs, headers, ..GpuConfig::default() }
 }
 
 /// Threads on other cores, numbered through all workers.

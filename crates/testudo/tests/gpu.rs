@@ -60,6 +60,24 @@ fn a_gpu_seals_what_the_portable_engine_seals() {
     }
 }
 
+/// Headers, IVs, padding and trailers by the kernel are those by the processor.
+#[test]
+fn a_gpu_that_writes_headers_sends_what_the_portable_engine_sends() {
+    for suite in ["aes128gcm16", "aes256-sha256", "3des-sha1", "aes192ctr-sha512"] {
+        let folder = fixture(suite, POCL);
+        let path = folder.path().join(CONFIGURATION);
+        let text = fs::read_to_string(&path).unwrap();
+        fs::write(&path, text + "gpu_headers = true\n").unwrap();
+        let by_gpu = replay(folder.path(), "gpu.pcap", &["--engine", "gpu"]);
+        assert_eq!(by_gpu.code, Some(0), "{suite}: {by_gpu:#?}");
+        let by_portable = replay(folder.path(), "portable.pcap", &["--engine", "portable"]);
+        assert_eq!(by_portable.code, Some(0), "{suite}: {by_portable:#?}");
+        let [gpu, portable] =
+            ["gpu.pcap", "portable.pcap"].map(|name| fs::read(folder.path().join(name)).unwrap());
+        assert!(gpu.len() > 200 * 700 && gpu == portable, "{suite}: {} bytes", gpu.len());
+    }
+}
+
 #[test]
 fn without_the_gpu_one_line_says_what_there_is_and_the_next_engine_is_used() {
     let folder = fixture("aes128gcm16", "no such device");

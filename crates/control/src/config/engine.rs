@@ -44,11 +44,13 @@ pub struct Gpu {
     pub devices: Option<u16>,
     /// Where NVRTC, the compiler of CUDA, is, if the dynamic linker does not find it.
     pub nvrtc: Option<PathBuf>,
+    /// Whether its kernel writes headers, IV, padding and trailer of ESP, in place of the processor.
+    pub gpu_headers: bool,
 }
 
 impl Default for Gpu {
     fn default() -> Self {
-        Self { api: None, device: None, devices: Some(1), nvrtc: None }
+        Self { api: None, device: None, devices: Some(1), nvrtc: None, gpu_headers: false }
     }
 }
 
@@ -144,8 +146,9 @@ fn read_gpu(mut section: Section<'_>, walker: &mut Walker<'_>) -> Gpu {
     let device = section.optional(walker, "device", part_of_a_name);
     let devices = section.or_default(walker, "devices", Some(1), devices);
     let nvrtc = section.optional(walker, "nvrtc", library);
+    let gpu_headers = section.or_default(walker, "gpu_headers", false, value::boolean);
     section.finish(walker);
-    Gpu { api, device, devices, nvrtc }
+    Gpu { api, device, devices, nvrtc, gpu_headers }
 }
 
 /// The path of a library: that of its file, since a name would be looked for where the linker looks anyway.

@@ -53,6 +53,14 @@ fn a_gpu_may_be_chosen_by_a_part_of_its_name() {
 }
 
 #[test]
+fn a_gpu_may_write_headers_where_that_is_said() {
+    let of = |lines: &str| good(&text("[\"gpu\"]", &format!("[engine.gpu]\n{lines}"))).gpu;
+    assert!(!of("").gpu_headers && !of("gpu_headers = false").gpu_headers);
+    assert!(of("gpu_headers = true").gpu_headers);
+    expect(&text("[\"gpu\"]", "[engine.gpu]\ngpu_headers = 1"), &["engine.gpu.gpu_headers", "true"]);
+}
+
+#[test]
 fn a_gpu_may_be_reached_by_opencl_or_by_cuda_with_its_compiler() {
     let of = |lines: &str| good(&text("[\"gpu\"]", &format!("[engine.gpu]\n{lines}"))).gpu;
     assert_eq!((of("").api, of("").nvrtc), (None, None));
