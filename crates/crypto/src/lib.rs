@@ -32,7 +32,7 @@ mod suite;
 pub use absent::{Absent, Reason};
 pub use chain::{ChainParts, ChainShape, Pieces};
 pub use engine::{Capability, Engine, EngineError};
-pub use frame::{KeyFrame, Trailer};
+pub use frame::{KeyFrame, Trailer, Unwritten};
 pub use job::{Aad, AeadParts, Job, JobParts, JobStatus};
 pub use key::{KeyId, KeyMaterial, KeyMaterialError};
 pub use key_table::KeyTable;

@@ -29,7 +29,7 @@ pub(super) fn check(engine: &mut dyn Engine, suite: Suite) -> Result<(), EngineE
         let [left, whole] = [left, whole].map(|job| finish(engine, job));
         let (Some(left), Some(whole)) = (left, whole) else { return Err(failed("no answer in time")) };
         let have_ended = [&left, &whole].iter().all(|job| job.status == JobStatus::Done);
-        if !have_ended || left.unwritten.is_some() || left.buffer.bytes() != whole.buffer.bytes() {
+        if !have_ended || left.unwritten.trailer().is_some() || left.buffer.bytes() != whole.buffer.bytes() {
             return Err(failed("wrong answer"));
         }
     }
@@ -52,7 +52,7 @@ fn job(suite: Suite, esn: bool, key: KeyId) -> Option<Job> {
         text_start: u32::try_from(text_start).ok()?,
         text_bytes: u32::try_from(text_bytes).ok()?,
         esn,
-        unwritten: Some(trailer),
+        unwritten: trailer.into(),
         ..Job::new(Buffer::copied(&packet, 0, 0), Direction::Seal, 0)
     })
 }
@@ -85,7 +85,7 @@ mod tests {
             self.0.remove(key);
         }
         fn submit(&mut self, jobs: &mut [Job]) -> usize {
-            for job in jobs.iter_mut().filter(|job| job.unwritten.is_some()) {
+            for job in jobs.iter_mut().filter(|job| job.unwritten.trailer().is_some()) {
                 let key = self.1.as_ref().unwrap();
                 assert!(frame::complete(job, key.frame().unwrap(), key.suite()));
                 (self.2)(job);

@@ -4,7 +4,7 @@ use crate::device::{DIGEST_BYTES, JOB_WORDS, RESULT_BYTES};
 use crate::framed::{self, Frame};
 use crate::work::{Layout, Mode, Work};
 use subtle::ConstantTimeEq;
-use testudo_crypto::{AeadParts, Direction, Job, JobParts, JobStatus, KeyFrame};
+use testudo_crypto::{AeadParts, Direction, Job, JobParts, JobStatus, KeyFrame, Unwritten};
 
 /// Packets begin at multiples of this, a transaction of memory's part.
 pub(crate) const ALIGNMENT: usize = 16;
@@ -107,7 +107,7 @@ pub(crate) fn lay_out(
 /// What the kernel has to write of a job's frame. Of a packet that is opened there is nothing, and an SA must
 /// have said what its frames are.
 fn frame_of(job: &Job, work: &Work, key: Option<KeyFrame>) -> Result<Option<Frame>, Unplaced> {
-    match (job.unwritten, key) {
+    match (job.unwritten.trailer(), key) {
         (None, _) => Ok(None),
         (Some(trailer), Some(key)) if work.direction == Direction::Seal && !work.suite.is_for_vpe() => {
             Ok(Some(Frame::new(trailer, key, job.sequence)))
@@ -257,7 +257,7 @@ fn finished_frame(job: &mut Job, placed: &Placed, arena: &[u8]) -> Option<JobSta
     let digest = arena.get(digest_at..)?.get(..parts.packet.len().checked_sub(icv_at)?)?;
     framed::copy_back(arena, header_at, header_bytes, (text_at, text_bytes), parts)?;
     job.parts(work.suite)?.packet.get_mut(icv_at..)?.copy_from_slice(digest);
-    job.unwritten = None;
+    job.unwritten = Unwritten::NOTHING;
     Some(JobStatus::Done)
 }
 

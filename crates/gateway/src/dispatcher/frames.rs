@@ -21,7 +21,7 @@ impl Dispatcher {
     #[cold]
     #[inline(never)]
     pub(super) fn complete_frames(&mut self, engine: usize, jobs: &mut [Job]) {
-        for job in jobs.iter_mut().filter(|job| job.unwritten.is_some()) {
+        for job in jobs.iter_mut().filter(|job| job.unwritten.trailer().is_some()) {
             let lane = self.lanes.of(job);
             let of_sa = lane.and_then(|lane| Some((self.suites.suite(lane.suite_rank)?, lane.key)));
             let is_ready = of_sa.is_some_and(|(suite, key)| {

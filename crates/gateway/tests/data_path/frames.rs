@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use testudo_crypto::{
     Capability, Direction, Engine, EngineError, Job, JobStatus, KeyFrame, KeyId, KeyMaterial, PortableEngine,
-    Suite, frame,
+    Suite, Unwritten, frame,
 };
 use testudo_gateway::Update;
 use testudo_ipsec::{IpsecProtocol, PacketRules};
@@ -96,7 +96,7 @@ impl Engine for Framing {
             if device.is_lost {
                 job.status = JobStatus::Fault;
             } else {
-                if job.unwritten.is_some() {
+                if job.unwritten.trailer().is_some() {
                     assert_eq!(job.direction, Direction::Seal);
                     let (frame, suite) = device.frames[&job.key];
                     assert!(frame::complete(&mut job, frame.expect("the key's frame"), suite));
@@ -132,7 +132,7 @@ impl Engine for Whole {
         true
     }
     fn submit(&mut self, jobs: &mut [Job]) -> usize {
-        assert!(jobs.iter().all(|job| job.unwritten.is_none()), "a frame that nobody wrote");
+        assert!(jobs.iter().all(|job| job.unwritten == Unwritten::NOTHING), "a frame that nobody wrote");
         self.0.submit(jobs)
     }
 }

@@ -13,7 +13,7 @@ use super::{Carried, Frame, MAX_IV_BYTES, Strip, packet_offset};
 use crate::fragments::Identifications;
 use crate::sa::{InboundSa, OutboundSa, iv_block, low_32};
 use crate::slots::SaRef;
-use testudo_crypto::{Direction, Job, Trailer};
+use testudo_crypto::{Direction, Job, Trailer, Unwritten};
 use testudo_packet::{Buffer, DropReason};
 use testudo_wire::esp::{ESP_HEADER_BYTES, ESP_TRAILER_BYTES, EspTrailer};
 use testudo_wire::ip::{IpHeader, Version};
@@ -95,7 +95,7 @@ impl Framed {
             auth_start: packet_offset(self.auth_start),
             text_start: packet_offset(self.text_start),
             text_bytes: packet_offset(self.text_bytes),
-            unwritten: self.unwritten,
+            unwritten: self.unwritten.map_or(Unwritten::NOTHING, Unwritten::from),
             ..Job::new(packet, Direction::Seal, sa.bits())
         }
     }

@@ -196,7 +196,7 @@ impl<'a> Framing<'a> {
             if let Some(headers) = around.before.get_mut(at..).and_then(|b| b.first_chunk_mut()) {
                 self.template.stamp_outer::<V6, UDP>(headers, total, content.traffic_class);
             }
-            job.unwritten = Some(Trailer::new((padding & MAX_PADDING) as u8, content.next_header));
+            job.unwritten = Trailer::new((padding & MAX_PADDING) as u8, content.next_header).into();
         } else {
             if let Some(place) = around.behind.first_chunk_mut() {
                 *place = TRAILERS[padding as usize];

@@ -10,8 +10,8 @@ use crate::parts::Parts;
 use std::sync::Arc;
 use testudo_conformance::{drive, random_bytes};
 use testudo_crypto::{
-    Direction, Engine, Job, JobStatus, KeyFrame, KeyId, KeyMaterial, PortableEngine, Suite, Trailer, frame,
-    self_test,
+    Direction, Engine, Job, JobStatus, KeyFrame, KeyId, KeyMaterial, PortableEngine, Suite, Trailer,
+    Unwritten, frame, self_test,
 };
 use testudo_packet::Buffer;
 
@@ -40,7 +40,7 @@ fn job(suite: Suite, payload_bytes: usize, random: &mut fastrand::Rng) -> Job {
         text_bytes: count(text_bytes),
         sequence: random.u64(..),
         esn: random.bool(),
-        unwritten: Some(Trailer::new(padding, NEXT_HEADERS[random.usize(..NEXT_HEADERS.len())])),
+        unwritten: Trailer::new(padding, NEXT_HEADERS[random.usize(..NEXT_HEADERS.len())]).into(),
         ..Job::new(Buffer::copied(&bytes, 0, 0), Direction::Seal, 0)
     }
 }
@@ -81,7 +81,7 @@ fn agree(engine: &mut GpuEngine, suite: Suite, payloads: impl Iterator<Item = us
     let (by_cpu, by_kernel) = (drive(&mut portable, by_cpu).unwrap(), drive(engine, by_kernel).unwrap());
     for (cpu, kernel) in by_cpu.iter().zip(&by_kernel) {
         let what = format!("seed {seed}: {suite}, {} bytes of text, ESN {}", cpu.text_bytes, cpu.esn);
-        assert_eq!((kernel.status, kernel.unwritten), (JobStatus::Done, None), "{what}");
+        assert_eq!((kernel.status, kernel.unwritten), (JobStatus::Done, Unwritten::NOTHING), "{what}");
         assert!(kernel.buffer.bytes() == cpu.buffer.bytes(), "{what}");
     }
     engine.remove(ours);
@@ -179,7 +179,7 @@ fn a_frame_that_cannot_be_written_is_a_fault() {
     let jobs = vec![
         copy(&packet, bare),
         Job { direction: Direction::Open, ..copy(&packet, open) },
-        Job { unwritten: Some(without_room), ..copy(&packet, seal) },
+        Job { unwritten: without_room.into(), ..copy(&packet, seal) },
         copy(&packet, seal),
     ];
     let ended = drive(&mut engine, jobs).unwrap();
