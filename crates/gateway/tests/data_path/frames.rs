@@ -16,6 +16,7 @@ use testudo_gateway::Update;
 use testudo_ipsec::{IpsecProtocol, PacketRules};
 use testudo_packet::DropReason;
 use testudo_wire::ip::Version;
+use testudo_wire::protocol::UDP;
 
 /// What the engine that writes frames has, and what goes wrong with it.
 #[derive(Default)]
@@ -29,6 +30,8 @@ struct Device {
     is_lost: bool,
     /// It gives nothing back.
     hangs: bool,
+    /// Jobs without their frames that came, whether it took them or not.
+    came: usize,
     /// Frames that it has written.
     written: usize,
 }
@@ -76,6 +79,7 @@ impl Engine for Framing {
     }
     fn submit(&mut self, jobs: &mut [Job]) -> usize {
         let mut device = self.device();
+        device.came += jobs.iter().filter(|job| job.unwritten != Unwritten::NOTHING).count();
         let room = device.room.map_or(jobs.len(), |room| room.saturating_sub(device.held.len()));
         let taken = room.min(jobs.len());
         for job in &mut jobs[..taken] {
@@ -224,13 +228,18 @@ impl Ends {
         }
     }
 
-    /// The same packets at both gateways, of lengths with every padding.
+    /// The same packets at both gateways, of lengths with every padding. All are common ones, of a
+    /// protocol with ports and with room for these.
     fn send(&self, ids: std::ops::Range<u32>) {
         for id in ids {
-            let inner = numbered(5, id, 0, true, 100 + id as usize % 40).bytes();
-            self.a.protected.push(inner.clone());
-            self.model.protected.push(inner);
+            let inner = numbered(5, id, 0, true, 100 + id as usize % 40);
+            self.push(&Inner { protocol: UDP, total_bytes: inner.total_bytes.max(48), ..inner });
         }
+    }
+
+    fn push(&self, inner: &Inner) {
+        self.a.protected.push(inner.bytes());
+        self.model.protected.push(inner.bytes());
     }
 
     /// What A has sent is what the model has, in its order, and B delivers it.
@@ -261,7 +270,8 @@ fn a_device_that_is_lost_in_the_middle_loses_no_packet_and_no_frame() {
         ends.engine.lose();
         ends.send(150..200);
         ends.agree(50..200);
-        assert_eq!(ends.engine.device().written, 50, "the gateway has written all others");
+        let device = ends.engine.device();
+        assert_eq!((device.came, device.written), (200, 50), "the gateway has written all others");
     }
 }
 
@@ -272,8 +282,33 @@ fn what_a_device_has_no_room_for_gets_its_frame_before_the_next_engine() {
         ends.engine.device().room = Some(7);
         ends.send(0..50);
         ends.agree(0..50);
-        let written = ends.engine.device().written;
-        assert!((7..50).contains(&written), "{written}");
+        let device = ends.engine.device();
+        assert_eq!((device.came, device.written), (50, 7), "{suite}: the gateway has written the others");
+    }
+}
+
+/// Runs of common packets alone leave their frames to the engine: not those with a packet that is cut, or one
+/// that has no room for ports.
+#[test]
+fn one_uncommon_packet_has_its_whole_run_framed_by_the_gateway() {
+    let common = Inner::udp("10.0.0.1", "172.16.0.2", 100);
+    let long = Inner { dont_fragment: false, total_bytes: 1900, ..common };
+    let short = Inner { total_bytes: 22, ..common };
+    for (suite, (uncommon, datagrams)) in
+        SUITES.iter().flat_map(|suite| [(*suite, (long, 42)), (*suite, (short, 41))])
+    {
+        let mut ends = Ends::new(suite);
+        ends.send(0..20);
+        ends.push(&uncommon);
+        ends.send(20..40);
+        ends.a.settle();
+        ends.model.settle();
+        let sealed = ends.a.unprotected.take();
+        assert!(sealed == ends.model.unprotected.take() && sealed.len() == datagrams, "{}", sealed.len());
+        assert_eq!(ends.engine.device().came, 0);
+        ends.send(40..60);
+        ends.agree(40..60);
+        assert_eq!(ends.engine.device().written, 20, "the next run is common");
     }
 }
 
