@@ -132,8 +132,8 @@ pub trait Engine: Send {
     /// Takes a prefix of `jobs`; see the contract.
     fn submit(&mut self, jobs: &mut [Job]) -> usize;
 
-    /// Whether it takes no job for now, for a reason that is none of the jobs', such as a change of the thread
-    /// that drives it: a caller that gathers asks before it submits, and has them wait on. Also called from
+    /// Whether it takes no job for now, for a reason that is none of the jobs', as when another thread
+    /// is to drive it: a caller that gathers asks before it submits, and has them wait on. Also called from
     /// time to time while there are none, and may do then what such a change needs.
     fn is_resting(&mut self) -> bool {
         false

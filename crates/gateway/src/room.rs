@@ -27,7 +27,7 @@ impl Room {
     /// The caller found no room, and has to look once more after this: if there is some by now, it calls
     /// [`make`](Self::make) itself. Else it may wait until the descriptor is writable.
     pub(crate) fn expect(&self) {
-        // The counter is full before anybody is told of that, so that it cannot be emptied too early. One that
+        // The counter is full before anybody is told, so that it is not emptied too early. One that
         // is full takes no more. It may be empty although room is awaited: who made some before is late.
         let _ = rustix::io::write(&self.counter, &FULL.to_ne_bytes());
         self.is_awaited.store(true, Ordering::SeqCst);

@@ -220,7 +220,7 @@ impl DeviceThread {
         !wants_thread
     }
 
-    /// Whether a recalled engine is still on its way. One that hangs has no job that would be overdue, so that
+    /// Whether a recalled engine is on its way. One that hangs has no job that would be overdue, so that
     /// it is given up here, and with it the keys that were to follow.
     fn is_on_its_way(&mut self) -> bool {
         if self.take_back() {

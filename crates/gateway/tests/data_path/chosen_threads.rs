@@ -140,7 +140,7 @@ fn threads_come_and_go_with_the_load_and_packets_keep_their_order() {
     chooses.gateway.assert_settled();
 }
 
-/// An engine whose thread does not start stays with the worker, and wants none: so the model has none, either.
+/// An engine whose thread does not start stays with the worker, and wants none: so the model has none.
 #[test]
 fn a_model_whose_thread_did_not_start_is_not_the_one_in_force() {
     use ThreadingModel::{RunToCompletion, TwoIo};

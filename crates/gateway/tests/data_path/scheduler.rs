@@ -346,7 +346,7 @@ fn what_the_engine_refuses_goes_to_the_next_one() {
     ends.a.assert_settled();
 }
 
-/// A change of its thread says nothing of how much an engine can take: bins keep their jobs, within the bound.
+/// A change of its thread says nothing of what an engine can take: bins keep their jobs, within the bound.
 #[test]
 fn what_waits_for_an_engine_that_rests_waits_on_and_is_not_refused() {
     let mut ends = Ends::small();
