@@ -15,8 +15,8 @@ pub struct Capability {
     /// it ends as faults, as any text beyond its buffer; the gateway merges their segments before it submits
     /// them.
     pub takes_chains: bool,
-    /// Whether it writes the [frames](crate::frame) of jobs that it seals, where those leave it to the engine.
-    /// All others must be given whole packets.
+    /// Whether it writes the [frames](crate::frame) of jobs that it seals, where those leave it to the
+    /// engine. All others must be given whole packets.
     pub writes_frames: bool,
 }
 

@@ -10,8 +10,8 @@
 //!
 //! What is the same for all packets of an SA comes with its key ([`KeyFrame`]), what is a packet's own with
 //! its job ([`Trailer`]). Before such a job goes to an engine that writes no frames, [`complete`] writes what
-//! is missing: the bytes are the same, whoever writes them. Until then there may be anything in the room,
-//! another packet's bytes too.
+//! is missing: the bytes are the same, no matter who writes them. Until then there may be anything in the
+//! room, another packet's bytes too.
 
 use crate::{Job, JobParts, Suite};
 

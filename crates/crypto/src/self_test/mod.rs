@@ -29,7 +29,8 @@ struct Answer {
 /// it refuses a forged ICV. A pair without an official answer, both of whose primitives have one in other
 /// pairs, is compared with the [`PortableEngine`].
 ///
-/// In suites in which it [writes frames](crate::Capability::writes_frames), these are compared with the CPU's.
+/// In suites in which it [writes frames](crate::Capability::writes_frames), these are compared with the
+/// CPU's.
 ///
 /// The engine must be idle; afterwards it holds no more keys than before. Takes microseconds on a CPU.
 ///

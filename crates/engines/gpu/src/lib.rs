@@ -41,8 +41,8 @@
 //! Several devices are as many of these engines, `several`, which all have every key.
 //!
 //! **Frames.** Where [`GpuConfig::headers`] says so, jobs may come without SPI, number, IV and trailer, which
-//! the kernel writes in a step before all others (`framed`). The number is the caller's, and the nonce is made
-//! of it here, as ever: the kernel copies it into the packet.
+//! the kernel writes in a step before all others (`framed`). The number is the caller's, and the nonce is
+//! made of it here, as ever: the kernel copies it into the packet.
 //!
 //! [`OneGpu`] times launches apart from a gateway, and [`kernel_work`] says what a packet is to the kernel,
 //! both for measurements.

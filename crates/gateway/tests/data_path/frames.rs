@@ -1,5 +1,5 @@
 //! Frames that are left to an engine: the bytes are those that a gateway sends which writes all itself,
-//! whoever does a packet in the end.
+//! no matter which engine does a packet in the end.
 
 use crate::encapsulations::{every_kind, packet};
 use crate::support::gateway::PoolSize;

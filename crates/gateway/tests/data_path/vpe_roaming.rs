@@ -194,8 +194,8 @@ fn each_packet_that_was_kept_back_keeps_a_silent_peer_away_for_a_second_at_most(
     }
 }
 
-/// Who has kept back many packets of a window in which the peer goes on keeps it away no longer than by the one
-/// that moved it: the others are old.
+/// Who has kept back many packets of a window in which the peer goes on keeps it away no longer than by the
+/// one that moved it: the others are old.
 #[test]
 fn old_packets_keep_nobody_away() {
     for workers in [1, 3] {

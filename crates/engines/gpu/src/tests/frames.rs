@@ -141,7 +141,7 @@ fn known_answers_find_an_error_in_frames_too() {
     assert_eq!(self_test(&mut compiled(32, false)), Ok(()));
 }
 
-/// Whoever is next gets the packet without a frame, as it came.
+/// The next engine gets the packet without a frame, as it came.
 #[test]
 fn a_packet_that_the_device_did_not_do_has_no_frame_and_is_untouched() {
     let all: [fn(&Faults); 2] = [|faults| Faults::set(&faults.is_lost), |faults| Faults::set(&faults.idles)];
