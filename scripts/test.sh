@@ -22,34 +22,31 @@ docs() {
   RUSTDOCFLAGS='-D warnings' $cargo doc --locked --workspace --no-deps
 }
 
-# Programs whose tests take longest, wait most of the time, and measure nothing: for emulated machines, and for
-# daemons and timers. Each group runs one program after the other, beside the other group and all other tests.
-guests='linux_kernel linux_gateway linux_peer ip_xfrm xdp_judges dpdk_judges'
-daemons='ike host_mode'
+# Programs whose tests take longest, wait most of the time, for emulated machines or for daemons and timers, and
+# measure nothing.
+waiting='linux_kernel linux_gateway linux_peer ip_xfrm xdp_judges dpdk_judges ike host_mode'
 
-# The output of those that run apart comes last.
+# These run beside all others, whose output comes first.
 tests() {
-  local group pid pids=() status=0
+  local pid status=0
   # Also what no test is built with, such as libFuzzer's crates: licences are looked at without a network.
   $cargo fetch --locked || return
   $cargo test --locked --workspace --no-run || return
-  # Each in a process group of its own, which ends with this stage: a background job ignores Ctrl-C.
+  # In a process group of their own, which ends with this stage: a background job ignores Ctrl-C.
   set -m
-  for group in guests daemons; do
-    run_each ${!group} >"$target/test-$group.log" 2>&1 &
-    pids+=($!)
-  done
+  run_waiting >"$target/test-waiting.log" 2>&1 &
+  pid=$!
   set +m
-  trap 'kill -- "${pids[@]/#/-}" 2>/dev/null; exit 130' INT TERM
-  TESTUDO_TESTS_APART="$guests $daemons" $cargo test --locked --workspace --no-fail-fast || status=$?
-  for pid in "${pids[@]}"; do wait "$pid" || status=$?; done
-  cat "$target/test-guests.log" "$target/test-daemons.log"
+  trap 'kill -- "-$pid" 2>/dev/null; exit 130' INT TERM
+  TESTUDO_TESTS_APART=$waiting $cargo test --locked --workspace --no-fail-fast || status=$?
+  wait "$pid" || status=$?
+  cat "$target/test-waiting.log"
   return "$status"
 }
 
-run_each() { # PROGRAM...
+run_waiting() {
   local program status=0
-  for program in "$@"; do
+  for program in $waiting; do
     $cargo test --locked --workspace --test "$program" || status=$?
   done
   return "$status"
