@@ -24,6 +24,8 @@ pub(crate) struct Placed {
     /// Where the header is and how long, if the kernel writes the frame; else 0 bytes.
     header_at: usize,
     header_bytes: usize,
+    /// The SPI that the frame has to have.
+    spi: [u8; 4],
     /// The first byte behind all.
     pub end: usize,
 }
@@ -46,7 +48,9 @@ pub(crate) enum Unplaced {
     Malformed,
 }
 
-/// The number of the word that holds the mark, and of the first of two that say what the frame is.
+/// The numbers of the first of three words that hold the nonce, of the one that holds the mark, and of the first
+/// of two that say what the frame is.
+const NONCE_WORD: usize = 6;
 pub(crate) const MARK_WORD: usize = 9;
 pub(crate) const FRAME_WORD: usize = 10;
 
@@ -100,6 +104,7 @@ pub(crate) fn lay_out(
         digest_at: start + result,
         header_at: start,
         header_bytes: laid.header_bytes,
+        spi: key.frame.map(KeyFrame::spi).unwrap_or_default(),
         end: start + result + RESULT_BYTES,
     })
 }
@@ -249,12 +254,29 @@ pub(crate) fn finish(job: &mut Job, placed: &Placed, arena: &[u8]) -> JobStatus 
     finished(job, placed, arena).unwrap_or(JobStatus::Fault)
 }
 
+/// Whether SPI, number and IV that have come back are those that were to be written. The ICV does not say so,
+/// which the device has made of what it had. Of CBC the IV is ciphertext.
+fn has_its_header(placed: &Placed, arena: &[u8]) -> bool {
+    let Placed { work, words, header_at, header_bytes, spi, .. } = placed;
+    let number_at = header_at + header_bytes - 4;
+    let is = |at: usize, bytes: &[u8]| arena.get(at..).is_some_and(|rest| rest.starts_with(bytes));
+    let [.., iv_words] = words[FRAME_WORD + 1].to_le_bytes();
+    let iv: [_; 2] = [words[NONCE_WORD + 1], words[NONCE_WORD + 2]].map(u32::to_le_bytes);
+    let has_iv = iv_words == 2 && work.layout != Layout::Pair(Mode::Cbc);
+    is(*header_at, spi)
+        && is(number_at, &words[FRAME_WORD].to_le_bytes())
+        && (!has_iv || is(number_at + 4, iv.as_flattened()))
+}
+
 /// `None`, with the packet untouched, if it is not the packet that was laid out.
 fn finished_frame(job: &mut Job, placed: &Placed, arena: &[u8]) -> Option<JobStatus> {
     let Placed { work, text_at, text_bytes, digest_at, header_at, header_bytes, .. } = *placed;
     let parts = job.parts(work.suite)?;
     let icv_at = parts.icv_at;
     let digest = arena.get(digest_at..)?.get(..parts.packet.len().checked_sub(icv_at)?)?;
+    if !has_its_header(placed, arena) {
+        return None;
+    }
     framed::copy_back(arena, header_at, header_bytes, (text_at, text_bytes), parts)?;
     job.parts(work.suite)?.packet.get_mut(icv_at..)?.copy_from_slice(digest);
     job.unwritten = Unwritten::NOTHING;

@@ -18,6 +18,8 @@ pub(super) struct Faults {
     pub idles: AtomicBool,
     /// A bit that is flipped in what comes back, in each digest or text.
     pub errs: AtomicBool,
+    /// One more than the byte of the first packet in the arena of which a bit is flipped in what comes back.
+    pub misses: AtomicU32,
     /// Launches so far.
     pub launches: AtomicU32,
     /// The slot that was wiped last, afterwards.
@@ -172,6 +174,9 @@ impl Device for Compiled {
         if self.faults.errs.load(Ordering::Relaxed) {
             // The first word of the last digest.
             memory.arena[launch.arena_bytes / 4 - 17] ^= 1;
+        }
+        if let Some(at) = self.faults.misses.load(Ordering::Relaxed).checked_sub(1) {
+            memory.arena[at as usize / 4] ^= 0x40 << (8 * (at % 4));
         }
         Ok(())
     }

@@ -8,6 +8,7 @@ use crate::engine::GpuEngine;
 use crate::opencl::OpenClDevice;
 use crate::parts::Parts;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use testudo_conformance::{drive, random_bytes};
 use testudo_crypto::{
     Direction, Engine, Job, JobStatus, KeyFrame, KeyId, KeyMaterial, PortableEngine, Suite, Trailer,
@@ -137,8 +138,39 @@ fn the_kernel_writes_the_frames_that_the_cpu_writes_on_pocl() {
 }
 
 #[test]
-fn known_answers_find_an_error_in_frames_too() {
+fn known_answers_hold_for_frames_too() {
     assert_eq!(self_test(&mut compiled(32, false)), Ok(()));
+}
+
+/// The ICV says nothing of it, since the device has made it of what it had: a header that is not the one that
+/// the gateway has asked for goes nowhere.
+#[test]
+fn a_header_that_a_device_gets_wrong_is_a_fault() {
+    for suite in [Suite::AES128GCM16, "aes128ctr-sha1".parse().unwrap(), Suite::AES128_SHA1] {
+        // SPI and number; behind them the IV, which of CBC nobody can foresee.
+        let header_bytes = if suite == Suite::AES128_SHA1 { 8 } else { 16 };
+        for at in 0..=header_bytes {
+            let faults = Arc::new(Faults::default());
+            let mut engine = writing(super::engine(&faults));
+            let mut random = fastrand::Rng::with_seed(6);
+            let bytes = random_bytes(&mut random, suite.keying_material_bytes());
+            let material = KeyMaterial::new(suite, bytes.into()).unwrap().with_frame(KeyFrame::new(1, 2));
+            let key = engine.install(&material, Direction::Seal).unwrap();
+            let packet = Job { esn: false, ..job(suite, 60, &mut random) };
+            faults.misses.store(at, Ordering::Relaxed);
+            let ended = drive(&mut engine, vec![copy(&packet, key)]).unwrap().remove(0);
+            if at == 0 {
+                assert_eq!(ended.status, JobStatus::Done, "{suite}");
+                continue;
+            }
+            assert_eq!(
+                (ended.status, ended.unwritten),
+                (JobStatus::Fault, packet.unwritten),
+                "{suite}, {at}"
+            );
+            assert!(ended.buffer.bytes() == packet.buffer.bytes(), "{suite}, {at}");
+        }
+    }
 }
 
 /// The next engine gets the packet without a frame, as it came.
