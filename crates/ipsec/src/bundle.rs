@@ -163,9 +163,8 @@ impl Ipsec {
             self.outbound_of.resize(place + 1, None);
         }
         self.held.tunnels += usize::from(parameters.acquires);
-        let mut peer_heard = std::mem::take(&mut parameters.peer_heard);
         if parameters.learn_remote {
-            peer_heard.begin();
+            parameters.peer_heard.begin();
         }
         let hides = parameters.protocol != IpsecProtocol::Ah;
         let per_second = if hides { parameters.rules.dummy_packets_per_second } else { 0 };
@@ -182,7 +181,6 @@ impl Ipsec {
             own_in_use: None,
             wants_own: None,
             takeovers: Vec::new(),
-            peer_heard,
         }));
         Ok(())
     }

@@ -54,7 +54,7 @@ impl Ipsec {
         let ends = tunnel.parameters.endpoints;
         // It may have been put between other ends since, or the peer has moved on.
         let Encapsulation::EspInUdp { local_port, .. } = ends.encapsulation else { return };
-        if tunnel.parameters.learn_remote && tunnel.peer_heard.hear((address, port)) {
+        if tunnel.parameters.learn_remote && tunnel.parameters.peer_heard.hear((address, port)) {
             let encapsulation = Encapsulation::EspInUdp { local_port, remote_port: port };
             let there = Endpoints { remote: Some(address), encapsulation, ..ends };
             self.move_to(event.tunnel, there, now);

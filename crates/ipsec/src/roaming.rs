@@ -84,13 +84,13 @@ impl Ipsec {
         let port = if has_windows { remote_port } else { port };
         let is_there = endpoints.remote == Some(address) && remote_port == port;
         // What is old may have been kept back: it does not say that the peer is there still.
-        if is_there && (news == News::Old || tunnel.peer_heard.note(now)) {
+        if is_there && (news == News::Old || tunnel.parameters.peer_heard.note(now)) {
             return;
         }
         if !tunnel.parameters.learn_remote || !tunnel.says_where_peer_is(spi) {
             return;
         }
-        let verdict = tunnel.peer_heard.judge((address, port), news, now);
+        let verdict = tunnel.parameters.peer_heard.judge((address, port), news, now);
         if verdict == Verdict::Stay {
             return;
         }
@@ -114,10 +114,10 @@ impl Ipsec {
         };
         tunnel.parameters.learn_remote = learn_remote;
         if learn_remote {
-            tunnel.peer_heard.begin();
+            tunnel.parameters.peer_heard.begin();
         }
         if tunnel.parameters.endpoints != ends {
-            tunnel.peer_heard.put(place_of(&ends), now);
+            tunnel.parameters.peer_heard.put(place_of(&ends), now);
         }
         self.settle_watches(index);
         self.move_to(index, ends, now);

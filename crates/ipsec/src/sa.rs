@@ -12,7 +12,6 @@ use crate::numbers::{SequenceError, SequenceNumbers};
 use crate::own_acquire::WantsOwn;
 use crate::own_numbers::SeenNumbers;
 use crate::path_mtu::{Marks, PathMtu};
-use crate::peer_heard::PeerHeard;
 use crate::resync::Resync;
 use crate::slots::{Entry, SaRef};
 use crate::spd::{InboundSelectors, TunnelIndex};
@@ -303,9 +302,6 @@ pub(crate) struct Tunnel {
     pub(crate) wants_own: Option<WantsOwn>,
     /// At most one for each worker, and one for all.
     pub(crate) takeovers: Vec<Takeover>,
-    /// When an authentic packet last came from the peer's current address, to any worker. Kept only where
-    /// that address is learned.
-    pub(crate) peer_heard: PeerHeard,
     pub(crate) path_mtu: PathMtu,
     /// Where this worker has an SA of its own in use: the marks of the one that all send through.
     pub(crate) marks_of_all: Option<Box<Marks>>,

@@ -184,7 +184,8 @@ pub struct TunnelParameters {
     /// Whether somebody makes its SAs when a packet asks for one ([`EventKind::Acquire`](crate::EventKind)):
     /// such packets wait for a while.
     pub acquires: bool,
-    /// What all workers that have the tunnel know of its peer together.
+    /// When an authentic packet last came from the peer's current address, to any worker that has the tunnel.
+    /// Kept only where that address is learned.
     pub peer_heard: PeerHeard,
     /// The packets that may come through the tunnel: the selectors of the policies that name it, made for its
     /// mode and ends.

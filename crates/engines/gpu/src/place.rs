@@ -48,8 +48,8 @@ pub(crate) enum Unplaced {
     Malformed,
 }
 
-/// The numbers of the first of three words that hold the nonce, of the one that holds the mark, and of the first
-/// of two that say what the frame is.
+/// The numbers of the first of three words that hold the nonce, of the one that holds the mark, and of the
+/// first of two that say what the frame is.
 const NONCE_WORD: usize = 6;
 pub(crate) const MARK_WORD: usize = 9;
 pub(crate) const FRAME_WORD: usize = 10;

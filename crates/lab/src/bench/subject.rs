@@ -20,8 +20,30 @@ const BUFFERS: usize = 4096;
 const BUFFER_BYTES: usize = 2048;
 /// Turns between two checks of the clock that ends a measurement.
 const TURNS: usize = 8;
-/// After this many turns in a row without a packet, none is expected any more.
+/// After this many turns in a row without a packet, and as much time behind them, none is expected any more:
+/// a device may need a processor that other work has.
 const QUIET_TURNS: u32 = 100_000;
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Turns in a row without a packet.
+#[derive(Default)]
+struct Quiet {
+    turns: u32,
+    /// When they were too many.
+    since: Option<Instant>,
+}
+
+impl Quiet {
+    /// A turn has moved so many packets. Whether none is expected any more.
+    fn is_over(&mut self, moved: usize) -> bool {
+        if moved > 0 {
+            *self = Self::default();
+            return false;
+        }
+        self.turns = self.turns.saturating_add(1);
+        self.turns > QUIET_TURNS && self.since.get_or_insert_with(Instant::now).elapsed() > PATIENCE
+    }
+}
 
 /// The totals of a run.
 #[derive(Debug, Clone, Default)]
@@ -157,11 +179,11 @@ impl Subject {
     /// Runs turns until `packets` more have come out.
     pub(super) fn advance(&mut self, packets: usize) -> Result<(), Wrong> {
         let goal = self.ports().1.tx_packets + packets as u64;
-        let (mut quiet, dropped) = (0, self.worker.pool().drops().total());
+        let (mut quiet, dropped) = (Quiet::default(), self.worker.pool().drops().total());
         while self.ports().1.tx_packets < goal {
-            quiet = if self.turn()? > 0 { 0 } else { quiet + 1 };
+            let moved = self.turn()?;
             // Stop at the first loss: an endless feed would go on losing packets.
-            if quiet > QUIET_TURNS || self.worker.pool().drops().total() > dropped {
+            if quiet.is_over(moved) || self.worker.pool().drops().total() > dropped {
                 return Err(self.loss());
             }
         }
@@ -211,10 +233,10 @@ impl Subject {
     /// Stops receiving and drains what is in flight.
     pub(super) fn settle(&mut self) -> Result<(), Wrong> {
         self.worker.drain();
-        let mut quiet = 0;
+        let mut quiet = Quiet::default();
         while self.worker.is_busy() || self.worker.is_waiting() != (false, false) {
-            quiet = if self.turn()? > 0 { 0 } else { quiet + 1 };
-            if quiet > QUIET_TURNS {
+            let moved = self.turn()?;
+            if quiet.is_over(moved) {
                 return Err(self.loss());
             }
         }
