@@ -286,12 +286,16 @@ impl Ipsec {
             sa.end_search(job, before, &mut self.events);
         }
         let (is_watched, tunnel) = (sa.is_watched, sa.tunnel);
-        let news = match sa.encap {
-            _ if !is_newest || !is_watched => News::Old,
-            Encap::Vpe => hear_news(job, self.vpe_windows.get(sa_ref), now),
-            _ => News::OfAll,
+        let source = if is_watched {
+            let news = match sa.encap {
+                _ if !is_newest => News::Old,
+                Encap::Vpe => hear_news(job, self.vpe_windows.get(sa_ref), now),
+                _ => News::OfAll,
+            };
+            source_of(job.buffer.bytes(), sa.spi, news)
+        } else {
+            None
         };
-        let source = if is_watched { source_of(job.buffer.bytes(), sa.spi, news) } else { None };
         let check = &FragmentCheck { checker: RefCell::new(&mut self.checker), now };
         let policies = self.spd.of(sa.delivery.interface());
         let inner = match sa.encap {
