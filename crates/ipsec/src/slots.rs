@@ -57,11 +57,13 @@ pub(crate) struct Slots<T> {
     /// Slots that were ever in use: all below this number.
     used: usize,
     free: Vec<SaRef>,
+    /// Entries, counted because each run of packets asks whether they are many.
+    held: usize,
 }
 
 impl<T> Default for Slots<T> {
     fn default() -> Self {
-        Self { blocks: Vec::new(), used: 0, free: Vec::new() }
+        Self { blocks: Vec::new(), used: 0, free: Vec::new(), held: 0 }
     }
 }
 
@@ -70,7 +72,7 @@ impl<T> Slots<T> {
     /// in the first-level cache, where a prefetch is a wasted instruction.
     #[inline]
     pub(crate) fn exceed_the_cache(&self) -> bool {
-        self.used - self.free.len() > CACHED
+        self.held > CACHED
     }
 
     /// Adds an entry and returns its handle; `None` if 2^24 - 1 entries are in use.
@@ -78,6 +80,7 @@ impl<T> Slots<T> {
         let sa = self.free.pop().or_else(|| self.grow())?;
         let entry = self.entry_mut(sa)?;
         entry.value = Some(value);
+        self.held += 1;
         Some(sa)
     }
 
@@ -111,6 +114,7 @@ impl<T> Slots<T> {
         let next = SaRef(sa.0.wrapping_add(1 << SLOT_BITS));
         entry.sa = next;
         self.free.push(next);
+        self.held -= 1;
         Some(value)
     }
 
@@ -152,6 +156,17 @@ mod tests {
         assert_eq!(c.slot(), a.slot());
         assert_ne!(c, a);
         assert_eq!((slots.get(a), slots.get(b), slots.get(c)), (None, Some(&"b"), Some(&"c")));
+    }
+
+    #[test]
+    fn entries_that_are_there_are_counted() {
+        let mut slots = Slots::default();
+        let mut sas: Vec<_> = (0..=CACHED).map(|n| slots.insert(n).unwrap()).collect();
+        assert!(slots.exceed_the_cache());
+        let gone = sas.pop().unwrap();
+        assert_eq!((slots.remove(gone), slots.remove(gone)), (Some(CACHED), None));
+        assert!(!slots.exceed_the_cache());
+        assert!(slots.insert(0).is_some() && slots.exceed_the_cache());
     }
 
     #[test]
