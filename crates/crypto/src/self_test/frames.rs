@@ -1,6 +1,6 @@
 //! Frames that an engine writes are those that the CPU writes.
 
-use super::finish;
+use super::finish_together;
 use crate::frame::complete;
 use crate::{Direction, Engine, EngineError, Job, JobStatus, KeyFrame, KeyId, KeyMaterial, Suite, Trailer};
 use testudo_packet::Buffer;
@@ -8,9 +8,11 @@ use testudo_packet::Buffer;
 const FRAME: KeyFrame = KeyFrame::new(0x8123_4567, 0x89AB_CDEF_0123_4567);
 const NUMBER: u64 = 0xF1E2_D3C4_B5A6_9788;
 const IPV6: u8 = 41;
+/// Packets that the engine gets at once: more than the lanes of a warp.
+const TOGETHER: usize = 40;
 
-/// Has an engine seal a packet whose frame it writes and the same one with its frame, with ESN and without;
-/// the room of the first is full of ones.
+/// Has an engine seal packets whose frames it writes and the same ones with their frames, with ESN and
+/// without; the room of the first is full of ones.
 pub(super) fn check(engine: &mut dyn Engine, suite: Suite) -> Result<(), EngineError> {
     let name = engine.name();
     let failed = |what: &str| EngineError::SelfTest {
@@ -21,15 +23,18 @@ pub(super) fn check(engine: &mut dyn Engine, suite: Suite) -> Result<(), EngineE
     let material = KeyMaterial::new(suite, bytes.into()).map_err(|_| failed("malformed"))?;
     let key = engine.install(&material.with_frame(FRAME), Direction::Seal)?;
     for esn in [false, true] {
-        let job = || job(suite, esn, key).ok_or_else(|| failed("malformed"));
-        let (left, mut whole) = (job()?, job()?);
-        if !complete(&mut whole, FRAME, suite) {
+        let jobs = || (0..TOGETHER).map(|n| job(suite, esn, key, n)).collect::<Option<Vec<Job>>>();
+        let (Some(left), Some(mut whole)) = (jobs(), jobs()) else { return Err(failed("malformed")) };
+        if !whole.iter_mut().all(|job| complete(job, FRAME, suite)) {
             return Err(failed("malformed"));
         }
-        let [left, whole] = [left, whole].map(|job| finish(engine, job));
+        let [left, whole] = [left, whole].map(|jobs| finish_together(engine, jobs));
         let (Some(left), Some(whole)) = (left, whole) else { return Err(failed("no answer in time")) };
-        let have_ended = [&left, &whole].iter().all(|job| job.status == JobStatus::Done);
-        if !have_ended || left.unwritten.trailer().is_some() || left.buffer.bytes() != whole.buffer.bytes() {
+        let is_right = |(left, whole): (&Job, &Job)| {
+            let have_ended = [left, whole].iter().all(|job| job.status == JobStatus::Done);
+            have_ended && left.unwritten.trailer().is_none() && left.buffer.bytes() == whole.buffer.bytes()
+        };
+        if !left.iter().zip(&whole).all(is_right) {
             return Err(failed("wrong answer"));
         }
     }
@@ -37,17 +42,18 @@ pub(super) fn check(engine: &mut dyn Engine, suite: Suite) -> Result<(), EngineE
     Ok(())
 }
 
-/// A packet with all the padding that its suite asks for at most.
-fn job(suite: Suite, esn: bool, key: KeyId) -> Option<Job> {
+/// The packet of this number: of as many lengths, with the most padding of its suite downwards.
+fn job(suite: Suite, esn: bool, key: KeyId, n: usize) -> Option<Job> {
     let text_start = 8 + suite.iv_bytes();
     let alignment = suite.alignment_bytes();
-    let trailer = Trailer::new(u8::try_from(alignment - 1).ok()?, IPV6);
-    let text_bytes = (3 * alignment + trailer.bytes()).next_multiple_of(alignment);
+    let trailer = Trailer::new(u8::try_from(alignment - 1 - n % alignment).ok()?, IPV6);
+    let text_bytes = ((3 + n) * alignment + trailer.bytes()).next_multiple_of(alignment);
     let mut packet = vec![0xFF; text_start + text_bytes + suite.icv_bytes()];
     let payload = packet.get_mut(text_start..text_start + text_bytes - trailer.bytes())?;
-    payload.iter_mut().zip(1..).for_each(|(byte, n)| *byte = n);
+    payload.iter_mut().zip((1..=u8::MAX).cycle()).for_each(|(byte, n)| *byte = n);
     Some(Job {
-        sequence: NUMBER,
+        sequence: NUMBER + n as u64,
+        ticket: u32::try_from(n).ok()?,
         key,
         text_start: u32::try_from(text_start).ok()?,
         text_bytes: u32::try_from(text_bytes).ok()?,
@@ -97,7 +103,9 @@ mod tests {
     #[test]
     fn an_engine_that_writes_frames_must_write_them_right() {
         assert_eq!(self_test(&mut Framing(PortableEngine::new(), None, |_| {})), Ok(()));
-        let spoil: [fn(&mut Job); 4] = [
+        let spoil: [fn(&mut Job); 5] = [
+            // Right in the first of those that it gets together.
+            |job| job.buffer.bytes_mut()[3] ^= u8::from(job.ticket > 0),
             |job| job.buffer.bytes_mut()[3] ^= 1,
             |job| job.buffer.bytes_mut()[7] ^= 1,
             |job| job.buffer.bytes_mut()[(job.text_start + job.text_bytes - 1) as usize] ^= 1,

@@ -159,23 +159,34 @@ impl Answer {
 }
 
 /// Submits one job and waits for it, [`PATIENCE`] at the longest.
-fn finish(engine: &mut dyn Engine, mut job: Job) -> Option<Job> {
-    let start = Instant::now();
-    while engine.submit(std::slice::from_mut(&mut job)) == 0 {
-        wait(start)?;
-    }
-    if job.status != JobStatus::Taken {
-        return Some(job);
+fn finish(engine: &mut dyn Engine, job: Job) -> Option<Job> {
+    finish_together(engine, vec![job])?.pop()
+}
+
+/// The same for several jobs, which the engine gets at once; by their tickets, which count from 0.
+fn finish_together(engine: &mut dyn Engine, mut jobs: Vec<Job>) -> Option<Vec<Job>> {
+    let (start, mut taken) = (Instant::now(), 0);
+    while taken < jobs.len() {
+        let more = engine.submit(jobs.get_mut(taken..)?);
+        if more == 0 {
+            engine.flush();
+            wait(start)?;
+        }
+        taken += more;
     }
     engine.flush();
-    let mut done = Vec::with_capacity(1);
-    loop {
-        engine.poll(&mut done, 1);
-        if let Some(job) = done.pop() {
-            return Some(job);
+    let mut done = Vec::with_capacity(jobs.len());
+    while jobs.iter().any(|job| job.status == JobStatus::Taken) {
+        engine.poll(&mut done, jobs.len());
+        if done.is_empty() {
+            wait(start)?;
         }
-        wait(start)?;
+        for job in done.drain(..) {
+            let place = jobs.get_mut(job.ticket as usize)?;
+            *place = job;
+        }
     }
+    Some(jobs)
 }
 
 /// Yields to other threads; `None` when patience is exhausted.
