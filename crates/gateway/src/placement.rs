@@ -383,7 +383,7 @@ impl Placement {
         self.engines.get_mut(engine).map_or(0, |e| e.submit(jobs).min(jobs.len()))
     }
 
-    /// Whether an engine takes no job for now, whatever it is.
+    /// Whether an engine takes no job for now.
     pub(crate) fn is_resting(&mut self, engine: usize) -> bool {
         self.engines.get_mut(engine).is_some_and(|e| e.is_resting())
     }

@@ -345,7 +345,7 @@ impl Worker {
     /// Engines that were taken out of service since this was last called.
     pub fn take_withdrawals(&mut self) -> Vec<Withdrawal> {
         let withdrawals = self.dispatcher.take_withdrawals();
-        if !withdrawals.is_empty() {
+        if !withdrawals.is_empty() && self.dispatcher.leaves_frames() {
             // It may be the one that wrote them. What is left to it by now is completed for the next engine.
             self.ipsec.write_all_frames();
         }

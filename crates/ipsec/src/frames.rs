@@ -16,8 +16,8 @@ use testudo_packet::{Buffer, DropReason, Pool};
 
 impl Ipsec {
     /// From now on the jobs of an SA towards a peer leave their frames to the engine: its headers, IV and
-    /// trailer of ESP. The caller sees to it that these are written, by whom it may be, before anything is
-    /// encrypted. Of AH and VPE nothing changes.
+    /// trailer of ESP. The caller sees to it that these are written before anything is encrypted. Of AH and
+    /// VPE nothing changes.
     pub fn leave_frames(&mut self, sa: SaRef) {
         let sa = self.outbound.get_mut(sa);
         let Some(sa) = sa.filter(|sa| matches!(sa.encap, Encap::EspTunnel | Encap::EspTransport)) else {
@@ -59,7 +59,7 @@ impl Ipsec {
         let jobs = &mut out.jobs;
         let from = jobs.len();
         jobs.extend(drain(buffers).zip(first..).map(|(buffer, sequence)| framing.job(buffer, sequence)));
-        if !framing.write_outer(&mut jobs[from..], metas.iter().map(|meta| meta.content), first) {
+        if !framing.write::<true>(&mut jobs[from..], metas.iter().map(|meta| meta.content), first) {
             // Not reached: `admit_run` has checked the room of all.
             jobs.drain(from..).for_each(|job| pool.discard(job.buffer, DropReason::NoRoom));
         }

@@ -493,7 +493,7 @@ fn frame_run(
         }
         _ => {
             jobs.extend(drain(buffers).zip(first..).map(|(buffer, sequence)| framing.job(buffer, sequence)));
-            framing.write(&mut jobs[from..], metas.iter().map(|meta| meta.content), first)
+            framing.write::<false>(&mut jobs[from..], metas.iter().map(|meta| meta.content), first)
         }
     };
     if !all_framed {

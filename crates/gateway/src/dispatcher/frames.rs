@@ -1,5 +1,5 @@
 //! Jobs that leave their [frames](testudo_crypto::frame) to an engine: they do where the first engine of
-//! their SA writes them, and are completed before any other engine gets them, for whatever reason it does.
+//! their SA writes them, and are completed before any other engine gets them.
 //! All jobs go to engines through [`offer`](Dispatcher::offer), which asks this first.
 
 use super::Dispatcher;
@@ -14,6 +14,11 @@ impl Dispatcher {
         let may = first.is_some_and(|engine| self.placement.writes_frames(engine, suite));
         self.leaves_frames |= may;
         may
+    }
+
+    /// Whether any SA leaves its frames to an engine, or did.
+    pub(crate) fn leaves_frames(&self) -> bool {
+        self.leaves_frames
     }
 
     /// Writes the frames that are missing, unless the engine does. A job whose frame cannot be written,

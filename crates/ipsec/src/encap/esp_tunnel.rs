@@ -117,36 +117,19 @@ impl<'a> Framing<'a> {
 
     /// Writes headers and trailers around the packets of jobs, numbered from `first` on. Returns `false` if
     /// any buffer lacks [the room](has_room), or any datagram would be too long for its header: nothing is
-    /// written around that packet.
+    /// written around that packet. With `LEAVES` the engine writes the frames.
     #[inline]
-    pub(crate) fn write(
+    pub(crate) fn write<const LEAVES: bool>(
         &self,
         jobs: &mut [Job],
         contents: impl Iterator<Item = Content>,
         first: u64,
     ) -> bool {
         match self.template.headers() {
-            Headers::V4 => self.write_each::<false, false, false>(jobs, contents, first),
-            Headers::V4Udp => self.write_each::<false, true, false>(jobs, contents, first),
-            Headers::V6 => self.write_each::<true, false, false>(jobs, contents, first),
-            Headers::V6Udp => self.write_each::<true, true, false>(jobs, contents, first),
-        }
-    }
-
-    /// [`write`](Self::write) where the engine writes frames. Apart, so that others pay nothing for it.
-    #[cold]
-    #[inline(never)]
-    pub(crate) fn write_outer(
-        &self,
-        jobs: &mut [Job],
-        contents: impl Iterator<Item = Content>,
-        first: u64,
-    ) -> bool {
-        match self.template.headers() {
-            Headers::V4 => self.write_each::<false, false, true>(jobs, contents, first),
-            Headers::V4Udp => self.write_each::<false, true, true>(jobs, contents, first),
-            Headers::V6 => self.write_each::<true, false, true>(jobs, contents, first),
-            Headers::V6Udp => self.write_each::<true, true, true>(jobs, contents, first),
+            Headers::V4 => self.write_each::<false, false, LEAVES>(jobs, contents, first),
+            Headers::V4Udp => self.write_each::<false, true, LEAVES>(jobs, contents, first),
+            Headers::V6 => self.write_each::<true, false, LEAVES>(jobs, contents, first),
+            Headers::V6Udp => self.write_each::<true, true, LEAVES>(jobs, contents, first),
         }
     }
 
