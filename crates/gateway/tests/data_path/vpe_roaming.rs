@@ -69,7 +69,7 @@ fn a_packet_that_was_kept_back_of_a_busy_window_moves_nobody() {
     }
 }
 
-/// What a peer sends now, in whatever window, moves nobody while it is heard at home, by whichever worker.
+/// What a peer sends now, in any window, moves nobody while any worker hears it at home.
 #[test]
 fn a_peer_that_one_worker_hears_is_moved_by_no_other_one() {
     let (mut b, next) = at_home(3);
