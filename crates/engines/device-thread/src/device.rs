@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use testudo_crypto::{Direction, Engine, Job, JobStatus, KeyId};
 use testudo_packet::{Aside, Buffer, Consumer, Producer};
@@ -26,6 +26,35 @@ const NAPS: [Duration; 2] = [Duration::from_micros(50), Duration::from_millis(10
 pub(crate) struct Told {
     /// The engine has ended in a panic.
     pub(crate) is_broken: AtomicBool,
+    /// Slots that the thread has taken and changes of keys that it has followed: that it does something.
+    pub(crate) steps: AtomicU64,
+    /// Whose the engine is that was recalled, once that is settled.
+    returned: AtomicU8,
+}
+
+/// The thread has handed the engine back, or the worker has given it up.
+const HANDED_BACK: u8 = 1;
+const GIVEN_UP: u8 = 2;
+
+impl Told {
+    /// Settles that it is the one, if it is not the other yet; whether it is.
+    fn settle(&self, as_that: u8) -> bool {
+        self.returned.compare_exchange(0, as_that, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+
+    /// The worker does not want the engine any more. `false` if it is on its last way back.
+    pub(crate) fn gives_up(&self) -> bool {
+        self.settle(GIVEN_UP)
+    }
+
+    /// The worker has the engine, and may give it away again.
+    pub(crate) fn has_come_back(&self) {
+        self.returned.store(0, Ordering::Release);
+    }
+
+    fn step(&self) {
+        self.steps.fetch_add(1, Ordering::Relaxed);
+    }
 }
 
 /// A job that the engine has, as the worker knows it.
@@ -187,7 +216,9 @@ impl Device {
                 (looks, nap) = (0, first_nap);
             } else if is_empty && self.is_recalled {
                 self.is_recalled = false;
-                return Some(Served { device: self, slots, results });
+                // One that was given up ends here: the worker must not wait for its driver.
+                let is_wanted = self.told.settle(HANDED_BACK);
+                return is_wanted.then_some(Served { device: self, slots, results });
             } else if is_empty {
                 slots.sleep();
             } else if looks < LOOKS_AWAKE {
@@ -239,6 +270,7 @@ impl Device {
         });
         self.taken = 0;
         if is_taken {
+            self.told.step();
             let Self { current, list, ids, ended, .. } = self;
             current.jobs.retain_mut(|job| {
                 let is_entered = list.enter(job, ids);
@@ -253,7 +285,7 @@ impl Device {
 
     /// Gives the engine what is left of the current slot; `false` if it does not take all of it now.
     fn submit(&mut self) -> bool {
-        let Self { engine, ids, current, taken, in_hand, ended, list, is_pressed, .. } = self;
+        let Self { engine, ids, current, taken, in_hand, ended, list, is_pressed, told, .. } = self;
         let Some(engine) = engine else {
             current.changes.clear();
             current.jobs.iter_mut().for_each(|job| job.status = JobStatus::Fault);
@@ -278,7 +310,10 @@ impl Device {
             }
         }
         *taken = 0;
-        current.changes.drain(..).for_each(|change| ids.follow(change, engine.as_mut()));
+        for change in current.changes.drain(..) {
+            ids.follow(change, engine.as_mut());
+            told.step();
+        }
         true
     }
 

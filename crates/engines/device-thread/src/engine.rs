@@ -40,10 +40,13 @@ pub fn thread_name(engine: &str) -> String {
     format!("device-{name}")
 }
 
-/// How long an engine that was recalled is waited for. Time in which nobody looked is not held against it.
+/// How long an engine that was recalled is waited for. Time in which nobody looked, or in which its thread
+/// did something, is not held against it.
 struct Recalled {
     looked: Instant,
     waited: Duration,
+    /// What the thread had done by then: one that has keys to follow is not one that hangs.
+    steps: u64,
 }
 
 /// An engine that is driven by a thread of its own. See the [crate](crate).
@@ -66,7 +69,7 @@ pub struct DeviceThread {
     is_unflushed: bool,
     in_flight: usize,
     most: usize,
-    told: Arc<Told>,
+    pub(crate) told: Arc<Told>,
     processor: Option<usize>,
     /// Who is to drive the engine; a thread, if nobody says.
     aside: Option<Arc<Aside>>,
@@ -194,7 +197,8 @@ impl DeviceThread {
     /// none.
     fn changes_hands(&mut self) -> bool {
         if self.is_out_of_service() {
-            self.drop_what_comes_late();
+            // Keys that were to follow go nowhere.
+            self.next.changes.clear();
             return false;
         }
         if self.recalled.is_some() {
@@ -226,10 +230,13 @@ impl DeviceThread {
         if self.take_back() {
             return false;
         }
-        if let Some(Recalled { looked, waited }) = &mut self.recalled {
+        let done = self.told.steps.load(Ordering::Relaxed);
+        if let Some(Recalled { looked, waited, steps }) = &mut self.recalled {
+            let has_moved = std::mem::replace(steps, done) != done;
+            *waited = if has_moved { Duration::ZERO } else { *waited };
             *waited += looked.elapsed().min(self.patience / LOOKS);
             *looked = Instant::now();
-            self.is_lost = *waited >= self.patience;
+            self.is_lost = !has_moved && *waited >= self.patience && self.told.gives_up();
         }
         if self.is_lost {
             tracing::error!(
@@ -239,12 +246,6 @@ impl DeviceThread {
             self.next.changes.clear();
         }
         !self.is_lost
-    }
-
-    /// An engine that comes back after it was given up goes, with its keys.
-    fn drop_what_comes_late(&mut self) {
-        let thread = self.thread.take_if(|thread| self.recalled.is_some() && thread.is_finished());
-        thread.into_iter().for_each(|thread| drop(thread.join()));
     }
 
     /// Takes the engine back from a thread that has ended as it was told; whether it has.
@@ -259,6 +260,7 @@ impl DeviceThread {
             None => self.is_lost = true,
         }
         self.recalled = None;
+        self.told.has_come_back();
         true
     }
 
@@ -276,7 +278,9 @@ impl DeviceThread {
         let recalls = next.recalls;
         let is_published = slots.publish(|slot| next.move_to(slot));
         if is_published {
-            self.recalled = recalls.then(|| Recalled { looked: Instant::now(), waited: Duration::ZERO });
+            let steps = self.told.steps.load(Ordering::Relaxed);
+            self.recalled =
+                recalls.then(|| Recalled { looked: Instant::now(), waited: Duration::ZERO, steps });
             self.is_unflushed &= !self.flush_is_due;
             self.flush_is_due = false;
             slots.wake();

@@ -43,10 +43,11 @@
 //! **By choice** ([`DeviceThread::by_choice`]) the worker drives the engine itself until a thread is wanted,
 //! and gets it back when none is: for the threading model `auto`. The engine changes hands when it has no
 //! job, in the worker's next submission, or when asked whether the engine rests: jobs that are gathered wait
-//! on meanwhile, and what is submitted nevertheless goes to the next engine. Keys that
-//! come while a thread hands it back follow once it is there, which the worker's tick sees without any job. A
-//! thread that is not wanted any more ends; one that does not for a second is lost with its engine, and keys
-//! that were to follow are dropped. Where no thread starts, the worker goes on and wants none.
+//! on meanwhile, and what is submitted nevertheless goes to the next engine. Keys that come while a thread
+//! hands it back follow once it is there, which the worker's tick sees without any job. A thread that is not
+//! wanted any more ends; one that neither does that nor anything else for a second, or for sixteen ticks
+//! where nobody else looks, is lost with its engine, and keys that were to follow are dropped. Where no
+//! thread starts, the worker goes on and wants none.
 //!
 //! Deliberately missing: more workers at one device thread. The device does one chunk after another, so that
 //! chunks of several would wait for each other (section 3.1).

@@ -148,12 +148,20 @@ fn an_engine_that_hangs_on_its_way_back_is_out_of_service_and_keeps_no_key() {
     engine.install(&key(2), Direction::Seal).unwrap();
     assert!(engine.is_resting(), "it has time");
     engine.patience = Duration::ZERO;
-    assert!(!engine.is_resting());
+    for _ in 0..100 {
+        engine.told.steps.fetch_add(1, Ordering::Relaxed);
+        assert!(engine.is_resting(), "its thread does something");
+    }
+    let began = Instant::now();
+    while engine.is_resting() {
+        assert!(began.elapsed() < PATIENCE);
+    }
     let ended = run(&mut engine, vec![job(id, 1, &mut pool)]);
     assert_eq!((ended[0].status, ended[0].buffer.bytes()), (JobStatus::Fault, &[0x55; 96][..]));
     assert!(engine.description().ends_with("(out of service)"));
     stage.poll_holds.store(false, Ordering::SeqCst);
-    until(&mut engine, || stage.alive.load(Ordering::SeqCst) == 0);
+    // On its thread: the worker, which only waits here, would wait for the driver.
+    wait_for(|| stage.alive.load(Ordering::SeqCst) == 0);
     assert_eq!(stage.keys.load(Ordering::SeqCst), 1, "the other one has never come");
 }
 
