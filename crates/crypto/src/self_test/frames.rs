@@ -2,7 +2,10 @@
 
 use super::finish_together;
 use crate::frame::complete;
-use crate::{Direction, Engine, EngineError, Job, JobStatus, KeyFrame, KeyId, KeyMaterial, Suite, Trailer};
+use crate::{
+    Direction, Engine, EngineError, Job, JobStatus, KeyFrame, KeyId, KeyMaterial, PortableEngine, Suite,
+    Trailer,
+};
 use testudo_packet::Buffer;
 
 const FRAME: KeyFrame = KeyFrame::new(0x8123_4567, 0x89AB_CDEF_0123_4567);
@@ -11,8 +14,8 @@ const IPV6: u8 = 41;
 /// Packets that the engine gets at once: more than the lanes of a warp.
 const TOGETHER: usize = 40;
 
-/// Has an engine seal packets whose frames it writes and the same ones with their frames, with ESN and
-/// without; the room of the first is full of ones.
+/// Has an engine seal packets whose frames it writes, with ESN and without, all of them at once, and the
+/// portable engine the same ones with their frames; the room of the first is full of ones.
 pub(super) fn check(engine: &mut dyn Engine, suite: Suite) -> Result<(), EngineError> {
     let name = engine.name();
     let failed = |what: &str| EngineError::SelfTest {
@@ -21,14 +24,16 @@ pub(super) fn check(engine: &mut dyn Engine, suite: Suite) -> Result<(), EngineE
     };
     let bytes: Vec<u8> = (1..=u8::MAX).cycle().take(suite.keying_material_bytes()).collect();
     let material = KeyMaterial::new(suite, bytes.into()).map_err(|_| failed("malformed"))?;
+    let mut portable = PortableEngine::new();
+    let own = portable.install(&material, Direction::Seal)?;
     let key = engine.install(&material.with_frame(FRAME), Direction::Seal)?;
     for esn in [false, true] {
-        let jobs = || (0..TOGETHER).map(|n| job(suite, esn, key, n)).collect::<Option<Vec<Job>>>();
-        let (Some(left), Some(mut whole)) = (jobs(), jobs()) else { return Err(failed("malformed")) };
+        let jobs = |key| (0..TOGETHER).map(|n| job(suite, esn, key, n)).collect::<Option<Vec<Job>>>();
+        let (Some(left), Some(mut whole)) = (jobs(key), jobs(own)) else { return Err(failed("malformed")) };
         if !whole.iter_mut().all(|job| complete(job, FRAME, suite)) {
             return Err(failed("malformed"));
         }
-        let [left, whole] = [left, whole].map(|jobs| finish_together(engine, jobs));
+        let (left, whole) = (finish_together(engine, left), finish_together(&mut portable, whole));
         let (Some(left), Some(whole)) = (left, whole) else { return Err(failed("no answer in time")) };
         let is_right = |(left, whole): (&Job, &Job)| {
             let have_ended = [left, whole].iter().all(|job| job.status == JobStatus::Done);

@@ -166,19 +166,13 @@ fn finish(engine: &mut dyn Engine, job: Job) -> Option<Job> {
 /// The same for several jobs, which the engine gets at once; by their tickets, which count from 0.
 fn finish_together(engine: &mut dyn Engine, mut jobs: Vec<Job>) -> Option<Vec<Job>> {
     let (start, mut taken) = (Instant::now(), 0);
-    while taken < jobs.len() {
-        let more = engine.submit(jobs.get_mut(taken..)?);
-        if more == 0 {
-            engine.flush();
-            wait(start)?;
-        }
-        taken += more;
-    }
-    engine.flush();
     let mut done = Vec::with_capacity(jobs.len());
-    while jobs.iter().any(|job| job.status == JobStatus::Taken) {
+    while taken < jobs.len() || jobs.iter().any(|job| job.status == JobStatus::Taken) {
+        let more = if taken < jobs.len() { engine.submit(jobs.get_mut(taken..)?) } else { 0 };
+        taken += more;
+        engine.flush();
         engine.poll(&mut done, jobs.len());
-        if done.is_empty() {
+        if more == 0 && done.is_empty() {
             wait(start)?;
         }
         for job in done.drain(..) {

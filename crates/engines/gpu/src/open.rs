@@ -122,7 +122,11 @@ impl Access {
             1 => Ok(Box::new(engine(0)?)),
             _ => {
                 let mut engines = (0..count).map(engine).collect::<Result<Vec<_>, String>>()?;
-                engines.iter_mut().for_each(|engine| engine.set_patience(PATIENCE));
+                for engine in &mut engines {
+                    // As one engine, known answers would all go to the first.
+                    testudo_crypto::self_test(engine).map_err(|error| error.to_string())?;
+                    engine.set_patience(PATIENCE);
+                }
                 Ok(Box::new(SeveralGpus::new(engines)))
             }
         }
