@@ -31,7 +31,7 @@ run_stage() { # NAME STAGE
 # lines: where only the end of the output is kept, that is enough to know what to look at.
 show_failures() { # LOG
   echo
-  grep -aE -A 3 "^test .* FAILED\$|^thread '.* panicked at |^error(\[|:)|^Diff in " "$1" |
+  grep -aE -A 3 "^test .* FAILED\$|^---- .* ----\$|^thread '.* panicked at |^error(\[|:)|^Diff in " "$1" |
     awk '/ \.\.\. ok$|^--$|^stack backtrace|^note: / { next } !seen[$0]++' | cut -c 1-200 | head -n 40
 }
 
