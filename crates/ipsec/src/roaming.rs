@@ -22,10 +22,10 @@
 //! each packet on from elsewhere, by outrunning each, or by keeping all of them back for a second. Who does
 //! not have it needs packets that never arrived, and a peer that is silent: the last one under an SA of ESP
 //! or of a window that spoke last, or two of a window that was idle since. Each packet more that is news
-//! keeps the peer away for a second at most; then its own move it back. A peer is not heard by SAs that take
-//! packets from any port, such as those of one processor each (RFC 9611): who speaks by these alone is
-//! silent. What is at stake is where sealed packets go, and
-//! neither their secrecy nor what is accepted.
+//! keeps the peer away for a second at most; then its own move it back. A peer whose numbers begin again
+//! without a replay window is not heard until they are where they were. Nor is one by SAs that take packets
+//! from any port, such as those of one processor each (RFC 9611): who speaks by these alone is silent. What
+//! is at stake is where sealed packets go, and neither their secrecy nor what is accepted.
 
 use crate::Ipsec;
 use crate::encap::IpsecProtocol;

@@ -25,9 +25,10 @@ const BUFFER_BYTES: usize = 2048;
 const WINDOW_PACKETS: usize = 1024;
 /// What a turn may bring.
 const TURN_PACKETS: usize = 256;
-/// Of packets that come out, one in this many is kept for the judge, so many at most. Of few each is.
+/// Of packets that come out, one in this many is kept for the judge, so many at most.
 const KEPT: (usize, usize) = (509, 64);
-const FEW_PACKETS: usize = 1024;
+/// So few are all judged.
+const JUDGED_ALL: usize = 1024;
 /// Without a packet for so long, none is expected any more.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -173,7 +174,7 @@ impl Gateway {
     /// Keeps it supplied, and measures once as many packets have come out as may be under way, or from the
     /// first on if there are no more.
     pub(super) fn supplied(&mut self, until: Until) -> Result<Rate, Wrong> {
-        let kept = if until.packets <= FEW_PACKETS as u64 { (1, FEW_PACKETS) } else { KEPT };
+        let kept = if until.packets <= JUDGED_ALL as u64 { (1, JUDGED_ALL) } else { KEPT };
         self.sink.keep(kept.0, kept.1);
         let warm = self.window.min(until.packets / 4);
         let start = Instant::now();
