@@ -223,7 +223,7 @@ impl SlowPath<'_> {
             )
         };
         match packet {
-            Ok(packet) => self.out.waiting.push(Waiting { sa: self.sa_ref, packet, may_be_cut: true }),
+            Ok(packet) => self.out.waiting.push(Waiting { packet, may_be_cut: true }),
             Err(chain) => self.refuse(chain, DropReason::PoolEmpty),
         }
     }

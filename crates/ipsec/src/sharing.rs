@@ -10,7 +10,8 @@
 //!   worker 1: Ipsec ─ OutboundSa ─ Reserver ─┘     SharedWindow ──┴─ ReplayWindow ─ InboundSa ─ Ipsec
 //! ```
 //!
-//! Packets for which there are no numbers now, since other workers have too many in flight, *wait* here. Who
+//! Packets for which there are no numbers now, since other workers have too many in flight, or this one has
+//! its share of them, *wait* here, as they were parsed. Who
 //! runs the worker sends them in its next turn ([`Ipsec::send_waiting`]), before newer ones, takes no more
 //! from the protected side [while some wait](Ipsec::waits_for_numbers), and tells when it has handed all to
 //! the port that it has reserved numbers for ([`Ipsec::handed_over_all`]): nobody waits for a worker that has
@@ -27,15 +28,54 @@ use crate::runs::{discard, drain};
 use crate::sa::InboundSa;
 use crate::slots::SaRef;
 use testudo_crypto::{Job, JobStatus};
-use testudo_packet::{BATCH_SIZE, Batch, Buffer, DropReason, Pool};
+use testudo_packet::{Buffer, DropReason, Pool};
 
 /// A packet that waits for a number.
 #[derive(Debug)]
 pub(crate) struct Waiting {
-    pub(crate) sa: SaRef,
     pub(crate) packet: Buffer,
     /// It may be cut, whatever its header says.
     pub(crate) may_be_cut: bool,
+}
+
+/// Packets of one SA that wait for numbers, oldest first, as they were parsed.
+#[derive(Debug)]
+struct Queue {
+    sa: SaRef,
+    metas: Vec<PacketMeta>,
+    packets: Vec<Buffer>,
+    /// Those before have left.
+    first: usize,
+}
+
+impl Queue {
+    fn len(&self) -> usize {
+        self.packets.len() - self.first
+    }
+
+    /// Takes the first packets out, which have left: their buffers are empty.
+    fn leave(&mut self, count: usize) {
+        self.first += count;
+        if self.first >= self.packets.len() {
+            self.metas.clear();
+            self.packets.clear();
+            self.first = 0;
+        }
+    }
+
+    /// Puts packets before all others.
+    #[cold]
+    fn put_first(&mut self, waiting: Vec<Waiting>) {
+        for (at, Waiting { mut packet, may_be_cut, .. }) in (self.first..).zip(waiting) {
+            let mut parsed = ParsedBatch::default();
+            parsed.read(&mut packet);
+            if may_be_cut {
+                parsed.note_cut(0);
+            }
+            self.metas.splice(at..at, parsed.as_slice().iter().copied());
+            self.packets.insert(at, packet);
+        }
+    }
 }
 
 /// What an [`Ipsec`] has to do with other workers.
@@ -45,8 +85,10 @@ pub(crate) struct Sharing {
     is_any: bool,
     /// SAs of which this worker may have numbers in flight, some perhaps removed: each once.
     flying: Vec<SaRef>,
-    /// Packets that wait, oldest first.
-    waiting: Vec<Waiting>,
+    /// Packets that wait: a queue for each SA, and perhaps an empty one, whose memory is used again.
+    queues: Vec<Queue>,
+    /// Packets in all queues.
+    waiting: usize,
 }
 
 impl Sharing {
@@ -61,7 +103,7 @@ impl Ipsec {
     #[must_use]
     #[inline]
     pub fn waits_for_numbers(&self) -> bool {
-        !self.sharing.waiting.is_empty()
+        self.sharing.waiting > 0
     }
 
     /// Whether this worker has numbers in flight that others may wait for.
@@ -91,34 +133,32 @@ impl Ipsec {
 
     /// Drops packets that wait for sequence numbers.
     pub(crate) fn discard_unnumbered(&mut self, reason: DropReason, pool: &mut Pool) {
-        self.sharing.waiting.drain(..).for_each(|waiting| pool.discard(waiting.packet, reason));
+        self.sharing.waiting = 0;
+        for queue in self.sharing.queues.drain(..) {
+            queue.packets.into_iter().skip(queue.first).for_each(|packet| pool.discard(packet, reason));
+        }
     }
 
     /// Makes jobs of the packets that wait for sequence numbers, as far as there are any now. Returns how
     /// many do not wait any more. To be called in each turn, before [`outbound`](Self::outbound).
     pub fn send_waiting(&mut self, now: Moment, pool: &mut Pool, out: &mut Prepared) -> usize {
-        let waiting = std::mem::take(&mut self.sharing.waiting);
-        let before = waiting.len();
-        for &Waiting { sa, .. } in &waiting {
-            self.set_waits(sa, false);
-        }
-        let mut waiting = waiting.into_iter().peekable();
-        while let Some(sa) = waiting.peek().map(|first| first.sa) {
-            let (mut batch, mut cut) = (Batch::new(), Vec::new());
-            while batch.len() < BATCH_SIZE
-                && let Some(next) = waiting.next_if(|next| next.sa == sa)
-            {
-                cut.push(next.may_be_cut);
-                batch.push(next.packet);
+        let before = self.sharing.waiting;
+        let mut queues = std::mem::take(&mut self.sharing.queues);
+        for queue in queues.iter_mut().filter(|queue| queue.len() > 0) {
+            let (metas, packets) = (&queue.metas[queue.first..], &mut queue.packets[queue.first..]);
+            let left = self.protect_in_blocks(queue.sa, metas, packets, now, pool, out);
+            queue.leave(left);
+            if !out.waiting.is_empty() {
+                queue.put_first(std::mem::take(&mut out.waiting));
             }
-            let mut parsed = ParsedBatch::of(&batch);
-            batch.iter_mut().for_each(|packet| parsed.read(packet));
-            (0..).zip(cut).filter(|(_, is_cut)| *is_cut).for_each(|(place, _)| parsed.note_cut(place));
-            self.protect_shared(sa, parsed.as_slice(), &mut batch, now, pool, out);
-            // All are drained.
-            batch.clear();
+            self.set_waits(queue.sa, queue.len() > 0);
         }
-        before.saturating_sub(self.sharing.waiting.len())
+        self.sharing.waiting = queues.iter().map(Queue::len).sum();
+        if queues.len() > 1 {
+            queues.retain(|queue| queue.len() > 0);
+        }
+        self.sharing.queues = queues;
+        before.saturating_sub(self.sharing.waiting)
     }
 
     /// The worker has handed to the port, or dropped, all packets that it has made jobs of: nobody waits for
@@ -161,53 +201,88 @@ impl Ipsec {
     pub(crate) fn protect_shared(
         &mut self,
         sa_ref: SaRef,
-        mut metas: &[PacketMeta],
-        mut buffers: &mut [Buffer],
+        metas: &[PacketMeta],
+        buffers: &mut [Buffer],
         now: Moment,
         pool: &mut Pool,
         out: &mut Prepared,
     ) {
-        self.note_flying(sa_ref);
-        while !metas.is_empty() {
-            let Some(sa) = self.outbound.get_mut(sa_ref) else {
-                return discard(buffers, DropReason::NoSa, pool);
-            };
-            let waits = sa.sequence.reserver().is_some_and(|reserver| reserver.waits);
-            // What is refused in any case gets no number.
-            let is_refused = sa.template.is_none() || sa.lifetime.is_expired(now);
-            let reserved = match (waits, is_refused) {
-                (true, _) => Err(SequenceError::PeerWindowFull),
-                (false, true) => Err(SequenceError::NotLeased),
-                (false, false) => sa.sequence.reserve_block(metas.len() as u64),
-            };
-            let count = match reserved {
-                Ok(count) => usize::try_from(count).unwrap_or(usize::MAX).min(metas.len()),
-                Err(SequenceError::PeerWindowFull) => return self.wait(sa_ref, metas, buffers),
-                // Each is dropped with its reason.
-                Err(SequenceError::Exhausted | SequenceError::NotLeased) => metas.len(),
-            };
-            let (these, later) = metas.split_at(count);
-            let (own, rest) = std::mem::take(&mut buffers).split_at_mut(count);
-            if !self.protect_run(sa_ref, these, own, now, pool, out) {
-                self.protect_singly(sa_ref, these, own, now, pool, out);
-            }
-            if let Some(sa) = self.outbound.get_mut(sa_ref) {
-                sa.sequence.leave_rest_out();
-            }
-            if !out.waiting.is_empty() {
-                self.sharing.waiting.append(&mut out.waiting);
-                self.set_waits(sa_ref, true);
-            }
-            (metas, buffers) = (later, rest);
+        let reserver = self.outbound.get_mut(sa_ref).and_then(|sa| sa.sequence.reserver());
+        let left = match reserver.is_some_and(|reserver| reserver.waits) {
+            true => 0,
+            false => self.protect_in_blocks(sa_ref, metas, buffers, now, pool, out),
+        };
+        if left < metas.len() || !out.waiting.is_empty() {
+            self.wait(sa_ref, std::mem::take(&mut out.waiting), &metas[left..], &mut buffers[left..]);
         }
     }
 
-    /// Has packets wait for numbers.
-    fn wait(&mut self, sa: SaRef, metas: &[PacketMeta], buffers: &mut [Buffer]) {
+    /// Makes jobs of packets of one SA, a block of numbers after the other, and returns of how many. The
+    /// others have to wait for other workers, or until this one has handed over what it has in flight.
+    fn protect_in_blocks(
+        &mut self,
+        sa_ref: SaRef,
+        metas: &[PacketMeta],
+        buffers: &mut [Buffer],
+        now: Moment,
+        pool: &mut Pool,
+        out: &mut Prepared,
+    ) -> usize {
+        self.note_flying(sa_ref);
+        let mut at = 0;
+        while at < metas.len() {
+            let Some(sa) = self.outbound.get_mut(sa_ref) else {
+                discard(&mut buffers[at..], DropReason::NoSa, pool);
+                return metas.len();
+            };
+            // What is refused in any case gets no number.
+            let is_refused = sa.template.is_none() || sa.lifetime.is_expired(now);
+            let left = metas.len() - at;
+            let reserved = match is_refused {
+                true => Err(SequenceError::NotLeased),
+                false => sa.sequence.reserve_block(left as u64),
+            };
+            let count = match reserved {
+                Ok(count) => usize::try_from(count).unwrap_or(usize::MAX).min(left),
+                Err(SequenceError::PeerWindowFull) => return at,
+                // Each is dropped with its reason.
+                Err(SequenceError::Exhausted | SequenceError::NotLeased) => left,
+            };
+            let (these, own) = (&metas[at..at + count], &mut buffers[at..at + count]);
+            if !self.protect_run(sa_ref, these, own, now, pool, out) {
+                self.protect_singly(sa_ref, these, own, now, pool, out);
+            }
+            at += count;
+            let sequence = self.outbound.get_mut(sa_ref).map(|sa| &mut sa.sequence);
+            let must_hand_over = sequence.is_some_and(|sequence| {
+                sequence.leave_rest_out();
+                sequence.reserver().is_some_and(|reserver| reserver.has_its_share())
+            });
+            if must_hand_over || !out.waiting.is_empty() {
+                break;
+            }
+        }
+        at
+    }
+
+    /// Has packets wait for numbers, those first that come from a packet that was cut.
+    fn wait(&mut self, sa: SaRef, cut: Vec<Waiting>, metas: &[PacketMeta], buffers: &mut [Buffer]) {
         self.set_waits(sa, true);
-        let packets = metas.iter().zip(drain(buffers));
-        let waiting = packets.map(|(meta, packet)| Waiting { sa, packet, may_be_cut: meta.was_cut() });
-        self.sharing.waiting.extend(waiting);
+        let queues = &mut self.sharing.queues;
+        let own = queues.iter().position(|queue| queue.sa == sa);
+        let own = own.or_else(|| queues.iter().position(|queue| queue.len() == 0)).unwrap_or_else(|| {
+            queues.push(Queue { sa, metas: Vec::new(), packets: Vec::new(), first: 0 });
+            queues.len() - 1
+        });
+        let queue = &mut queues[own];
+        (queue.sa, self.sharing.waiting) = (sa, self.sharing.waiting - queue.len());
+        if !cut.is_empty() {
+            // Nothing of this SA waits yet: what comes while something does gets no number.
+            queue.put_first(cut);
+        }
+        queue.metas.extend_from_slice(metas);
+        queue.packets.extend(drain(buffers));
+        self.sharing.waiting += queue.len();
     }
 }
 

@@ -98,7 +98,7 @@ impl SlowPath<'_> {
         let must_wait = !self.out.waiting.is_empty() || self.sa.must_wait(self.now);
         if then & then::WHOLE == 0 && must_wait {
             // It may be as long as it is: that was decided before.
-            return self.out.waiting.push(Waiting { sa: self.sa_ref, packet: buffer, may_be_cut: true });
+            return self.out.waiting.push(Waiting { packet: buffer, may_be_cut: true });
         }
         match self.try_push::<E>(buffer, header) {
             Ok(mut job) => {

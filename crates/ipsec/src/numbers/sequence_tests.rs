@@ -270,6 +270,36 @@ fn a_worker_that_leaves_or_hangs_holds_up_nobody_for_ever() {
     assert_eq!(lives.reserve(1, 8), Err(SequenceError::PeerWindowFull));
 }
 
+/// One that took the whole spread would have the others wait until it has sealed and sent all of it.
+#[test]
+fn a_worker_beside_others_leaves_room_for_them_and_one_alone_needs_not() {
+    for (window, sharers, share) in [(32, 2, 8), (32, 4, 8), (1024, 2, 448), (2, 2, 1)] {
+        let all = Arc::new(SharedNumbers::new(NumberSource::Ephemeral, true, window, sharers));
+        let mut workers: Vec<_> = (0..sharers).map(|_| all.join().unwrap()).collect();
+        let (one, others) = workers.split_first_mut().unwrap();
+        let mut taken = 0;
+        while !one.has_its_share() {
+            let block = one.reserve(1, all.block()).unwrap();
+            taken += block.end - block.first;
+        }
+        assert_eq!(taken, share, "window {window}, {sharers} workers");
+        one.handed_over_all();
+        // Nobody else reserves any.
+        for _ in 0..100 {
+            one.reserve(1, 1).unwrap();
+            one.handed_over_all();
+        }
+        assert!(!one.has_its_share());
+        while one.reserve(1, all.block()).is_ok() {}
+        assert!(!one.has_its_share(), "alone, all of the spread is its own");
+        one.handed_over_all();
+        others[0].reserve(1, 1).unwrap();
+        others[0].handed_over_all();
+        let block = one.reserve(1, all.block()).unwrap();
+        assert_eq!(one.has_its_share(), block.end - block.first >= share, "another one is back");
+    }
+}
+
 #[test]
 fn a_worker_that_makes_progress_is_not_passed_over() {
     let all = Arc::new(SharedNumbers::new(NumberSource::Ephemeral, true, 32, 2));

@@ -33,6 +33,12 @@
 //! For the same reason the lowest number that a worker has once found stays a lower bound for ever, and it
 //! looks again (2) only where that bound is too low. With a wide window it seldom does.
 //!
+//! **Room for others.** A worker that took the whole spread for one batch would have the others wait until
+//! it has sealed and sent all of it. So it reserves no more than its share
+//! ([`Reserver::has_its_share`]) before it hands over, one block with a small window, unless nobody else
+//! has reserved any for some time. And as blocks are short then, what a reservation needs is in one cache
+//! line, the slots of the first workers included, which moves to the worker once for each block.
+//!
 //! **Workers come and go.** A slot is taken with [`SharedNumbers::join`] and free again when its [`Reserver`]
 //! is dropped, also while a thread that panicked unwinds. A worker that has the same lowest number for
 //! [`STALLED`] is passed over ([`SharedNumbers::pass_over_stalled`]): what it has may come too late for the
@@ -57,8 +63,16 @@ pub const DEFAULT_PEER_WINDOW: u32 = 32;
 /// A worker that has handed nothing over for so long is not waited for.
 pub const STALLED: Duration = Duration::from_secs(1);
 
+/// Workers whose slots are beside the counter: what a cache line has room for.
+#[cfg(not(loom))]
+const NEAR: usize = 7;
+/// Few, so that both kinds of slots are tried.
+#[cfg(loom)]
+const NEAR: usize = 1;
 /// In a slot: nothing is in flight. More than any number.
 const IDLE: u64 = u64::MAX;
+/// After so many blocks in a row nobody else reserves numbers, and a worker need not leave any to others.
+const ALONE: u32 = 16;
 /// How often a worker begins anew, at most, when others were faster. Then it tries in its next turn.
 const TRIES: usize = 8;
 
@@ -66,8 +80,14 @@ const TRIES: usize = 8;
 #[derive(Debug)]
 pub struct SharedNumbers {
     counter: Padded<Counter>,
-    /// The lowest number that each worker has in flight, or [`IDLE`].
-    slots: Box<[Padded<AtomicU64>]>,
+    /// The slots of the workers after the first [`NEAR`].
+    far: Box<[Padded<AtomicU64>]>,
+    workers: usize,
+    grants: Grants,
+    /// Numbers in flight lie within so many.
+    spread: u64,
+    /// The longest block.
+    block: u64,
     /// Which slots belong to somebody: a bit for each.
     taken: AtomicU64,
     /// Since when each slot says what it says.
@@ -75,16 +95,13 @@ pub struct SharedNumbers {
     used: Arc<SharedUse>,
 }
 
-/// What each reservation reads or moves: all in one line, which the worker then has.
+/// What each reservation reads and moves, of a few workers all in one line: it comes once for a block.
 #[derive(Debug)]
 struct Counter {
     /// The first number that nobody has reserved.
     next: AtomicU64,
-    grants: Grants,
-    /// Numbers in flight lie within so many.
-    spread: u64,
-    /// The longest block.
-    block: u64,
+    /// The lowest number that each of the first workers has in flight, or [`IDLE`].
+    near: [AtomicU64; NEAR],
 }
 
 /// A slot, as [`SharedNumbers::pass_over_stalled`] saw it last.
@@ -105,8 +122,15 @@ impl SharedNumbers {
         let block = (window / 4).clamp(1, BATCH_SIZE as u64);
         let workers = workers.clamp(1, MAX_SHARERS);
         Self {
-            counter: Padded(Counter { next: AtomicU64::new(first), grants, spread: window - block, block }),
-            slots: (0..workers).map(|_| Padded(AtomicU64::new(IDLE))).collect(),
+            counter: Padded(Counter {
+                next: AtomicU64::new(first),
+                near: std::array::from_fn(|_| AtomicU64::new(IDLE)),
+            }),
+            far: (NEAR..workers).map(|_| Padded(AtomicU64::new(IDLE))).collect(),
+            workers,
+            grants,
+            spread: window - block,
+            block,
             taken: AtomicU64::new(0),
             watched: (0..workers)
                 .map(|_| Watched { low: AtomicU64::new(IDLE), since_ms: AtomicU64::new(0) })
@@ -126,7 +150,7 @@ impl SharedNumbers {
         let mut taken = self.taken.load(Ordering::Relaxed);
         loop {
             let slot = (!taken).trailing_zeros() as usize;
-            if slot >= self.slots.len() {
+            if slot >= self.workers {
                 return None;
             }
             // Acquire: what the slot's former worker wrote into it comes before what this one will.
@@ -138,6 +162,9 @@ impl SharedNumbers {
                         slot,
                         low: 0,
                         end: 0,
+                        flying: 0,
+                        alone: 0,
+                        was_full: false,
                         waits: false,
                         is_noted: false,
                     });
@@ -156,19 +183,18 @@ impl SharedNumbers {
     /// The longest block that is reserved at once, in numbers.
     #[must_use]
     pub fn block(&self) -> u64 {
-        self.counter.0.block
+        self.block
     }
 
     /// Within how many numbers those in flight lie.
     #[must_use]
     pub fn spread(&self) -> u64 {
-        self.counter.0.spread
+        self.spread
     }
 
     /// Leaves all numbers up to `last` out. `false` if they are used already, or none is left after them.
     pub(super) fn advance(&self, last: u64) -> bool {
-        last < self.counter.0.grants.last
-            && self.counter.0.next.fetch_max(last + 1, Ordering::AcqRel) <= last + 1
+        last < self.grants.last && self.counter.0.next.fetch_max(last + 1, Ordering::AcqRel) <= last + 1
     }
 
     /// Has nobody wait any longer for workers that have handed nothing over for [`STALLED`]: they hang, or
@@ -177,8 +203,8 @@ impl SharedNumbers {
     /// spread behind the others.
     pub fn pass_over_stalled(&self, now: Moment) {
         let now_ms = u64::try_from(now.0.as_millis()).unwrap_or(u64::MAX);
-        for (slot, watched) in self.slots.iter().zip(&self.watched) {
-            let low = slot.0.load(Ordering::Acquire);
+        for (slot, watched) in self.slots().zip(&self.watched) {
+            let low = slot.load(Ordering::Acquire);
             if watched.low.load(Ordering::Acquire) != low {
                 // In this order: who sees the number sees a time that is not older.
                 watched.since_ms.store(now_ms, Ordering::Relaxed);
@@ -188,22 +214,34 @@ impl SharedNumbers {
             let since_ms = watched.since_ms.load(Ordering::Relaxed);
             if low != IDLE && u128::from(now_ms.saturating_sub(since_ms)) >= STALLED.as_millis() {
                 // Fails if the worker has told something else in the meantime: then it lives.
-                let _ = slot.0.compare_exchange(low, IDLE, Ordering::AcqRel, Ordering::Relaxed);
+                let _ = slot.compare_exchange(low, IDLE, Ordering::AcqRel, Ordering::Relaxed);
             }
+        }
+    }
+
+    /// The slots of all workers.
+    fn slots(&self) -> impl Iterator<Item = &AtomicU64> {
+        self.counter.0.near.iter().take(self.workers).chain(self.far.iter().map(|slot| &slot.0))
+    }
+
+    fn slot(&self, number: usize) -> &AtomicU64 {
+        match self.counter.0.near.get(number) {
+            Some(near) => near,
+            None => &self.far[number - NEAR].0,
         }
     }
 
     /// The lowest number in flight, if `next` was not lower than this one when that was read.
     fn lowest_in_flight(&self, next: u64, except: Option<usize>) -> u64 {
-        let slots = self.slots.iter().enumerate().filter(|(slot, _)| Some(*slot) != except);
-        slots.map(|(_, low)| low.0.load(Ordering::Acquire)).fold(next, u64::min)
+        let slots = self.slots().enumerate().filter(|(slot, _)| Some(*slot) != except);
+        slots.map(|(_, low)| low.load(Ordering::Acquire)).fold(next, u64::min)
     }
 }
 
 /// The SA has ended, for all workers and for who has installed it: no more of its numbers will be used.
 impl Drop for SharedNumbers {
     fn drop(&mut self) {
-        self.counter.0.grants.give_back_from(self.next());
+        self.grants.give_back_from(self.next());
     }
 }
 
@@ -225,6 +263,12 @@ pub struct Reserver {
     low: u64,
     /// The end of the block that it reserved last.
     end: u64,
+    /// Numbers that it has reserved since it last handed any over.
+    flying: u64,
+    /// Blocks since another worker has reserved any, up to [`ALONE`].
+    alone: u32,
+    /// It found the spread full when it last tried.
+    was_full: bool,
     /// Packets of this worker wait for numbers: those that come after them must, too.
     pub(crate) waits: bool,
     /// This worker will tell that it has handed over what it has in flight.
@@ -238,24 +282,40 @@ impl Reserver {
     /// [`SequenceError`] says why there are none; nothing is used up then.
     pub fn reserve(&mut self, least: u64, most: u64) -> Result<Block, SequenceError> {
         let shared = &*self.shared;
-        let slot = &shared.slots[self.slot].0;
+        let most = most.min(shared.block);
+        if least > most || self.was_full && self.is_full(least, most)? {
+            return Err(SequenceError::PeerWindowFull);
+        }
+        let slot = shared.slot(self.slot);
         let is_idle = slot.load(Ordering::Relaxed) == IDLE;
         let own = is_idle.then_some(self.slot);
-        let most = most.min(shared.counter.0.block);
-        let mut outcome = Err(SequenceError::PeerWindowFull);
-        if least > most {
-            return outcome;
+        if is_idle {
+            // Changes nothing, but has the line come to be written, at once: it would come to be read, and
+            // then again. (Who passes this worker over writes the same.)
+            slot.swap(IDLE, Ordering::Relaxed);
         }
+        let reserved = self.try_reserve(least, most, own);
+        match reserved {
+            Ok(Block { first, end }) => {
+                self.alone = if first == self.end { (self.alone + 1).min(ALONE) } else { 0 };
+                self.flying = if is_idle { 0 } else { self.flying } + (end - first);
+                self.end = end;
+            }
+            Err(_) if is_idle => self.shared.slot(self.slot).store(IDLE, Ordering::Release),
+            Err(_) => {}
+        }
+        self.was_full = reserved == Err(SequenceError::PeerWindowFull);
+        reserved
+    }
+
+    /// [`reserve`](Self::reserve), with a slot that is `own` if nothing is in flight.
+    fn try_reserve(&mut self, least: u64, most: u64, own: Option<usize>) -> Result<Block, SequenceError> {
+        let shared = &*self.shared;
+        let next = &shared.counter.0.next;
         for _ in 0..TRIES {
             let first = shared.next();
-            let mut count = match shared.counter.0.grants.granted(first, most) {
-                Ok(count) => count,
-                Err(error) => {
-                    outcome = Err(error);
-                    break;
-                }
-            };
-            let fit = |low: u64| low.saturating_add(shared.counter.0.spread).saturating_sub(first);
+            let mut count = shared.grants.granted(first, most)?;
+            let fit = |low: u64| low.saturating_add(shared.spread).saturating_sub(first);
             if fit(self.low) < count {
                 self.low = shared.lowest_in_flight(first, own);
                 let fitting = fit(self.low);
@@ -266,34 +326,47 @@ impl Reserver {
             }
             if count < least {
                 // The end of the lease is near: one at a time.
-                outcome = Err(SequenceError::NotLeased);
-                break;
+                return Err(SequenceError::NotLeased);
             }
-            if is_idle {
+            if own.is_some() {
                 // Before `next` moves, which releases it: who finds `next` beyond these numbers finds this,
                 // too.
-                slot.store(first, Ordering::Release);
+                shared.slot(self.slot).store(first, Ordering::Release);
             }
             let end = first + count;
-            let next = &shared.counter.0.next;
             if next.compare_exchange(first, end, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-                self.end = end;
                 return Ok(Block { first, end });
             }
         }
-        if is_idle {
-            slot.store(IDLE, Ordering::Release);
-        }
-        outcome
+        Err(SequenceError::PeerWindowFull)
+    }
+
+    /// Whether [`reserve`](Self::reserve) would find the spread full: a look that leaves the lines to those
+    /// that write them.
+    fn is_full(&self, least: u64, most: u64) -> Result<bool, SequenceError> {
+        let first = self.shared.next();
+        let count = self.shared.grants.granted(first, most)?;
+        let low = self.shared.lowest_in_flight(first, None);
+        Ok(low.saturating_add(self.shared.spread).saturating_sub(first) < least.min(count))
+    }
+
+    /// Whether the worker should hand over what it has in flight before it reserves more, so that others do
+    /// not have to wait: it has its share of the spread, one block aside for who is late.
+    #[must_use]
+    pub fn has_its_share(&self) -> bool {
+        let (spread, block) = (self.shared.spread(), self.shared.block());
+        let sharers = u64::from(self.shared.taken.load(Ordering::Relaxed).count_ones()).max(1);
+        self.alone < ALONE && self.flying >= ((spread - block) / sharers).max(block)
     }
 
     /// The worker has handed to the port, or dropped, every packet with a number below this one that it has
     /// reserved.
     pub fn handed_over_below(&mut self, number: u64) {
-        let slot = &self.shared.slots[self.slot].0;
+        let slot = self.shared.slot(self.slot);
         let low = slot.load(Ordering::Relaxed);
         // One that was passed over stays so.
         if low < number {
+            self.flying = 0;
             slot.store(if number >= self.end { IDLE } else { number }, Ordering::Release);
         }
     }
@@ -313,7 +386,7 @@ impl Reserver {
 /// The worker sends no more: nobody waits for it, and its slot is free.
 impl Drop for Reserver {
     fn drop(&mut self) {
-        self.shared.slots[self.slot].0.store(IDLE, Ordering::Release);
+        self.shared.slot(self.slot).store(IDLE, Ordering::Release);
         self.shared.taken.fetch_and(!(1 << self.slot), Ordering::AcqRel);
     }
 }
@@ -385,7 +458,7 @@ mod loom_tests {
     fn a_slot_that_is_written_too_late_is_found() {
         workers_keep_within(2, |worker| {
             let shared = Arc::clone(&worker.shared);
-            let slot = &shared.slots[worker.slot].0;
+            let slot = shared.slot(worker.slot);
             let first = shared.next();
             if shared.lowest_in_flight(first, Some(worker.slot)) + shared.spread() <= first {
                 return Err(SequenceError::PeerWindowFull);

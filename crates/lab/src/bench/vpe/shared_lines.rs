@@ -5,9 +5,9 @@
 //! with N independent gateways.
 //!
 //! - **VPE**, and **an SA of ESP for each worker**: none. Counters and windows are a worker's own.
-//! - **One SA of ESP, sealing**: for each block of numbers the counter, the worker's own slot, which others
-//!   have read, and theirs, where it has to look. One worker at a time has the counter, and numbers in flight
-//!   stay within the peer's window.
+//! - **One SA of ESP, sealing**: for each block of numbers the counter, with the slots of the first workers;
+//!   beyond these, the worker's own slot, which others have read, and theirs, where it has to look. One
+//!   worker at a time has the counter, and numbers in flight stay within the peer's window.
 //! - **One SA of ESP, opening**: for each burst the window's top, and a word for each 32 numbers that the
 //!   burst is spread over. One worker at a time has the top.
 //! - **Rings**: each job there and back. One thread numbers for all.
@@ -29,6 +29,8 @@ use crate::traffic::median;
 pub(super) const PREDICTED: [usize; 5] = [4, 8, 16, 32, 64];
 /// Packets of a burst, as ports give them, which are numbered together.
 const BURST: f64 = 32.0;
+/// Workers whose slots are in the counter's line.
+const NEAR: f64 = 7.0;
 /// Numbers in a word of a shared window.
 const WORD: f64 = 32.0;
 /// How often a line changes hands in one sample, and how many samples there are.
@@ -130,7 +132,8 @@ impl Costs {
         // A run is numbered in blocks, one after the other.
         let run = BURST.min(block);
         let looks = (workers * block / spread).min(1.0);
-        let lines = 2.0 + looks * (workers - 1.0);
+        let far = (workers - NEAR).max(0.0);
+        let lines = 1.0 + if far > 0.0 { 1.0 + looks * far } else { 0.0 };
         let own = self.packet_ns + lines * self.others(workers) / run;
         // Only so many blocks are in flight at a time.
         let active = workers.min((spread / run).floor().max(1.0));
