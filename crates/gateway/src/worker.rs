@@ -492,6 +492,10 @@ impl Worker {
             if !self.dispatcher.gathers() {
                 self.open(now);
             }
+            if self.ipsec.is_in_order() {
+                // Other workers wait for what is next here: all of this turn would keep them longer.
+                self.send_in_order(now);
+            }
             if moved >= PACKETS {
                 break;
             }

@@ -5,32 +5,72 @@ use crate::support::packet::number;
 use crate::support::{Gateway, Handmade, Inner, LeaseTwin, PortHandle, Sealer, Side, TunnelSpec};
 use fastrand::Rng;
 use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use testudo_crypto::Suite;
 use testudo_gateway::{Installed, SaChange, Update, Worker};
 use testudo_ipsec::{Moment, ORDER_SPAN, PATIENCE, ReleaseCost};
-use testudo_packet::DropReason;
+use testudo_packet::{BATCH_SIZE, Batch, DropReason, Pool, Port, PortCounters, PortError};
 
 fn spec() -> TunnelSpec {
     TunnelSpec::new(0, Suite::AES128GCM16)
+}
+
+/// A port where packets come from, and what has left by each time.
+struct Watched {
+    port: Box<dyn Port>,
+    protected: PortHandle,
+    departed: Arc<Mutex<Vec<usize>>>,
+}
+
+impl Port for Watched {
+    fn name(&self) -> &str {
+        self.port.name()
+    }
+
+    fn rx(&mut self, pool: &mut Pool, batch: &mut Batch) -> Result<usize, PortError> {
+        let received = self.port.rx(pool, batch)?;
+        if received > 0 {
+            self.departed.lock().expect("no test panics").push(self.protected.departed());
+        }
+        Ok(received)
+    }
+
+    fn tx(&mut self, pool: &mut Pool, batch: &mut Batch) -> Result<usize, PortError> {
+        self.port.tx(pool, batch)
+    }
+
+    fn joins(&self) -> bool {
+        self.port.joins()
+    }
+
+    fn counters(&self) -> PortCounters {
+        self.port.counters()
+    }
 }
 
 /// Workers of one gateway, their common link to the protected side, and the peer.
 struct Bench<const N: usize> {
     workers: [Gateway; N],
     protected: PortHandle,
+    /// How many packets had left by each time when some came.
+    departed: Arc<Mutex<Vec<usize>>>,
     installed: Installed,
     peer: Sealer,
 }
 
 impl<const N: usize> Bench<N> {
     fn new() -> Self {
-        let protected = PortHandle::default();
+        let (protected, departed) = (PortHandle::default(), Arc::default());
         let (mut workers, mut ends) = (Vec::new(), Vec::new());
         for _ in 0..N {
             let (policies, pool) = (spec().policies(Side::B), PoolSize(512, 2048));
             let link = PortHandle::default();
-            let gateway = Gateway::on_links(protected.clone(), link, policies, pool, portable());
+            let watched = |port| {
+                let port = Watched { port, protected: protected.clone(), departed: Arc::clone(&departed) };
+                (portable(), Box::new(port) as Box<dyn Port>)
+            };
+            let gateway = Gateway::equipped(protected.clone(), link, policies, pool, watched);
             let Gateway { mut worker, protected, unprotected, clock } = gateway;
             worker.release_in_order();
             workers.push(worker);
@@ -48,7 +88,7 @@ impl<const N: usize> Bench<N> {
         let workers: Vec<_> = whole.collect();
         let peer = Sealer::new(&spec(), Side::A);
         let installed = outcome.expect("there is room");
-        Self { workers: workers.try_into().ok().expect("as many"), protected, installed, peer }
+        Self { workers: workers.try_into().ok().expect("as many"), protected, departed, installed, peer }
     }
 
     fn datagram(&mut self, sequence: u64) -> Vec<u8> {
@@ -300,6 +340,19 @@ fn a_worker_that_hangs_is_passed_over_at_once_whatever_it_has() {
 }
 
 /// What waits has buffers: a lost number must not cost all of them.
+/// A worker has up to four batches a turn. If it released them at its end, others would wait for all of it,
+/// and could not make up for a delay.
+#[test]
+fn a_batch_whose_turn_it_is_leaves_before_the_next_one_is_received() {
+    let mut bench = Bench::<2>::new();
+    let batches = [0, 1, 2, 3].map(|n| n * BATCH_SIZE);
+    bench.push(0, 1..=4 * BATCH_SIZE as u64);
+    bench.workers[0].turn();
+    assert_eq!(*bench.departed.lock().expect("no test panics"), batches);
+    assert_eq!(bench.left().len(), 4 * BATCH_SIZE);
+    bench.assert_settled();
+}
+
 #[test]
 fn packets_wait_in_a_quarter_of_the_pool_at_most() {
     let mut bench = Bench::<2>::new();

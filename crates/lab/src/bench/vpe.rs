@@ -14,14 +14,18 @@
 //! puts packets where it is told to, `chain` two gateways with goodput after a round trip. Several: `scaling`
 //! says what; `fleet` has workers and what they share, `threads` runs them, `rings` is the paper's own
 //! parallel ESP, `handing_over` what the engine `cores` costs, `shared_lines` a model of more cores than
-//! there are. `gateways` makes workers, `report` has rows.
+//! there are. `order` is of one inbound SA that they release in order: `ordered` has its gateway, `line` its
+//! ports. `gateways` makes workers, `report` has rows.
 
 mod chain;
 mod experiments;
 mod fleet;
 mod gateways;
 mod handing_over;
+mod line;
 mod mean;
+mod order;
+mod ordered;
 mod peer;
 mod placed;
 mod qos;
@@ -75,10 +79,14 @@ pub enum Experiment {
     /// Packets lost to replay windows where urgent ones overtake others (3.3)
     #[value(name = "qos")]
     Qos,
+    /// What it costs to release one inbound SA over several workers in order, and reordering without that
+    #[value(name = "order")]
+    Order,
 }
 
 impl Experiment {
-    const ALL: [Self; 5] = [Self::SingleThread, Self::SizeSweep, Self::Headroom, Self::Scaling, Self::Qos];
+    const ALL: [Self; 6] =
+        [Self::SingleThread, Self::SizeSweep, Self::Headroom, Self::Scaling, Self::Qos, Self::Order];
 
     /// Name on the command line and in JSON.
     #[must_use]
@@ -89,6 +97,7 @@ impl Experiment {
             Self::Headroom => "headroom",
             Self::Scaling => "scaling",
             Self::Qos => "qos",
+            Self::Order => "order",
         }
     }
 }
@@ -104,7 +113,7 @@ pub struct BenchVpeOptions {
     #[arg(long, value_name = "NAME")]
     pub engine: Option<String>,
 
-    /// Milliseconds of each measurement with a duration (single_thread, scaling), for each gateway
+    /// Milliseconds of each measurement with a duration (single_thread, scaling, order), for each gateway
     #[arg(long, value_name = "MS", default_value_t = 200, value_parser = clap::value_parser!(u64).range(1..=60_000))]
     pub duration: u64,
 
@@ -125,11 +134,11 @@ pub struct BenchVpeOptions {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=300))]
     pub size_step: u32,
 
-    /// Numbers of workers (scaling); one is always among them
+    /// Numbers of workers (scaling, where one is always among them; order, the highest, two at least)
     #[arg(long, value_delimiter = ',', value_name = "N,…", default_value = "1,2", value_parser = clap::value_parser!(u16).range(1..=64))]
     pub workers: Vec<u16>,
 
-    /// Algorithms (scaling); the other experiments are of aes128gcm16
+    /// Algorithms (scaling, order); the other experiments are of aes128gcm16
     #[arg(long, value_name = "SUITE", default_value_t = Suite::AES128GCM16)]
     pub suite: Suite,
 
@@ -259,6 +268,7 @@ fn outcomes(options: &BenchVpeOptions, candidates: Vec<Candidate>) -> Result<Vec
             Experiment::Headroom => experiments::headroom(&mut setup),
             Experiment::Scaling => scaling::scaling(&mut setup),
             Experiment::Qos => qos::qos(&mut setup),
+            Experiment::Order => order::order(&mut setup),
         }?;
         if let (Some(folder), Some(picture)) = (&options.svg, &outcome.picture) {
             write(&folder.join(format!("{}.svg", experiment.name())), picture)?;

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::report::{Outcome, Row, line, words};
 use super::side_by_side::{Effort, Take, side_by_side};
-use super::{BenchVpeOptions, Experiment, Setup, scaling, single};
+use super::{BenchVpeOptions, Experiment, Setup, order, scaling, single};
 use crate::bench::case::{Carrier, Case, Way};
 use crate::bench::chart::{self, Extent, Panel};
 use crate::bench::error::BenchError;
@@ -68,6 +68,7 @@ pub(super) fn expected(experiment: Experiment, options: &BenchVpeOptions) -> Dur
             (options.duration() + AROUND).saturating_mul(2).saturating_mul(rows)
         }
         Experiment::Qos => Duration::from_secs(2),
+        Experiment::Order => order::expected(options),
     }
 }
 

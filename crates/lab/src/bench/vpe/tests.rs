@@ -198,6 +198,31 @@ fn esp_loses_what_is_overtaken_and_vpe_nothing_whatever_its_window() {
     assert!(text.contains("urgent packets come 6,000 packets earlier"), "{text}");
 }
 
+/// How much is out of order without a ring depends on the machine; that all of it is counted does not.
+#[test]
+fn what_order_costs_and_what_is_out_of_order_without_it_are_rows() {
+    let rows = rows("--experiment order --duration 1 --repeat 1 --workers 1");
+    assert_eq!(rows.len(), 2 * 2);
+    for (index, row) in rows.iter().enumerate() {
+        let in_order = index % 2 == 0;
+        assert_eq!((&row["threading"], &row["workers"]), (&"shared_sa".into(), &2.into()), "two at least");
+        assert_eq!(row["release"], if in_order { "in-order" } else { "unordered" });
+        assert_eq!((&row["encapsulation"], &row["direction"]), (&"esp".into(), &"inbound".into()));
+        assert_eq!(row["inner_bytes"], [64, 1420][index / 2]);
+        let arrived = number(row, "arrived_packets");
+        assert!(arrived > 0.0 && arrived % 16384.0 == 0.0, "each slice has all packets: {row}");
+        assert!(number(row, "reordered_packets") < arrived, "{row}");
+        assert!(number(row, "longest_extent_packets") < 16384.0, "{row}");
+        let (mean, p99) = (number(row, "latency_mean_ns"), number(row, "latency_p99_ns"));
+        assert!(mean > 0.0 && p99 > 0.0 && number(row, "offered_packets_per_second") > 0.0, "{row}");
+        for name in ["of_unordered", "waited_packets", "passed_over"] {
+            assert_eq!(row.get(name).is_some(), in_order, "{name}: {row}");
+        }
+    }
+    let text = printed("--experiment order --duration 1 --repeat 1");
+    assert!(text.contains("RFC 4737") && text.contains("p99, us"), "{text}");
+}
+
 /// VPE has no such suite, and what is left is measured.
 #[test]
 fn a_suite_that_vpe_lacks_is_measured_with_esp() {
