@@ -10,10 +10,13 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::time::Duration;
 use testudo_lab::table::Table;
+use testudo_tune::believed::number;
+use testudo_tune::ended::Ended;
 use testudo_tune::error::TuneError;
 use testudo_tune::ethtool::Ethtool;
 use testudo_tune::folder::{self, Folder};
-use testudo_tune::host::System;
+use testudo_tune::host::{Host, System};
+use testudo_tune::journal::{Identity, Store, Stores};
 use testudo_tune::measure::{Load, Streams, Verdict, measure, verdict};
 use testudo_tune::persist;
 use testudo_tune::plan::{Options, plan};
@@ -52,12 +55,15 @@ pub fn apply(args: &TuneApplyArgs) -> Result<(), Failure> {
     let options =
         if args.persisted { folder.kept(&args.interface).map_err(failure)? } else { options(&args.wishes) };
     let plan = plan(&host, &options);
+    // Only then: who may change nothing of the machine may not open that folder, either.
+    let changes_the_machine = plan.settings.iter().any(|setting| setting.place.is_machines());
+    let machines = changes_the_machine.then(|| folder_of_the_machine(&host, wait)).transpose()?;
     // A sink that is not there is noticed before anything changes.
     let measured = Measured::before(&host, args)?;
     if args.persist {
         keep(&folder, &args.interface, &options)?;
     }
-    let report = testudo_tune::apply::apply(&host, &folder, &plan).map_err(failure)?;
+    let report = testudo_tune::apply::apply(&host, stores(&folder, &machines), &plan).map_err(failure)?;
     let (measured, failed) = match measured {
         Some(measured) if report.has(Outcome::Changed) => measured.after(&host),
         measured => (measured, None),
@@ -86,29 +92,57 @@ fn keep(folder: &Folder, interface: &str, options: &Options) -> Result<(), Failu
     })
 }
 
+/// The folder of what is the machine's, whichever folder the interface's own state has.
+fn folder_of_the_machine(host: &dyn Host, wait: Duration) -> Result<Folder, Failure> {
+    let namespace = Identity::of(host).namespace;
+    Folder::of_the_machine(Path::new(folder::MACHINE), number(&namespace), wait).map_err(failure)
+}
+
+fn stores<'a>(folder: &'a Folder, machines: &'a Option<Folder>) -> Stores<'a> {
+    Stores { namespace: folder, machine: machines.as_ref().map(|folder| folder as &dyn Store) }
+}
+
 /// `testudo tune undo`
 pub fn undo(args: &TuneUndoArgs) -> Result<(), Failure> {
     let device = Ethtool::open(&args.interface).map_err(failure)?;
     let host = System::without_interface("/", &args.interface, device).map_err(failure)?;
     let folder = Folder::open_within(&args.state.state, WAIT).map_err(failure)?;
+    if let Some(namespace) = &args.namespace {
+        let ended = Ended::new(&host, namespace).ok_or_else(|| {
+            let text = format!("network namespace {namespace} has not ended: run `testudo tune undo` there");
+            Failure::new(Kind::State, text)
+        })?;
+        return said(&undone(&ended, &folder)?, args);
+    }
     // First, so that a reboot in the middle of this ends it. Only the default folder is what the unit reads.
     let was_persisted = args.state.state == Path::new(folder::DEFAULT)
         && persist::disable(Path::new("/"), &args.interface).map_err(failure)?;
     folder.forget(&args.interface).map_err(failure)?;
-    let report = testudo_tune::undo::undo(&host, &folder).map_err(failure)?;
-    if args.json {
-        print_json(&report, None);
-        return unless_refused(&report);
-    }
-    if was_persisted {
+    let report = undone(&host, &folder)?;
+    if was_persisted && !args.json {
         outln!("{} applies nothing at boot any more", persist::unit(&args.interface));
+    }
+    said(&report, args)
+}
+
+fn undone(host: &dyn Host, folder: &Folder) -> Result<Report, Failure> {
+    // If there is none, nothing of the machine was changed since it booted.
+    let is_there = Path::new(folder::MACHINE).symlink_metadata().is_ok();
+    let machines = is_there.then(|| folder_of_the_machine(host, WAIT)).transpose()?;
+    testudo_tune::undo::undo(host, stores(folder, &machines)).map_err(failure)
+}
+
+fn said(report: &Report, args: &TuneUndoArgs) -> Result<(), Failure> {
+    if args.json {
+        print_json(report, None);
+        return unless_refused(report);
     }
     if report.rows.is_empty() {
         outln!("nothing is to be undone for {}", args.interface);
     } else {
-        print(&change_table(&report, "original"));
+        print(&change_table(report, "original"));
     }
-    unless_refused(&report)
+    unless_refused(report)
 }
 
 /// `testudo tune sink`
@@ -225,7 +259,7 @@ fn failure(error: TuneError) -> Failure {
         | TuneError::Damaged { .. }
         | TuneError::File { .. }
         | TuneError::Renamed { .. }
-        | TuneError::OtherNamespace(_) => Kind::State,
+        | TuneError::OtherNamespace { .. } => Kind::State,
         _ => Kind::Other,
     };
     Failure::new(kind, error)

@@ -1,9 +1,11 @@
 //! Apply: what differs is changed, and what it was before is kept first.
 
+use crate::believed::Believed;
 use crate::check::unchangeable;
+use crate::companions::companions;
 use crate::error::TuneError;
 use crate::host::{Host, Reading};
-use crate::journal::{Believed, Entry, Identity, Journal, Store};
+use crate::journal::{Entry, Identity, Journal, Store, Stores};
 use crate::place::Place;
 use crate::plan::Plan;
 use crate::report::{Outcome, Report, Row};
@@ -13,27 +15,58 @@ use crate::setting::Setting;
 ///
 /// # Errors
 /// The journal cannot be kept: nothing was changed that it does not have.
-pub fn apply(host: &dyn Host, store: &dyn Store, plan: &Plan) -> Result<Report, TuneError> {
-    let mut believed = Believed::read(host, store)?;
-    let own = believed.own.take();
-    let dropped = believed.dropped_rows();
-    let journal = own.unwrap_or_else(|| Journal::new(host.interface(), Identity::of(host)));
-    let mut change = Change { host, store, believed, journal };
+pub fn apply(host: &dyn Host, stores: Stores<'_>, plan: &Plan) -> Result<Report, TuneError> {
+    refuse_to_lose_ipv6(host, plan)?;
     let mut report = Report::new(host.interface());
-    report.rows.extend(dropped);
+    let mut own = Change::begin(host, stores.namespace, &mut report)?;
+    let machines = stores.machine.map(|store| Change::begin(host, store, &mut report));
+    let mut machines = machines.transpose()?;
     // All of them before the first change, which may restart the device and reset others.
-    let first: Vec<_> = plan.settings.iter().map(|setting| change.value(&setting.place)).collect();
+    let first: Vec<_> = plan.settings.iter().map(|setting| value(host, &setting.place)).collect();
     for (setting, first) in plan.settings.iter().zip(first) {
-        report.rows.push(change.setting(setting, first.as_deref())?);
+        let change = if setting.place.is_machines() { machines.as_mut() } else { Some(&mut own) };
+        report.rows.push(match change {
+            Some(change) => change.setting(setting, first.as_deref())?,
+            None => Row::of(setting, Outcome::Refused).note("there is no folder for what is the machine's"),
+        });
     }
-    // What the kernel made of each, by which undo tells whether somebody has changed it since.
-    if !change.journal.entries.is_empty() {
-        store.save(&change.journal)?;
+    for change in [Some(own), machines].into_iter().flatten() {
+        change.end()?;
     }
     report.say(plan);
     Ok(report)
 }
 
+/// The least MTU of IPv6 (RFC 8200 5).
+const LEAST_OF_IPV6: u64 = 1280;
+
+/// Addresses, routes and all settings of IPv6 go with an MTU below its least.
+fn refuse_to_lose_ipv6(host: &dyn Host, plan: &Plan) -> Result<(), TuneError> {
+    let is_mtu = |setting: &&Setting| setting.place == Place::interface("mtu");
+    let mtu = plan.settings.iter().find(is_mtu).map(|setting| setting.wanted.target(""));
+    let is_small = mtu.and_then(|mtu| mtu.parse().ok()).is_some_and(|mtu: u64| mtu < LEAST_OF_IPV6);
+    let name = host.interface();
+    if is_small && !host.names(&format!("proc/sys/net/ipv6/conf/{name}")).is_empty() {
+        return Err(TuneError::Ipv6Lost(name.to_owned()));
+    }
+    Ok(())
+}
+
+fn value(host: &dyn Host, place: &Place) -> Option<String> {
+    match host.read(place) {
+        Reading::Value(value) | Reading::Fixed(value) => Some(value),
+        Reading::Absent(_) | Reading::Unreadable(_) => None,
+    }
+}
+
+/// What the kernel changes along with a setting, and what it was before that.
+struct Companion {
+    place: Place,
+    before: String,
+    is_new: bool,
+}
+
+/// A journal, and the changes that it has.
 struct Change<'a> {
     host: &'a dyn Host,
     store: &'a dyn Store,
@@ -41,7 +74,20 @@ struct Change<'a> {
     journal: Journal,
 }
 
-impl Change<'_> {
+impl<'a> Change<'a> {
+    fn begin(host: &'a dyn Host, store: &'a dyn Store, report: &mut Report) -> Result<Self, TuneError> {
+        let mut believed = Believed::read(host, store)?;
+        let own = believed.own.take();
+        report.rows.extend(believed.dropped_rows());
+        let journal = own.unwrap_or_else(|| Journal::new(host.interface(), Identity::of(host)));
+        Ok(Self { host, store, believed, journal })
+    }
+
+    /// Keeps what the kernel made of each, by which undo tells whether somebody has changed it since.
+    fn end(self) -> Result<(), TuneError> {
+        if self.journal.entries.is_empty() { Ok(()) } else { self.store.save(&self.journal) }
+    }
+
     /// Changes one setting, which was `first` before any was changed.
     fn setting(&mut self, setting: &Setting, first: Option<&str>) -> Result<Row, TuneError> {
         let before = match self.host.read(&setting.place) {
@@ -50,51 +96,83 @@ impl Change<'_> {
         };
         let original = first.unwrap_or(&before).to_owned();
         if setting.wanted.is_met(&before) {
+            let row = Row::of(setting, Outcome::AsWanted).values(&before, &before);
             if original == before {
-                self.share(&setting.place)?;
-            } else {
-                // The device's restart has changed it.
-                self.keep(&setting.place, &original)?;
-                self.note(&setting.place, &before);
+                let shared = self.share(&setting.place)?;
+                return Ok(Row { note: shared, ..row });
             }
-            return Ok(Row::of(setting, Outcome::AsWanted).values(&before, &before));
+            // The device's restart has changed it.
+            self.keep(&setting.place, &original)?;
+            self.note(&setting.place, &before);
+            return Ok(row);
         }
+        let overwritten = self.overwritten(&setting.place, &original);
+        let target = setting.wanted.target(&before);
+        let companions = self.keep_companions(&setting.place, &target)?;
         let is_new = self.keep(&setting.place, &original)? && original == before;
-        let written = self.host.write(&setting.place, &setting.wanted.target(&before));
-        let after = self.value(&setting.place);
+        let written = self.host.write(&setting.place, &target);
+        let after = value(self.host, &setting.place);
         let refusal = match (&written, &after) {
             (Ok(()), Some(after)) if setting.wanted.is_met(after) => {
                 self.note(&setting.place, after);
-                return Ok(Row::of(setting, Outcome::Changed).values(before, after));
+                for Companion { place, .. } in companions {
+                    // A governor's tunables are there no longer.
+                    value(self.host, &place).inspect(|made| self.note(&place, made));
+                }
+                let row = Row::of(setting, Outcome::Changed).values(before, after);
+                return Ok(Row { note: overwritten, ..row });
             }
             (Ok(()), Some(after)) => format!("the kernel made it {after}"),
             (Ok(()), None) => "it can no longer be read".to_owned(),
             (Err(error), _) => error.to_string(),
         };
-        let (after, more) = self.put_back(&setting.place, &before, after, is_new)?;
+        let (after, more) = self.put_back(&setting.place, &before, after, is_new, companions)?;
         Ok(Row::of(setting, Outcome::Refused).values(before, after).note(format!("{refusal}{more}")))
     }
 
-    fn value(&self, place: &Place) -> Option<String> {
-        match self.host.read(place) {
-            Reading::Value(value) | Reading::Fixed(value) => Some(value),
-            Reading::Absent(_) | Reading::Unreadable(_) => None,
-        }
+    /// What is to be said of a value that somebody has set since it was kept: undo brings back an older one.
+    fn overwritten(&self, place: &Place, before: &str) -> Option<String> {
+        let own = self.journal.entry(place);
+        let entry = own.or_else(|| self.believed.elsewhere(place).map(|(entry, _)| entry))?;
+        let is_somebodys = entry.made.as_ref().is_some_and(|made| made != before);
+        let text = || format!("somebody had set it since: undo brings back {}", entry.original);
+        (is_somebodys && before != entry.original).then(text)
     }
 
-    /// What is as wanted only because another interface has changed it, this one wants, too.
-    fn share(&mut self, place: &Place) -> Result<(), TuneError> {
-        if self.journal.entry(place).is_some() {
-            return Ok(());
+    /// What is as wanted only because another interface has changed it, this one wants, too. Returns what is
+    /// to be said of it.
+    fn share(&mut self, place: &Place) -> Result<Option<String>, TuneError> {
+        let Some((theirs, name)) = self.believed.elsewhere(place) else { return Ok(None) };
+        let note = format!("{name} wants it, too: the last undo brings back {}", theirs.original);
+        if self.journal.entry(place).is_none() {
+            // With what theirs made, so that undo tells if somebody has changed it since.
+            for entry in self.believed.with_companions(place) {
+                if self.journal.entry(&entry.place).is_none() {
+                    self.journal.entries.push(entry);
+                }
+            }
+            self.store.save(&self.journal)?;
         }
-        let Some(theirs) = self.believed.elsewhere(place) else { return Ok(()) };
-        // With what theirs made, so that undo tells if somebody has changed it since.
-        self.journal.entries.push(theirs.clone());
-        self.store.save(&self.journal)
+        Ok(Some(note))
+    }
+
+    /// Keeps what the kernel will change along with a place.
+    fn keep_companions(&mut self, of: &Place, target: &str) -> Result<Vec<Companion>, TuneError> {
+        let found = companions(self.host, of, target).into_iter();
+        let mut keep = |(place, before): (Place, String)| {
+            let is_new = self.keep_before(&place, &before, Some(of))?;
+            Ok(Companion { place, before, is_new })
+        };
+        found.map(&mut keep).collect()
     }
 
     /// Has the original of a place in the journal, on disk. Whether it was not there before.
     fn keep(&mut self, place: &Place, before: &str) -> Result<bool, TuneError> {
+        self.keep_before(place, before, None)
+    }
+
+    /// The same, before the entry of another place if there is one: undo comes to it later.
+    fn keep_before(&mut self, place: &Place, before: &str, next: Option<&Place>) -> Result<bool, TuneError> {
         if let Some(entry) = self.journal.entries.iter_mut().find(|entry| entry.place == *place) {
             // What the kernel made of the last change is about to be no longer there.
             if entry.made.take().is_some() {
@@ -102,11 +180,11 @@ impl Change<'_> {
             }
             return Ok(false);
         }
-        let original = self
-            .believed
-            .elsewhere(place)
-            .map_or_else(|| before.to_owned(), |theirs| theirs.original.clone());
-        self.journal.entries.push(Entry { place: place.clone(), original, made: None });
+        let theirs = self.believed.elsewhere(place).map(|(theirs, _)| theirs.original.clone());
+        let original = theirs.unwrap_or_else(|| before.to_owned());
+        let mut entries = self.journal.entries.iter();
+        let at = entries.position(|entry| Some(&entry.place) == next).unwrap_or(self.journal.entries.len());
+        self.journal.entries.insert(at, Entry { place: place.clone(), original, made: None });
         self.store.save(&self.journal)?;
         Ok(true)
     }
@@ -125,19 +203,29 @@ impl Change<'_> {
         before: &str,
         now: Option<String>,
         is_new: bool,
+        companions: Vec<Companion>,
     ) -> Result<(String, String), TuneError> {
         let mut now = now;
         if now.as_deref() != Some(before) {
             // Whether it succeeds is what the next reading says.
             let _ = self.host.write(place, before);
-            now = self.value(place);
+            now = value(self.host, place);
         }
         let now = now.unwrap_or_else(|| "unreadable".to_owned());
         if now != before {
             return Ok((now, "; it could not be put back, and undo will try again".to_owned()));
         }
-        if is_new {
-            self.journal.entries.retain(|entry| entry.place != *place);
+        let mut done: Vec<&Place> = if is_new { vec![place] } else { Vec::new() };
+        for Companion { place, before, is_new } in companions.iter().rev() {
+            if value(self.host, place).as_ref() != Some(before) {
+                let _ = self.host.write(place, before);
+            }
+            if *is_new && value(self.host, place).as_ref() == Some(before) {
+                done.push(place);
+            }
+        }
+        if !done.is_empty() {
+            self.journal.entries.retain(|entry| !done.contains(&&entry.place));
             if self.journal.entries.is_empty() {
                 self.store.remove(self.host.interface())?;
             } else {

@@ -1,5 +1,6 @@
 //! Why nothing, or not everything, could be done.
 
+use crate::believed::number;
 use std::io;
 use std::path::PathBuf;
 
@@ -49,9 +50,16 @@ pub enum TuneError {
     },
     /// The state folder has the originals of another network namespace.
     #[error(
-        "the state of {0} ({0}.json) is of another network namespace: run in that one, or name another folder with --state"
+        "the state of {interface} ({interface}.json) is of another network namespace, {}: run in that one, or name another folder with --state; if it has ended, `testudo tune undo {interface} --namespace {}`",
+        number(of),
+        number(of)
     )]
-    OtherNamespace(String),
+    OtherNamespace {
+        /// Whose state it is.
+        interface: String,
+        /// The namespace, as the kernel names it.
+        of: String,
+    },
     /// The interface whose originals these are has another name now.
     #[error(
         "the originals of {was} are of the interface that is called {now} now: `testudo tune undo {now}`, or rename it back first"
@@ -62,6 +70,11 @@ pub enum TuneError {
         /// Its name now.
         now: String,
     },
+    /// An MTU below the least of IPv6.
+    #[error(
+        "below an MTU of 1280 the kernel takes IPv6 from {0}, with addresses and routes that undo could not bring back: name a larger one, or set it by hand"
+    )]
+    Ipv6Lost(String),
     /// The unit is not installed.
     #[error("testudo-tune@.service is not installed, so nothing would apply at boot: `make install`")]
     NoUnit,

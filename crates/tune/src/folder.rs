@@ -1,10 +1,11 @@
 //! The state folder: a journal for each interface, what is kept for the next boot, and the lock.
 //!
 //! ```text
-//!   INTERFACE.json       the journal
-//!   INTERFACE.kept       the options that `--persist` keeps
-//!   NAME.new             what is being written; it becomes NAME when it is complete and on disk
-//!   lock                 held by who applies or undoes
+//!   INTERFACE.json             the journal
+//!   INTERFACE@NAMESPACE.json   the journal, in the machine's folder: names are a namespace's own
+//!   INTERFACE.kept             the options that `--persist` keeps
+//!   NAME.new                   what is being written; it becomes NAME when it is complete and on disk
+//!   lock                       held by who applies or undoes
 //! ```
 //!
 //! Who can write here can have root change settings, so the folder must be of this user alone and no symbolic
@@ -12,7 +13,7 @@
 //! its own user.
 
 use crate::error::TuneError;
-use crate::journal::{Journal, Store};
+use crate::journal::{Journal, Scope, Store};
 use crate::place::is_interface_name;
 use crate::plan::Options;
 use rustix::fs::{AtFlags, Dir, FileType, FlockOperation, Mode, OFlags};
@@ -28,6 +29,9 @@ use std::time::{Duration, Instant};
 
 /// Where it is unless told.
 pub const DEFAULT: &str = "/var/lib/testudo-tune";
+/// The one for what is the machine's, whichever folder a namespace has. Like these settings it ends with a
+/// reboot.
+pub const MACHINE: &str = "/run/testudo-tune";
 const LOCK: &str = "lock";
 const JOURNAL: &str = ".json";
 const KEPT: &str = ".kept";
@@ -43,6 +47,8 @@ pub struct Folder {
     path: PathBuf,
     folder: OwnedFd,
     _lock: OwnedFd,
+    /// The network namespace whose interfaces these names are, where the folder has those of several.
+    namespace: Option<String>,
 }
 
 impl Folder {
@@ -66,6 +72,16 @@ impl Folder {
         })
     }
 
+    /// The folder of what is the machine's, as an interface of a network namespace sees it: this has a
+    /// number.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn of_the_machine(path: &Path, namespace: &str, most: Duration) -> Result<Self, TuneError> {
+        let folder = Self::open_within(path, most)?;
+        Ok(Self { namespace: Some(namespace.to_owned()), ..folder })
+    }
+
     /// `again` says, as often as the lock is another's, whether to try again.
     fn open_while(path: &Path, mut again: impl FnMut() -> bool) -> Result<Self, TuneError> {
         let made = std::fs::create_dir_all(path.parent().unwrap_or(path));
@@ -83,7 +99,9 @@ impl Folder {
         let lock = open(&folder, path, LOCK, OFlags::RDWR | OFlags::CREATE)?;
         loop {
             match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => return Ok(Self { path: path.to_owned(), folder, _lock: lock }),
+                Ok(()) => {
+                    return Ok(Self { path: path.to_owned(), folder, _lock: lock, namespace: None });
+                }
                 Err(Errno::WOULDBLOCK) if again() => {}
                 Err(Errno::WOULDBLOCK) => return Err(TuneError::Busy(path.to_owned())),
                 Err(error) => return Err(TuneError::file("lock", path.join(LOCK))(error)),
@@ -160,15 +178,29 @@ impl Folder {
         rustix::fs::fsync(&self.folder).map_err(TuneError::file("write", &self.path))
     }
 
-    /// The names of interfaces with a journal.
-    fn interfaces(&self) -> Result<Vec<String>, TuneError> {
+    /// The file of an interface's journal.
+    fn journal(&self, interface: &str) -> String {
+        let namespace = self.namespace.as_ref().map(|namespace| format!("@{namespace}"));
+        format!("{interface}{}{JOURNAL}", namespace.unwrap_or_default())
+    }
+
+    /// The interface of a journal's file, if it is one.
+    fn interface<'a>(&self, file: &'a str) -> Option<&'a str> {
+        let stem = file.strip_suffix(JOURNAL)?;
+        let interface = if self.namespace.is_some() { stem.rsplit_once('@')?.0 } else { stem };
+        is_interface_name(interface).then_some(interface)
+    }
+
+    /// The files of journals.
+    fn journals(&self) -> Result<Vec<String>, TuneError> {
         let failed = || TuneError::file::<Errno>("list", &self.path);
         let mut names = Vec::new();
         for entry in Dir::read_from(&self.folder).map_err(failed())? {
             let entry = entry.map_err(failed())?;
             let name = entry.file_name().to_string_lossy().into_owned();
-            names
-                .extend(name.strip_suffix(JOURNAL).filter(|name| is_interface_name(name)).map(str::to_owned));
+            if self.interface(&name).is_some() {
+                names.push(name);
+            }
         }
         names.sort();
         Ok(names)
@@ -178,36 +210,47 @@ impl Folder {
 /// Reads without waiting at a pipe, and without following a link.
 const READ: OFlags = OFlags::RDONLY.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC).union(OFlags::NONBLOCK);
 
-impl Store for Folder {
-    fn load(&self, interface: &str) -> Result<Option<Journal>, TuneError> {
-        let name = format!("{interface}{JOURNAL}");
-        let journal: Option<Journal> = self.read(&name)?;
+impl Folder {
+    fn load_file(&self, name: &str, interface: &str) -> Result<Option<Journal>, TuneError> {
+        let journal: Option<Journal> = self.read(name)?;
         if let Some(journal) = &journal {
-            let path = self.path.join(&name);
+            let path = self.path.join(name);
             journal.verify(interface).map_err(|why| TuneError::Damaged { path, why })?;
         }
         Ok(journal)
     }
+}
+
+impl Store for Folder {
+    fn scope(&self) -> Scope {
+        if self.namespace.is_some() { Scope::Machine } else { Scope::Namespace }
+    }
+
+    fn load(&self, interface: &str) -> Result<Option<Journal>, TuneError> {
+        self.load_file(&self.journal(interface), interface)
+    }
 
     fn others(&self, interface: &str, boot: &str) -> Result<Vec<Journal>, TuneError> {
-        let names = self.interfaces()?.into_iter().filter(|name| name != interface);
+        let own = self.journal(interface);
+        let names = self.journals()?.into_iter().filter(|name| *name != own);
         // One of another boot is not believed, so that it may be as damaged as it likes.
         let of_this_boot = |name: &String| {
-            let read: Result<Option<Value>, _> = self.read(&format!("{name}{JOURNAL}"));
+            let read: Result<Option<Value>, _> = self.read(name);
             let of =
                 read.ok().flatten().and_then(|v| v.pointer("/identity/boot")?.as_str().map(str::to_owned));
             of.is_none_or(|of| of == boot)
         };
-        let journals: Result<Vec<_>, _> = names.filter(of_this_boot).map(|name| self.load(&name)).collect();
+        let load = |name: String| self.load_file(&name, self.interface(&name).unwrap_or_default());
+        let journals: Result<Vec<_>, _> = names.filter(of_this_boot).map(load).collect();
         Ok(journals?.into_iter().flatten().collect())
     }
 
     fn save(&self, journal: &Journal) -> Result<(), TuneError> {
-        self.replace(&format!("{}{JOURNAL}", journal.interface), journal)
+        self.replace(&self.journal(&journal.interface), journal)
     }
 
     fn remove(&self, interface: &str) -> Result<(), TuneError> {
-        self.delete(&format!("{interface}{JOURNAL}"))
+        self.delete(&self.journal(interface))
     }
 }
 
@@ -250,7 +293,8 @@ mod tests {
     use std::os::unix::fs::{PermissionsExt, symlink};
 
     fn journal(interface: &str) -> Journal {
-        let identity = Identity { boot: "b".to_owned(), namespace: "n".to_owned(), index: Some(3) };
+        let identity =
+            Identity { boot: "b".to_owned(), namespace: "n".to_owned(), index: Some(3), device: None };
         let mut journal = Journal::new(interface, identity);
         let (original, made) = ("1500".to_owned(), None);
         journal.entries.push(Entry { place: Place::interface("mtu"), original, made });

@@ -12,8 +12,10 @@
 use crate::error::TuneError;
 use crate::host::Host;
 use crate::place::Place;
-use crate::report::{Outcome, Row};
 use serde::{Deserialize, Serialize};
+
+/// The link that names the network namespace of this process.
+pub(crate) const NAMESPACE: &str = "proc/self/ns/net";
 
 /// The format. Another one is not read.
 pub const VERSION: u32 = 1;
@@ -38,6 +40,10 @@ pub struct Identity {
     pub namespace: String,
     /// The interface's index: a new device of the same name has another.
     pub index: Option<u64>,
+    /// Its place on a bus, as `/sys/class/net/INTERFACE/device` leads there: interfaces that have the same
+    /// share interrupts. Nothing if it is on none.
+    #[serde(default)]
+    pub device: Option<String>,
 }
 
 impl Identity {
@@ -47,8 +53,9 @@ impl Identity {
         let index = host.text(&format!("sys/class/net/{}/ifindex", host.interface()));
         Self {
             boot: host.text("proc/sys/kernel/random/boot_id").unwrap_or_default(),
-            namespace: host.link("proc/self/ns/net").unwrap_or_default(),
+            namespace: host.link(NAMESPACE).unwrap_or_default(),
             index: index.and_then(|text| text.parse().ok()),
+            device: host.link(&format!("sys/class/net/{}/device", host.interface())),
         }
     }
 }
@@ -96,9 +103,30 @@ impl Journal {
     }
 }
 
+/// Whose settings the journals of a store have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scope {
+    /// Those of interfaces of one network namespace, and what these share there.
+    Namespace,
+    /// The machine's, which interfaces of all namespaces share ([`Place::is_machines`]).
+    Machine,
+}
+
+/// The two stores of an interface.
+#[derive(Clone, Copy)]
+pub struct Stores<'a> {
+    /// For what is the interface's, or its network namespace's.
+    pub namespace: &'a dyn Store,
+    /// For what is the machine's: the same one for all interfaces of all namespaces. Nothing if there is
+    /// none: then nothing of the machine is changed.
+    pub machine: Option<&'a dyn Store>,
+}
+
 /// Where journals are kept. [`Folder`](crate::folder::Folder) is on disk and holds a lock; tests have one
 /// that ends at any step.
 pub trait Store {
+    /// Whose settings these are.
+    fn scope(&self) -> Scope;
     /// The journal of an interface.
     ///
     /// # Errors
@@ -119,86 +147,4 @@ pub trait Store {
     /// # Errors
     /// It cannot be removed.
     fn remove(&self, interface: &str) -> Result<(), TuneError>;
-}
-
-/// What is believed of the journals: those of this boot and namespace.
-pub(crate) struct Believed {
-    /// The interface's own.
-    pub own: Option<Journal>,
-    /// Those of other interfaces.
-    pub others: Vec<Journal>,
-    /// What was the own device's, which has gone.
-    dropped: Vec<Entry>,
-}
-
-/// The name of the interface with an index.
-fn name_of(host: &dyn Host, index: Option<u64>) -> Option<String> {
-    let has = |name: &String| {
-        let text = host.text(&format!("sys/class/net/{name}/ifindex"));
-        text.and_then(|text| text.parse().ok()).is_some_and(|have: u64| Some(have) == index)
-    };
-    host.names("sys/class/net").into_iter().find(has)
-}
-
-/// The journal that the interface has under an earlier name, which it keeps under the new one from now on.
-fn adopt(
-    host: &dyn Host,
-    store: &dyn Store,
-    now: &Identity,
-    others: &mut Vec<Journal>,
-) -> Result<Option<Journal>, TuneError> {
-    let is_its = |journal: &Journal| now.index.is_some() && journal.identity.index == now.index;
-    let Some(place) = others.iter().position(is_its) else { return Ok(None) };
-    let mut journal = others.remove(place);
-    let was = std::mem::replace(&mut journal.interface, host.interface().to_owned());
-    store.save(&journal)?;
-    store.remove(&was)?;
-    Ok(Some(journal))
-}
-
-impl Believed {
-    pub(crate) fn read(host: &dyn Host, store: &dyn Store) -> Result<Self, TuneError> {
-        let now = Identity::of(host);
-        let is_of_this_boot = |journal: &Journal| journal.identity.boot == now.boot;
-        let own = store.load(host.interface())?.filter(is_of_this_boot);
-        let mut others = store.others(host.interface(), &now.boot)?;
-        if let Some(other) = own.iter().chain(&others).find(|j| j.identity.namespace != now.namespace) {
-            return Err(TuneError::OtherNamespace(other.interface.clone()));
-        }
-        if let Some(journal) = own.as_ref().filter(|journal| journal.identity.index != now.index)
-            && let Some(name) = name_of(host, journal.identity.index)
-        {
-            return Err(TuneError::Renamed { was: journal.interface.clone(), now: name });
-        }
-        let own = match own {
-            None => adopt(host, store, &now, &mut others)?,
-            own => own,
-        };
-        let mut dropped = Vec::new();
-        let own = own.map(|mut journal| {
-            if journal.identity.index != now.index {
-                // The device that these were of has gone.
-                let (shared, of_the_device) = journal.entries.into_iter().partition(|e| e.place.is_shared());
-                (journal.entries, dropped) = (shared, of_the_device);
-                journal.identity.index = now.index;
-            }
-            journal
-        });
-        Ok(Self { own, others, dropped })
-    }
-
-    /// Rows that say what can be brought back no longer.
-    pub(crate) fn dropped_rows(&self) -> Vec<Row> {
-        let why = "its device has gone, or is in another network namespace";
-        let row = |entry: &Entry| {
-            let row = Row::named(entry.place.to_string(), Outcome::Gone).note(why);
-            Row { wanted: Some(entry.original.clone()), ..row }
-        };
-        self.dropped.iter().rev().map(row).collect()
-    }
-
-    /// The entry that another interface has of a shared place.
-    pub(crate) fn elsewhere(&self, place: &Place) -> Option<&Entry> {
-        self.others.iter().filter(|_| place.is_shared()).find_map(|journal| journal.entry(place))
-    }
 }

@@ -16,9 +16,14 @@
 //! that after a kill at any moment [`undo`](mod@undo) brings back everything. A second apply keeps the first
 //! originals. A write that the kernel refuses, or makes something else of, is put back at once and named.
 //!
-//! **What interfaces share** (kernel variables, governors, huge pages) is in the journal of each interface
-//! that wants it, always with the original of the first. Undo leaves it alone as long as another journal has
-//! it.
+//! **What interfaces share** is in the journal of each interface that wants it, always with the original of
+//! the first. Undo leaves it alone as long as another journal has it: the last one brings it back. Kernel
+//! variables of the network are a namespace's, and journals of a namespace are in a folder of its own;
+//! governors, huge pages and interrupts are the machine's, and their journals are in one folder for all
+//! namespaces ([`journal::Stores`]).
+//!
+//! **What the kernel changes along** with a setting is kept before it, too, such as the MTU of a VLAN. An MTU
+//! that would take IPv6 away from an interface is refused: addresses and routes would not come back.
 //!
 //! **A reboot** takes back everything by itself: a journal says of which boot it is, and one of an earlier
 //! boot is not believed. [`persist`] has systemd apply again.
@@ -35,7 +40,10 @@
 #![forbid(unsafe_code)]
 
 pub mod apply;
+pub mod believed;
 pub mod check;
+mod companions;
+pub mod ended;
 pub mod error;
 pub mod ethtool;
 pub mod folder;

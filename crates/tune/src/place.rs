@@ -38,6 +38,29 @@ pub enum Place {
         /// Bytes of each, in KiB.
         size_kib: u64,
     },
+    /// A number of a governor: of one policy, or of all that have it.
+    Tunable {
+        /// The policy's folder, if it is of one policy.
+        policy: Option<String>,
+        /// The governor.
+        governor: String,
+        /// Its name.
+        name: String,
+    },
+    /// The number of huge pages of a size on one NUMA node.
+    NodePages {
+        /// The node's folder, `node0`.
+        node: String,
+        /// Bytes of each, in KiB.
+        size_kib: u64,
+    },
+    /// The MTU of another interface, on top of this one.
+    MtuOf {
+        /// Its name.
+        interface: String,
+        /// Its index: another interface may have the name by now.
+        index: u64,
+    },
     /// An offload, by the kernel's name for it: `rx-gro`.
     Feature {
         /// Its name.
@@ -94,10 +117,34 @@ impl Place {
         Self::Feature { name: name.to_owned() }
     }
 
-    /// Whether it is the machine's, not the interface's: several interfaces may want it.
+    /// Whether several interfaces may want it: it is the network namespace's, or the machine's.
     #[must_use]
     pub const fn is_shared(&self) -> bool {
-        matches!(self, Self::Sysctl { .. } | Self::Governor { .. } | Self::HugePages { .. })
+        matches!(self, Self::Sysctl { .. }) || self.is_machines()
+    }
+
+    /// Whether it is the machine's, whatever the network namespace. Interrupts are: the interfaces of one
+    /// function of a bus share them, and may be in different namespaces.
+    #[must_use]
+    pub const fn is_machines(&self) -> bool {
+        match self {
+            Self::Governor { .. } | Self::Tunable { .. } | Self::Interrupt { .. } => true,
+            Self::HugePages { .. } | Self::NodePages { .. } => true,
+            Self::Sysctl { .. } | Self::Interface { .. } | Self::MtuOf { .. } => false,
+            Self::Feature { .. } | Self::Coalescing { .. } | Self::Ring { .. } => false,
+        }
+    }
+
+    /// The folder of a governor's tunables.
+    pub(crate) fn tunables(policy: Option<&str>, governor: &str) -> String {
+        let policy = policy.map(|policy| format!("{policy}/")).unwrap_or_default();
+        format!("sys/devices/system/cpu/cpufreq/{policy}{governor}")
+    }
+
+    /// Whether it goes when the interface's device goes.
+    #[must_use]
+    pub const fn is_of_the_device(&self) -> bool {
+        !self.is_shared() || matches!(self, Self::Interrupt { .. })
     }
 
     /// Whether its names are such as [`plan`](crate::plan::plan) makes them: journals may name nothing else.
@@ -110,6 +157,13 @@ impl Place {
             Self::Sysctl { name } => name.starts_with("net.") && name.split('.').all(is_word),
             Self::Interface { file } => is_interface_file(file),
             Self::Governor { policy } => numbered(policy, "policy"),
+            Self::Tunable { policy, governor, name } => {
+                policy.as_ref().is_none_or(|policy| numbered(policy, "policy"))
+                    && is_word(governor)
+                    && is_word(name)
+            }
+            Self::NodePages { node, .. } => numbered(node, "node"),
+            Self::MtuOf { interface, .. } => is_interface_name(interface),
             Self::Feature { name } => is_word(name),
             Self::Interrupt { .. } | Self::HugePages { .. } | Self::Coalescing { .. } | Self::Ring { .. } => {
                 true
@@ -127,6 +181,14 @@ impl Place {
             Self::Governor { policy } => {
                 Some(format!("sys/devices/system/cpu/cpufreq/{policy}/scaling_governor"))
             }
+            Self::Tunable { policy, governor, name } => {
+                Some(format!("{}/{name}", Self::tunables(policy.as_deref(), governor)))
+            }
+            Self::NodePages { node, size_kib } => {
+                let folder = format!("sys/devices/system/node/{node}/hugepages/hugepages-{size_kib}kB");
+                Some(format!("{folder}/nr_hugepages"))
+            }
+            Self::MtuOf { interface, .. } => Some(format!("sys/class/net/{interface}/mtu")),
             Self::HugePages { size_kib } => {
                 Some(format!("sys/kernel/mm/hugepages/hugepages-{size_kib}kB/nr_hugepages"))
             }
@@ -169,7 +231,13 @@ impl fmt::Display for Place {
             Self::Interface { file } => f.write_str(file.strip_prefix("queues/").unwrap_or(file)),
             Self::Interrupt { number } => write!(f, "processors of interrupt {number}"),
             Self::Governor { policy } => write!(f, "governor of {policy}"),
+            Self::Tunable { policy: None, governor, name } => write!(f, "{name} of {governor}"),
+            Self::Tunable { policy: Some(policy), governor, name } => {
+                write!(f, "{name} of {governor} of {policy}")
+            }
             Self::HugePages { size_kib } => write!(f, "huge pages of {size_kib} KiB"),
+            Self::NodePages { node, size_kib } => write!(f, "huge pages of {size_kib} KiB of {node}"),
+            Self::MtuOf { interface, .. } => write!(f, "mtu of {interface}"),
             Self::Coalescing { item: Coalescing::AdaptiveRx } => f.write_str("adaptive-rx"),
             Self::Coalescing { item: Coalescing::RxUsecs } => f.write_str("rx-usecs"),
             Self::Ring { direction: Direction::Rx } => f.write_str("ring rx"),
@@ -198,6 +266,17 @@ mod tests {
         assert!(Place::sysctl("net.ipv4.tcp_rmem").is_valid());
         assert!(!Place::Governor { policy: "policy0/../x".to_owned() }.is_valid());
         assert!(!Place::feature("a b").is_valid());
+        let tunable = |policy: Option<&str>, governor: &str, name: &str| Place::Tunable {
+            policy: policy.map(str::to_owned),
+            governor: governor.to_owned(),
+            name: name.to_owned(),
+        };
+        assert!(tunable(None, "ondemand", "up_threshold").is_valid());
+        for wrong in [tunable(Some(".."), "a", "b"), tunable(None, "..", "b"), tunable(None, "a", "b/c")] {
+            assert!(!wrong.is_valid(), "{wrong:?}");
+        }
+        assert!(!Place::NodePages { node: "node0/..".to_owned(), size_kib: 4 }.is_valid());
+        assert!(!Place::MtuOf { interface: "../lo".to_owned(), index: 1 }.is_valid());
     }
 
     #[test]

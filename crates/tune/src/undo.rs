@@ -1,52 +1,79 @@
-//! Undo: what the journal has is brought back, the last change first.
+//! Undo: what the journals have is brought back, the last change first.
 
+use crate::believed::Believed;
 use crate::error::TuneError;
 use crate::host::{Host, Reading};
-use crate::journal::{Believed, Entry, Store};
+use crate::journal::{Entry, Journal, Store, Stores};
 use crate::place::Place;
 use crate::plan::interrupts;
 use crate::report::{Outcome, Report, Row};
 
-/// Takes back all that apply has changed for the interface, and removes its journal. Without a journal of
-/// this boot there is nothing to take back: a reboot has done it.
+/// Takes back all that apply has changed for the interface, and removes its journals. Without a journal of
+/// this boot there is nothing to take back: a reboot has done it. What is the machine's comes last.
 ///
 /// What cannot be brought back stays in the journal, and its row says why.
 ///
 /// # Errors
-/// The journal cannot be read, written or removed.
-pub fn undo(host: &dyn Host, store: &dyn Store) -> Result<Report, TuneError> {
-    let mut believed = Believed::read(host, store)?;
+/// A journal cannot be read, written or removed.
+pub fn undo(host: &dyn Host, stores: Stores<'_>) -> Result<Report, TuneError> {
     let mut report = Report::new(host.interface());
-    report.rows.extend(believed.dropped_rows());
-    if let Some(mut journal) = believed.own.take() {
-        let mut rows: Vec<(Entry, Row)> = Vec::new();
-        for entry in journal.entries.iter().rev() {
-            rows.push((entry.clone(), entry_row(host, &believed, entry)));
-        }
-        restore_what_was_reset(host, &mut rows);
-        let failed = rows.iter().filter(|(_, row)| row.outcome == Outcome::Refused);
-        journal.entries = failed.map(|(entry, _)| entry.clone()).rev().collect();
-        report.rows.extend(rows.into_iter().map(|(_, row)| row));
-        if !journal.entries.is_empty() {
-            store.save(&journal)?;
-            return Ok(report);
+    let stores = [Some(stores.namespace), stores.machine].into_iter().flatten();
+    let mut all = Vec::new();
+    // All are read before the first change.
+    for store in stores {
+        let mut believed = Believed::read(host, store)?;
+        report.rows.extend(believed.dropped_rows());
+        let journal = believed.own.take();
+        all.push((store, believed, journal));
+    }
+    let mut undone: Vec<Undone> = Vec::new();
+    for (number, (_, believed, journal)) in all.iter().enumerate() {
+        for entry in journal.iter().flat_map(|journal| journal.entries.iter().rev()) {
+            let row = entry_row(host, believed, entry);
+            undone.push(Undone { store: number, entry: entry.clone(), row });
         }
     }
-    store.remove(host.interface())?;
+    restore_what_was_reset(host, &mut undone);
+    for (number, (store, _, journal)) in all.into_iter().enumerate() {
+        let of_it = |undone: &&Undone| undone.store == number && undone.row.outcome == Outcome::Refused;
+        let failed = undone.iter().filter(of_it).map(|undone| undone.entry.clone());
+        keep_what_failed(store, host.interface(), journal, failed.rev().collect())?;
+    }
+    report.rows.extend(undone.into_iter().map(|undone| undone.row));
     Ok(report)
+}
+
+/// An entry, the store that it is from, and what became of it.
+struct Undone {
+    store: usize,
+    entry: Entry,
+    row: Row,
+}
+
+fn keep_what_failed(
+    store: &dyn Store,
+    interface: &str,
+    journal: Option<Journal>,
+    failed: Vec<Entry>,
+) -> Result<(), TuneError> {
+    match journal {
+        Some(journal) if !failed.is_empty() => store.save(&Journal { entries: failed, ..journal }),
+        _ => store.remove(interface),
+    }
 }
 
 /// Drivers restart a device for some of its settings (rings, MTU, offloads) and reset others then: what is
 /// no longer as it was is written again, in the order of apply, which has the former first.
-fn restore_what_was_reset(host: &dyn Host, rows: &mut [(Entry, Row)]) {
-    let is_reset = |entry: &Entry, row: &Row| {
-        row.outcome == Outcome::Restored && value(host, entry).as_ref() != Some(&entry.original)
+fn restore_what_was_reset(host: &dyn Host, undone: &mut [Undone]) {
+    let is_reset = |undone: &Undone| {
+        let original = Some(&undone.entry.original);
+        undone.row.outcome == Outcome::Restored && value(host, &undone.entry).as_ref() != original
     };
-    for (entry, _) in rows.iter().rev().filter(|(entry, row)| is_reset(entry, row)) {
+    for Undone { entry, .. } in undone.iter().rev().filter(|undone| is_reset(undone)) {
         // Whether it succeeds is what the next reading says.
         let _ = host.write(&entry.place, &entry.original);
     }
-    for (entry, row) in rows.iter_mut().filter(|(entry, row)| is_reset(entry, row)) {
+    for Undone { entry, row, .. } in undone.iter_mut().filter(|undone| is_reset(undone)) {
         row.outcome = Outcome::Refused;
         row.after = value(host, entry);
         row.note = Some("it was brought back, and has changed again since".to_owned());
@@ -67,14 +94,24 @@ fn entry_row(host: &dyn Host, believed: &Believed, entry: &Entry) -> Row {
     {
         return row(Outcome::Gone).note("the device has this interrupt no longer");
     }
+    if let Place::MtuOf { interface, index } = &entry.place
+        && host.text(&format!("sys/class/net/{interface}/ifindex")) != Some(index.to_string())
+    {
+        return row(Outcome::Gone).note("there is no such interface any more");
+    }
+    if let Some((_, name)) = believed.elsewhere(&entry.place) {
+        let note = format!("{name} wants it, and the last undo brings back {}", entry.original);
+        let row = row(Outcome::Kept).note(note);
+        return match value(host, entry) {
+            Some(now) => row.values(&now, &now),
+            None => row,
+        };
+    }
     let now = match host.read(&entry.place) {
         Reading::Value(value) | Reading::Fixed(value) => value,
         Reading::Absent(why) => return row(Outcome::Gone).note(why),
         Reading::Unreadable(why) => return row(Outcome::Refused).note(format!("it cannot be read: {why}")),
     };
-    if believed.elsewhere(&entry.place).is_some() {
-        return row(Outcome::Kept).values(&now, &now).note("another interface wants it");
-    }
     let wanted = Some(entry.original.clone());
     if now == entry.original {
         return Row { wanted, ..row(Outcome::Restored).values(&now, &now) };

@@ -30,8 +30,16 @@ after an interruption at any moment, too. A second apply keeps the first origina
 put back at once and named; the exit code is 1 then. Needs root. A reboot takes everything back, unless --persist is given, and so does undo. \
 Settings of a device may interrupt its link for some seconds.";
 
-const UNDO_NOTES: &str = "Settings of the whole machine stay as long as another interface wants them. What cannot be brought back is \
+const UNDO_NOTES: &str = "Settings of the network namespace, and those of the whole machine, stay as long as another interface wants \
+them, for the machine's of any namespace: the last undo brings back what was there before the first apply. What cannot be brought back is \
 named and stays in the journal; the exit code is 1 then.";
+
+/// As `ls -l /proc/self/ns/net` shows it, with or without what is around it.
+fn number_of_a_namespace(text: &str) -> Result<String, String> {
+    let number = testudo_tune::believed::number(text);
+    let is_one = !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit());
+    is_one.then(|| number.to_owned()).ok_or_else(|| "expected a number such as 4026531840".to_owned())
+}
 
 /// What is wanted.
 #[derive(Debug, Args)]
@@ -111,6 +119,10 @@ pub struct TuneSinkArgs {
 pub struct TuneUndoArgs {
     /// Interface; it may have gone meanwhile
     pub interface: String,
+    /// Number of the network namespace that the interface was in, which has ended: its settings of the
+    /// machine are taken back
+    #[arg(long, value_name = "NUMBER", value_parser = number_of_a_namespace)]
+    pub namespace: Option<String>,
     /// Where originals are kept.
     #[command(flatten)]
     pub state: TuneState,

@@ -5,7 +5,6 @@ use crate::place::Place;
 use crate::plan::{Options, plan};
 use crate::report::Outcome;
 use crate::{apply, undo};
-use std::os::unix::fs::symlink;
 
 fn everything() -> Options {
     Options { mtu: Some(9000), huge_pages: Some(64), only: Vec::new() }
@@ -58,13 +57,13 @@ fn undo_after_a_kill_at_any_step_leaves_every_setting_as_it_was() {
         for step in 0.. {
             let (machine, life) = (Machine::new(), Life::until(step, does_last));
             let before = machine.everything();
-            let _ = machine.process("eth0", life.clone(), |host, store| {
-                apply::apply(host, store, &plan(host, &everything()))
+            let _ = machine.process("eth0", life.clone(), |host, stores| {
+                apply::apply(host, stores, &plan(host, &everything()))
             });
             // Every third place where undo ends: each pair would be some thousand machines.
             for undo_step in (step % 3..).step_by(3) {
                 let life = Life::until(undo_step, does_last);
-                let _ = machine.process("eth0", life.clone(), |host, store| undo::undo(host, store));
+                let _ = machine.process("eth0", life.clone(), |host, stores| undo::undo(host, stores));
                 if !life.is_over() {
                     break;
                 }
@@ -89,8 +88,8 @@ fn a_second_apply_keeps_the_first_originals_even_if_it_is_killed() {
             let (machine, life) = (Machine::new(), Life::until(step, does_last));
             let before = machine.everything();
             machine.apply("eth0", &Options { mtu: Some(4000), ..Options::default() });
-            let _ = machine.process("eth0", life.clone(), |host, store| {
-                apply::apply(host, store, &plan(host, &everything()))
+            let _ = machine.process("eth0", life.clone(), |host, stores| {
+                apply::apply(host, stores, &plan(host, &everything()))
             });
             machine.undo("eth0");
             assert_eq!(machine.everything(), before, "killed at step {step}, {does_last}");
@@ -107,8 +106,8 @@ fn an_apply_that_was_killed_is_completed_by_the_next_one() {
     for step in [0, 1, 5, 20, 21] {
         let machine = Machine::new();
         let before = machine.everything();
-        let _ = machine.process("eth0", Life::until(step, true), |host, store| {
-            apply::apply(host, store, &plan(host, &everything()))
+        let _ = machine.process("eth0", Life::until(step, true), |host, stores| {
+            apply::apply(host, stores, &plan(host, &everything()))
         });
         machine.apply("eth0", &everything());
         let host = machine.system("eth0");
@@ -239,21 +238,16 @@ fn what_the_machine_was_given_is_taken_back_after_the_interface_has_gone() {
 #[test]
 fn originals_of_another_network_namespace_are_not_used() {
     let machine = Machine::new();
-    let namespace = machine.root().join("proc/self/ns");
-    std::fs::create_dir_all(&namespace).unwrap();
-    symlink("net:[1]", namespace.join("net")).unwrap();
-    let long = Life::long;
-    machine
-        .process("eth0", long(), |host, store| apply::apply(host, store, &plan(host, &everything())))
-        .unwrap();
-    std::fs::remove_file(namespace.join("net")).unwrap();
-    symlink("net:[2]", namespace.join("net")).unwrap();
-    let writes = machine.writes.get();
+    machine.apply("eth0", &everything());
+    let (writes, state) = (machine.writes.get(), machine.state());
+    let there = ("net:[2]", state.as_path());
     for interface in ["eth0", "eth1"] {
-        let applied = machine
-            .process(interface, long(), |host, store| apply::apply(host, store, &plan(host, &everything())));
+        let applied = machine.process_in(there, interface, Life::long(), |host, stores| {
+            apply::apply(host, stores, &plan(host, &everything()))
+        });
         assert!(applied.unwrap_err().to_string().contains("another network namespace"));
-        let undone = machine.process(interface, long(), |host, store| undo::undo(host, store));
+        let undone =
+            machine.process_in(there, interface, Life::long(), |host, stores| undo::undo(host, stores));
         assert!(undone.unwrap_err().to_string().contains("the state of eth0"));
     }
     assert_eq!(machine.writes.get(), writes);

@@ -41,11 +41,11 @@ fn a_renamed_interface_is_undone_by_its_new_name() {
         let before = machine.everything();
         machine.apply("eth0", &everything());
         machine.rename("eth0", "wan0");
-        let undone = machine.process("eth0", Life::long(), |host, store| undo::undo(host, store));
+        let undone = machine.process("eth0", Life::long(), |host, stores| undo::undo(host, stores));
         assert!(undone.unwrap_err().to_string().contains("undo wan0`"));
-        assert_eq!(machine.journals(), ["eth0.json"]);
+        assert_eq!(machine.journals(), ["eth0.json", "eth0@1.json"]);
         let life = Life::until(step, true);
-        let _ = machine.process("wan0", life.clone(), |host, store| undo::undo(host, store));
+        let _ = machine.process("wan0", life.clone(), |host, stores| undo::undo(host, stores));
         machine.undo("wan0");
         machine.rename("wan0", "eth0");
         // A kill between the two files leaves the old one, which has nothing left to bring back.
@@ -113,7 +113,7 @@ fn modes_of_intel_drivers_are_no_microseconds() {
     )
     .unwrap();
     let report = machine
-        .process("eth0", Life::long(), |host, store| apply::apply(host, store, &plan(host, &everything())))
+        .process("eth0", Life::long(), |host, stores| apply::apply(host, stores, &plan(host, &everything())))
         .unwrap();
     assert!(rows(&report, Outcome::NotSupported).contains(&"rx-usecs"), "{report:#?}");
 }

@@ -1,10 +1,11 @@
 //! A played host: `/sys` and `/proc` in a folder, a device in memory, and a process that can die.
 
+use crate::believed::number;
 use crate::error::TuneError;
 use crate::ethtool::Device;
 use crate::folder::Folder;
 use crate::host::{Host, Reading, System};
-use crate::journal::{Journal, Store};
+use crate::journal::{Journal, NAMESPACE, Scope, Store, Stores};
 use crate::place::{Direction, Place};
 use crate::plan::{Options, plan};
 use crate::report::{Outcome, Report};
@@ -12,8 +13,10 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::time::Duration;
 
 /// A device in memory, which outlives the processes that ask it.
 #[derive(Debug, Clone, Default)]
@@ -47,6 +50,9 @@ impl Device for Twin {
         Some(512)
     }
 }
+
+/// The namespace of processes, unless told.
+pub const HOME: &str = "net:[1]";
 
 /// A machine with two interfaces.
 pub struct Machine {
@@ -132,6 +138,11 @@ impl Machine {
         self.home.path().join("state")
     }
 
+    /// The machine's folder.
+    pub fn machines(&self) -> PathBuf {
+        self.home.path().join("machine")
+    }
+
     pub fn put(&self, file: &str, text: &str) {
         let path = self.root().join(file);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -145,6 +156,16 @@ impl Machine {
     pub fn rename(&self, from: &str, to: &str) {
         let folder = self.root().join("sys/class/net");
         fs::rename(folder.join(from), folder.join(to)).unwrap();
+    }
+
+    /// Makes both interfaces those of one function of a bus, which has the interrupts.
+    pub fn join(&self) {
+        let (net, function) = (self.root().join("sys/class/net"), self.root().join("sys/devices/function"));
+        fs::create_dir_all(function.parent().unwrap()).unwrap();
+        fs::rename(net.join("eth0/device"), &function).unwrap();
+        for name in ["eth0", "eth1"] {
+            symlink("../../../devices/function", net.join(name).join("device")).unwrap();
+        }
     }
 
     /// The device of `eth0` may be called `wan0`.
@@ -176,9 +197,14 @@ impl Machine {
         all
     }
 
+    /// The interfaces' own, and of these those with anything of the machine.
     pub fn journals(&self) -> Vec<String> {
-        let names = fs::read_dir(self.state()).into_iter().flatten().flatten();
-        names.filter_map(|e| e.file_name().into_string().ok()).filter(|n| n.ends_with(".json")).collect()
+        let names =
+            [self.state(), self.machines()].map(fs::read_dir).into_iter().flatten().flatten().flatten();
+        let names = names.filter_map(|e| e.file_name().into_string().ok());
+        let mut names: Vec<String> = names.filter(|n| n.ends_with(".json")).collect();
+        names.sort();
+        names
     }
 
     /// Runs a process on an interface, which dies after so many steps.
@@ -186,23 +212,37 @@ impl Machine {
         &self,
         interface: &str,
         life: Life,
-        work: impl FnOnce(&dyn Host, &dyn Store) -> Result<T, TuneError>,
+        work: impl FnOnce(&dyn Host, Stores<'_>) -> Result<T, TuneError>,
     ) -> Result<T, TuneError> {
-        let folder = Folder::open(&self.state())?;
+        self.process_in((HOME, &self.state()), interface, life, work)
+    }
+
+    /// The same in a namespace, with the folder of that.
+    pub fn process_in<T>(
+        &self,
+        (namespace, state): (&'static str, &Path),
+        interface: &str,
+        life: Life,
+        work: impl FnOnce(&dyn Host, Stores<'_>) -> Result<T, TuneError>,
+    ) -> Result<T, TuneError> {
         let system = System::without_interface(self.root(), interface, self.device(interface))?;
-        let process = Process { machine: self, system, folder, life };
-        work(&process, &process)
+        let folder = Mortal { folder: Folder::open(state)?, life: life.clone() };
+        let machines = Folder::of_the_machine(&self.machines(), number(namespace), Duration::ZERO)?;
+        let machines = Mortal { folder: machines, life: life.clone() };
+        let process =
+            Process { machine: self, namespace, system, folder: &folder, machines: &machines, life };
+        work(&process, Stores { namespace: &folder, machine: Some(&machines) })
     }
 
     pub fn apply(&self, interface: &str, options: &Options) -> Report {
-        self.process(interface, Life::long(), |host, store| {
-            crate::apply::apply(host, store, &plan(host, options))
+        self.process(interface, Life::long(), |host, stores| {
+            crate::apply::apply(host, stores, &plan(host, options))
         })
         .unwrap()
     }
 
     pub fn undo(&self, interface: &str) -> Report {
-        self.process(interface, Life::long(), |host, store| crate::undo::undo(host, store)).unwrap()
+        self.process(interface, Life::long(), |host, stores| crate::undo::undo(host, stores)).unwrap()
     }
 }
 
@@ -242,7 +282,15 @@ impl Life {
 /// A process at work. After its end nothing that it does has an effect.
 struct Process<'a> {
     machine: &'a Machine,
+    namespace: &'static str,
     system: System<Twin>,
+    folder: &'a Mortal,
+    machines: &'a Mortal,
+    life: Life,
+}
+
+/// A folder of a process.
+struct Mortal {
     folder: Folder,
     life: Life,
 }
@@ -259,7 +307,8 @@ impl Host for Process<'_> {
     /// Nothing may change that is not in the journal on disk.
     fn write(&self, place: &Place, value: &str) -> io::Result<()> {
         self.life.step(|| {
-            let journal = self.folder.load(self.interface()).unwrap();
+            let folder = if place.is_machines() { self.machines } else { self.folder };
+            let journal = folder.folder.load(self.interface()).unwrap();
             assert!(
                 journal.is_some_and(|journal| journal.entry(place).is_some()),
                 "{place} is not journalled"
@@ -271,11 +320,16 @@ impl Host for Process<'_> {
             if self.machine.resets_queues.get() && matches!(place, Place::Ring { .. }) {
                 self.machine.put("sys/class/net/eth0/queues/tx-1/xps_cpus", "5");
             }
+            let before = self.system.read(place);
             let clamped = self.machine.clamped.borrow().get(&place.to_string()).cloned();
             match clamped {
                 Some(made) if value != "0" => self.system.write(place, &made),
                 _ => self.system.write(place, value),
+            }?;
+            if let Reading::Value(before) = before {
+                self.machine.follows(self.interface(), place, &before, value);
             }
+            Ok(())
         })
     }
 
@@ -292,11 +346,15 @@ impl Host for Process<'_> {
     }
 
     fn link(&self, file: &str) -> Option<String> {
-        self.system.link(file)
+        if file == NAMESPACE { Some(self.namespace.to_owned()) } else { self.system.link(file) }
     }
 }
 
-impl Store for Process<'_> {
+impl Store for Mortal {
+    fn scope(&self) -> Scope {
+        self.folder.scope()
+    }
+
     fn load(&self, interface: &str) -> Result<Option<Journal>, TuneError> {
         self.folder.load(interface)
     }

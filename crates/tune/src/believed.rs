@@ -1,0 +1,133 @@
+//! What is believed of the journals in a store: those of this boot, of devices that are still there.
+
+use crate::companions::is_companion;
+use crate::error::TuneError;
+use crate::host::Host;
+use crate::journal::{Entry, Identity, Journal, Scope, Store};
+use crate::place::Place;
+use crate::report::{Outcome, Row};
+
+/// The journals of a store, as one interface may believe them.
+pub(crate) struct Believed {
+    /// The interface's own.
+    pub own: Option<Journal>,
+    /// Those of other interfaces.
+    others: Vec<Journal>,
+    /// What was the own device's, which has gone.
+    dropped: Vec<Entry>,
+    now: Identity,
+}
+
+impl Believed {
+    pub(crate) fn read(host: &dyn Host, store: &dyn Store) -> Result<Self, TuneError> {
+        let now = Identity::of(host);
+        let own = store.load(host.interface())?.filter(|journal| journal.identity.boot == now.boot);
+        let mut others = store.others(host.interface(), &now.boot)?;
+        if store.scope() == Scope::Namespace
+            && let Some(other) =
+                own.iter().chain(&others).find(|journal| journal.identity.namespace != now.namespace)
+        {
+            let (interface, of) = (other.interface.clone(), other.identity.namespace.clone());
+            return Err(TuneError::OtherNamespace { interface, of });
+        }
+        if let Some(journal) = own.as_ref().filter(|journal| journal.identity.index != now.index)
+            && let Some(name) = name_of(host, journal.identity.index)
+        {
+            return Err(TuneError::Renamed { was: journal.interface.clone(), now: name });
+        }
+        let own = match own {
+            None => adopt(host, store, &now, &mut others)?,
+            own => own,
+        };
+        for other in others.iter_mut().filter(|other| !shares_interrupts(host, &now, &other.identity)) {
+            other.entries.retain(|entry| !matches!(entry.place, Place::Interrupt { .. }));
+        }
+        let mut dropped = Vec::new();
+        let own = own.map(|mut journal| {
+            if journal.identity.index != now.index {
+                // The device that these were of has gone.
+                let is_its = |entry: &Entry| entry.place.is_of_the_device();
+                (dropped, journal.entries) = journal.entries.into_iter().partition(is_its);
+                journal.identity = now.clone();
+            }
+            journal
+        });
+        Ok(Self { own, others, dropped, now })
+    }
+
+    /// Rows that say what can be brought back no longer.
+    pub(crate) fn dropped_rows(&self) -> Vec<Row> {
+        let why = "its device has gone, or is in another network namespace";
+        let row = |entry: &Entry| {
+            let row = Row::named(entry.place.to_string(), Outcome::Gone).note(why);
+            Row { wanted: Some(entry.original.clone()), ..row }
+        };
+        self.dropped.iter().rev().map(row).collect()
+    }
+
+    /// The entry that another interface has of a shared place, and how that interface is called here.
+    pub(crate) fn elsewhere(&self, place: &Place) -> Option<(&Entry, String)> {
+        let mut others = self.others.iter().filter(|_| place.is_shared());
+        others.find_map(|journal| Some((journal.entry(place)?, self.called(journal))))
+    }
+
+    /// That entry, after its companions.
+    pub(crate) fn with_companions(&self, place: &Place) -> Vec<Entry> {
+        let mut others = self.others.iter().filter(|_| place.is_shared());
+        let Some((theirs, entry)) = others.find_map(|journal| Some((journal, journal.entry(place)?))) else {
+            return Vec::new();
+        };
+        let companions = theirs.entries.iter().filter(|entry| is_companion(entry, place));
+        companions.chain([entry]).cloned().collect()
+    }
+
+    fn called(&self, journal: &Journal) -> String {
+        let (interface, namespace) = (&journal.interface, &journal.identity.namespace);
+        if *namespace == self.now.namespace {
+            return interface.clone();
+        }
+        format!("{interface} of network namespace {}", number(namespace))
+    }
+}
+
+/// The number in the kernel's name of a namespace: `net:[4026531840]`.
+#[must_use]
+pub fn number(namespace: &str) -> &str {
+    namespace.trim_start_matches("net:[").trim_end_matches(']')
+}
+
+/// The name of the interface with an index.
+fn name_of(host: &dyn Host, index: Option<u64>) -> Option<String> {
+    let has = |name: &String| {
+        let text = host.text(&format!("sys/class/net/{name}/ifindex"));
+        text.and_then(|text| text.parse().ok()).is_some_and(|have: u64| Some(have) == index)
+    };
+    host.names("sys/class/net").into_iter().find(has)
+}
+
+/// The journal that the interface has under an earlier name, which it keeps under the new one from now on.
+fn adopt(
+    host: &dyn Host,
+    store: &dyn Store,
+    now: &Identity,
+    others: &mut Vec<Journal>,
+) -> Result<Option<Journal>, TuneError> {
+    // Indexes are a namespace's own.
+    let is_its = |journal: &Journal| {
+        let of = &journal.identity;
+        now.index.is_some() && of.index == now.index && of.namespace == now.namespace
+    };
+    let Some(place) = others.iter().position(is_its) else { return Ok(None) };
+    let mut journal = others.remove(place);
+    let was = std::mem::replace(&mut journal.interface, host.interface().to_owned());
+    store.save(&journal)?;
+    store.remove(&was)?;
+    Ok(Some(journal))
+}
+
+/// Whether the interrupts of another journal are those of this device. A device that has gone may have had
+/// the same numbers.
+fn shares_interrupts(host: &dyn Host, now: &Identity, other: &Identity) -> bool {
+    let is_there = other.namespace != now.namespace || name_of(host, other.index).is_some();
+    now.device.is_some() && other.device == now.device && is_there
+}

@@ -1,0 +1,86 @@
+//! What the kernel changes along with a setting, and does not bring back with it: that is kept before it.
+//!
+//! ```text
+//!   MTU lowered         those of VLANs and other interfaces on top, down to it
+//!   another governor    forgets the tunables of the one before
+//!   huge pages          as many on each NUMA node
+//! ```
+//!
+//! Companions are before their setting in the journal, so that undo, which goes backwards, has the setting
+//! as it was when it comes to them.
+
+use crate::host::{Host, Reading};
+use crate::journal::Entry;
+use crate::place::Place;
+
+/// Interfaces on top of each other: more are not looked at.
+const MAX_DEPTH: usize = 8;
+
+/// The companions of a setting that is about to become `target`, with their values; the outermost first.
+pub(crate) fn companions(host: &dyn Host, place: &Place, target: &str) -> Vec<(Place, String)> {
+    let places = match place {
+        Place::Interface { file } if file == "mtu" => {
+            let mut found = Vec::new();
+            on_top(host, host.interface(), target.parse().unwrap_or(0), &mut found, MAX_DEPTH);
+            found
+        }
+        Place::Governor { policy } => tunables(host, policy),
+        Place::HugePages { size_kib } => nodes(host, *size_kib),
+        _ => Vec::new(),
+    };
+    let value = |place: Place| match host.read(&place) {
+        Reading::Value(value) => Some((place, value)),
+        _ => None,
+    };
+    places.into_iter().filter_map(value).collect()
+}
+
+/// Whether an entry is a companion of a setting.
+pub(crate) fn is_companion(entry: &Entry, of: &Place) -> bool {
+    match (&entry.place, of) {
+        (Place::Tunable { policy, .. }, Place::Governor { policy: of }) => {
+            policy.as_ref().is_none_or(|policy| policy == of)
+        }
+        (Place::NodePages { size_kib, .. }, Place::HugePages { size_kib: of }) => size_kib == of,
+        (Place::MtuOf { .. }, Place::Interface { file }) => file == "mtu",
+        _ => false,
+    }
+}
+
+/// Interfaces on top of one that would have a larger MTU than it.
+fn on_top(host: &dyn Host, interface: &str, mtu: u64, found: &mut Vec<Place>, depth: usize) {
+    let number = |name: &str, file: &str| -> Option<u64> {
+        host.text(&format!("sys/class/net/{name}/{file}"))?.parse().ok()
+    };
+    for link in host.names(&format!("sys/class/net/{interface}")) {
+        let Some(name) = link.strip_prefix("upper_") else { continue };
+        let Some(index) = number(name, "ifindex") else { continue };
+        let place = Place::MtuOf { interface: name.to_owned(), index };
+        if depth > 0 && number(name, "mtu").is_some_and(|of| of > mtu) && !found.contains(&place) {
+            on_top(host, name, mtu, found, depth - 1);
+            found.push(place);
+        }
+    }
+}
+
+/// Those of the governor that a policy has: of the policy alone, or of all policies with that governor.
+fn tunables(host: &dyn Host, policy: &str) -> Vec<Place> {
+    let Reading::Value(governor) = host.read(&Place::Governor { policy: policy.to_owned() }) else {
+        return Vec::new();
+    };
+    let of = |policy: Option<&str>| {
+        let folder = Place::tunables(policy, &governor);
+        let tunable =
+            |name| Place::Tunable { policy: policy.map(str::to_owned), governor: governor.clone(), name };
+        host.names(&folder).into_iter().map(tunable).filter(Place::is_valid).collect::<Vec<_>>()
+    };
+    [of(None), of(Some(policy))].concat()
+}
+
+fn nodes(host: &dyn Host, size_kib: u64) -> Vec<Place> {
+    let names = host.names("sys/devices/system/node").into_iter();
+    let nodes = names.map(|node| Place::NodePages { node, size_kib }).filter(Place::is_valid);
+    let nodes: Vec<_> = nodes.collect();
+    // One node has them all.
+    if nodes.len() > 1 { nodes } else { Vec::new() }
+}
