@@ -18,7 +18,7 @@ use testudo_tune::folder::{self, Folder};
 use testudo_tune::host::{Host, System};
 use testudo_tune::journal::{Identity, Store, Stores};
 use testudo_tune::measure::{Load, Streams, Verdict, measure, verdict};
-use testudo_tune::persist;
+use testudo_tune::persist::{self, Reload};
 use testudo_tune::plan::{Options, plan};
 use testudo_tune::report::{Outcome, Report, Row};
 use testudo_tune::setting::Group;
@@ -62,6 +62,7 @@ pub fn apply(args: &TuneApplyArgs) -> Result<(), Failure> {
     let measured = Measured::before(&host, args)?;
     if args.persist {
         keep(&folder, &args.interface, &options)?;
+        tell_systemd();
     }
     let report = testudo_tune::apply::apply(&host, stores(&folder, &machines), &plan).map_err(failure)?;
     let (measured, failed) = match measured {
@@ -92,6 +93,17 @@ fn keep(folder: &Folder, interface: &str, options: &Options) -> Result<(), Failu
     })
 }
 
+/// What is persisted counts for this boot, too, where an interface goes and comes again.
+fn tell_systemd() {
+    match persist::reload(Path::new("/"), Path::new("systemctl")) {
+        Reload::Done => {}
+        Reload::NotRunning => errln!("systemd does not run here: it reads its units when it starts"),
+        Reload::Failed(why) => {
+            errln!("systemd knows of this after a reboot, or `systemctl daemon-reload`, which failed: {why}");
+        }
+    }
+}
+
 /// The folder of what is the machine's, whichever folder the interface's own state has.
 fn folder_of_the_machine(host: &dyn Host, wait: Duration) -> Result<Folder, Failure> {
     let namespace = Identity::of(host).namespace;
@@ -118,6 +130,9 @@ pub fn undo(args: &TuneUndoArgs) -> Result<(), Failure> {
     let was_persisted = args.state.state == Path::new(folder::DEFAULT)
         && persist::disable(Path::new("/"), &args.interface).map_err(failure)?;
     folder.forget(&args.interface).map_err(failure)?;
+    if was_persisted {
+        tell_systemd();
+    }
     let report = undone(&host, &folder)?;
     if was_persisted && !args.json {
         outln!("{} applies nothing at boot any more", persist::unit(&args.interface));

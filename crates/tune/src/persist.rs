@@ -9,6 +9,7 @@ use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 const TEMPLATE: &str = "testudo-tune@.service";
 /// Where systemd looks for units, in its order (systemd.unit(5)).
@@ -68,6 +69,32 @@ pub fn disable(root: &Path, interface: &str) -> Result<bool, TuneError> {
     // It stays if other units are wanted there.
     let _ = link.parent().map(fs::remove_dir);
     Ok(was_there)
+}
+
+/// What became of telling systemd.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Reload {
+    /// It has read its units again.
+    Done,
+    /// It does not run below this root, and reads them when it starts.
+    NotRunning,
+    /// It does not know yet, and why.
+    Failed(String),
+}
+
+/// Has a running systemd read its units again: without that it knows of a link, or that it has gone, after a
+/// reboot only. `systemctl` is the program.
+#[must_use]
+pub fn reload(root: &Path, systemctl: &Path) -> Reload {
+    // As sd_booted(3) finds it.
+    if !root.join("run/systemd/system").is_dir() {
+        return Reload::NotRunning;
+    }
+    match Command::new(systemctl).arg("daemon-reload").stdin(Stdio::null()).output() {
+        Ok(output) if output.status.success() => Reload::Done,
+        Ok(output) => Reload::Failed(String::from_utf8_lossy(&output.stderr).trim().to_owned()),
+        Err(error) => Reload::Failed(format!("{}: {error}", systemctl.display())),
+    }
 }
 
 fn remove(link: &Path) -> Result<bool, TuneError> {

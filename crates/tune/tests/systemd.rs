@@ -4,11 +4,11 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
 
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use testudo_tune::error::TuneError;
-use testudo_tune::persist::{disable, enable, escaped, unit};
+use testudo_tune::persist::{Reload, disable, enable, escaped, reload, unit};
 
 const ETC: &str = "etc/systemd/system";
 const TEMPLATE: &str = "testudo-tune@.service";
@@ -85,4 +85,25 @@ fn a_unit_that_is_not_installed_or_masked_is_not_enabled() {
     assert!(matches!(enable(root.path(), "eth0"), Err(TuneError::NoUnit)));
     assert!(matches!(enable(root.path(), ".x"), Err(TuneError::UnitName(_))));
     assert!(links(root.path()).is_empty());
+}
+
+/// Played by a script: what is asked of systemd, and what is made of its answer.
+#[test]
+fn a_running_systemd_is_told_of_the_link_and_one_that_does_not_run_is_not() {
+    let root = tempfile::tempdir().unwrap();
+    let (program, asked) = (root.path().join("systemctl"), root.path().join("asked"));
+    let plays = |answer: &str| {
+        let text = format!("#!/bin/sh\necho \"$@\" >'{}'\n{answer}\n", asked.display());
+        fs::write(&program, text).unwrap();
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    };
+    plays("exit 0");
+    assert_eq!(reload(root.path(), &program), Reload::NotRunning);
+    assert!(!asked.exists());
+    fs::create_dir_all(root.path().join("run/systemd/system")).unwrap();
+    assert_eq!(reload(root.path(), &program), Reload::Done);
+    assert_eq!(fs::read_to_string(&asked).unwrap(), "daemon-reload\n");
+    plays("echo no bus >&2; exit 1");
+    assert_eq!(reload(root.path(), &program), Reload::Failed("no bus".to_owned()));
+    assert!(matches!(reload(root.path(), Path::new("/no/such")), Reload::Failed(_)));
 }
