@@ -141,17 +141,8 @@ fn command(
     let mut command = namespace.command("prlimit");
     // Where KVM is broken, qemu may abort; it must leave no core file then.
     command.args(["--core=0", QEMU, "-accel", &accelerator.to_string(), "-cpu", processor]);
-    command.args([
-        "-nodefaults",
-        "-no-user-config",
-        "-display",
-        "none",
-        "-no-reboot",
-        "-smp",
-        "1",
-        "-m",
-        "512",
-    ]);
+    command.args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-m", "512"]);
+    command.args(["-smp", &options.processors.to_string()]);
     command.arg("-kernel").arg(cache.join("vmlinuz")).arg("-initrd").arg(cache.join("initramfs.cpio"));
     command.args(["-append", "console=ttyS0 panic=-1"]);
     command.args(["-chardev", "file,id=console,path=/dev/stderr", "-serial", "chardev:console"]);

@@ -147,6 +147,8 @@ pub struct Options {
     pub mac: String,
     /// The TAP interface of a second one, `eth1`: a guest with two is a router between them.
     pub second_tap: Option<String>,
+    /// How many processors it has.
+    pub processors: u32,
     /// Limit for booting.
     pub boot_limit: Duration,
 }
@@ -158,6 +160,7 @@ impl Default for Options {
             offloads: true,
             mac: "52:54:00:00:00:01".to_owned(),
             second_tap: None,
+            processors: 1,
             boot_limit: BOOT_LIMIT,
         }
     }

@@ -10,6 +10,7 @@ use testudo_judge::harness::{Suite, TestResult};
 /// Rounds at most, until kills have hit the middle.
 const ROUNDS: usize = 20;
 
+#[allow(dead_code, reason = "the tests as root have their own")]
 pub fn tests(suite: Suite<'_, Site>) -> Suite<'_, Site> {
     suite
         .test("undo_after_kill_9_of_apply_leaves_every_setting_as_it_was", kills_apply)
@@ -44,8 +45,13 @@ fn kill_when(child: &mut Child, is_time: impl Fn() -> Outcome<bool>) -> Outcome<
 }
 
 fn kills_apply(site: &mut Site) -> TestResult {
+    apply_in_the_middle(site, &[&["--mtu", "9000"][..], &ONLY].concat())
+}
+
+/// Kills apply with these options wherever its journal is by then.
+pub fn apply_in_the_middle(site: &Site, options: &[&str]) -> TestResult {
     let before = site.everything()?;
-    let words = [&["apply", INTERFACE, "--mtu", "9000"][..], &ONLY].concat();
+    let words = [&["apply", INTERFACE][..], options].concat();
     let all = site.rows(&words, 0)?.values().filter(|row| row["outcome"] == "changed").count();
     site.undo_to(&before, "without a kill")?;
     let mut in_the_middle = 0;
