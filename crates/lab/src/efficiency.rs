@@ -112,7 +112,12 @@ fn of_device(
             let most = capacity.row.throughput_packets_per_second;
             let rates = options.rates.iter().map(|&rate| {
                 let packets = rate.packets_per_second(sizes, most);
-                Ok(Rated { rate, steps: efficiency(&mut watched, meters, sizes, packets, &plan)? })
+                let mut steps = efficiency(&mut watched, meters, sizes, packets, &plan)?;
+                if matches!(rate, Rate::Share(_)) {
+                    // A share of what the generator reaches is none of what the gateways can.
+                    steps.iter_mut().for_each(|step| step.row.limit = capacity.row.limit.or(step.row.limit));
+                }
+                Ok(Rated { rate, steps })
             });
             Ok(OfSize { sizes, rates: rates.collect::<Result<_, _>>()?, capacity })
         };

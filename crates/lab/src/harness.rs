@@ -47,7 +47,7 @@ mod tests;
 pub use back_to_back::back_to_back;
 pub use bound::{BOUND_LOAD, UnderHalf, under_half};
 pub use confidence::{Confidence, Interval, Round, in_turns};
-pub use device::{Activity, Cores, Device, DeviceError, Length, Load, Trial};
+pub use device::{Activity, Ceiling, Cores, Device, DeviceError, Length, Limit, Load, Trial};
 pub use efficiency::{MAX_PAUSE_SHARE, PAUSE_STEPS_US, Step, capacity, efficiency};
 pub use latency::{LATENCY_STEPS, latency};
 pub use loss::frame_loss;

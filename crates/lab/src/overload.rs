@@ -10,7 +10,7 @@ use testudo_gateway::Candidate;
 use crate::bench::chart::{self, Extent, Line, Panel, STRIPS};
 use crate::bench::{BenchError, open_picture, write_picture};
 use crate::generator::Sizes;
-use crate::harness::{DeviceError, LatencyUs, Measurement, OVERLOAD_STEPS, Plan, Test, overload};
+use crate::harness::{DeviceError, LatencyUs, Limit, Measurement, OVERLOAD_STEPS, Plan, Test, overload};
 use crate::rfc2544::{Remarks, TandemArgs, Watched, cells, notes};
 use crate::statistics::Spread;
 use crate::table::Table;
@@ -108,6 +108,7 @@ fn array(options: &OverloadOptions, device: &Tandem, rows: &[Row]) -> Value {
             "repeat_spread": row.repeat_spread,
             "repetitions": row.repetitions,
             "trial_seconds": options.trial_seconds,
+            "limit": row.limit.map(Limit::name),
             "cores": cells::cores_json(device.cores()),
             "suite": options.device.suite,
             "engine": device.engine(),

@@ -94,16 +94,18 @@ fn of_size(
         match test {
             Test::Throughput => {
                 let row = throughput(device, sizes, plan)?;
-                found = Some(row.offered_packets_per_second);
+                found = Some((row.offered_packets_per_second, row.limit));
                 rows.push(row);
             }
             Test::Latency => {
-                let rate = match found {
-                    Some(rate) => rate,
+                let (rate, limit) = match found {
+                    Some(found) => found,
                     // Without a search the loads are shares of half of the maximum rate.
-                    None => device.maximum_rate(sizes)? / 2.0,
+                    None => (device.maximum_rate(sizes)?.packets_per_second / 2.0, None),
                 };
-                rows.extend(latency(device, sizes, plan, rate)?);
+                // Shares of what the generator reaches are none of what the device can.
+                let of_it = latency(device, sizes, plan, rate)?.into_iter();
+                rows.extend(of_it.map(|row| Measurement { limit: limit.or(row.limit), ..row }));
             }
             Test::FrameLoss => rows.extend(frame_loss(device, sizes, plan)?),
             Test::BackToBack => rows.push(back_to_back(device, sizes, plan)?),

@@ -26,7 +26,7 @@ use crate::bench::threads::{allow, bind, processors};
 use crate::generator::{
     FEED_PACKETS, FRAME_EXTRA_BYTES, MemoryPorts, Sizes, Timer, Traffic, generator_rate, memory_ports,
 };
-use crate::harness::{Cores, Device, DeviceError, Load, Trial};
+use crate::harness::{Ceiling, Cores, Device, DeviceError, Load, Trial};
 
 /// How long the generator is measured alone, and the device is flooded, to know what rates make sense.
 const PROBE: Duration = Duration::from_millis(50);
@@ -57,7 +57,7 @@ pub struct Tandem {
     running: Option<Running>,
     trials: u16,
     pause: Duration,
-    maxima: Vec<(Sizes, f64)>,
+    maxima: Vec<(Sizes, Ceiling)>,
 }
 
 impl Tandem {
@@ -139,16 +139,16 @@ impl Drop for Tandem {
 
 impl Device for Tandem {
     /// The highest rate of gateways in memory, found once for each size.
-    fn maximum_rate(&mut self, sizes: Sizes) -> Result<f64, DeviceError> {
-        if let Some((_, rate)) = self.maxima.iter().find(|(known, _)| *known == sizes) {
-            return Ok(*rate);
+    fn maximum_rate(&mut self, sizes: Sizes) -> Result<Ceiling, DeviceError> {
+        if let Some((_, ceiling)) = self.maxima.iter().find(|(known, _)| *known == sizes) {
+            return Ok(*ceiling);
         }
         let cores = self.cores;
         // The gateways would share the processor with what is measured.
         self.running = None;
-        let rate = highest_rate(cores, |load| self.trial(sizes, load))?;
-        self.maxima.push((sizes, rate));
-        Ok(rate)
+        let ceiling = highest_rate(cores, |load| self.trial(sizes, load))?;
+        self.maxima.push((sizes, ceiling));
+        Ok(ceiling)
     }
 
     fn trial(&mut self, sizes: Sizes, load: Load) -> Result<Trial, DeviceError> {
@@ -168,14 +168,14 @@ impl Device for Tandem {
 pub(crate) fn highest_rate(
     cores: Cores,
     trial: impl FnOnce(Load) -> Result<Trial, DeviceError>,
-) -> Result<f64, DeviceError> {
+) -> Result<Ceiling, DeviceError> {
     let alone = generator_rate(PROBE, || bind(cores.device));
     let flooded = trial(Load::rate(alone, PROBE))?;
-    let rate = alone.min(BEYOND * flooded.received_rate());
-    if rate < 1.0 {
+    let ceiling = Ceiling::without_medium(alone, BEYOND * flooded.received_rate());
+    if ceiling.packets_per_second < 1.0 {
         return Err(DeviceError("no packet comes through the gateways".to_owned()));
     }
-    Ok(rate)
+    Ok(ceiling)
 }
 
 const _: () = assert!(FEED_PACKETS.is_power_of_two());
@@ -255,9 +255,10 @@ mod tests {
     #[test]
     fn the_maximum_rate_is_measured_once_for_each_size() {
         let mut device = tandem(1, "aes128gcm16");
-        let rate = device.maximum_rate(Sizes::Bytes(64)).unwrap();
+        let ceiling = device.maximum_rate(Sizes::Bytes(64)).unwrap();
+        let rate = ceiling.packets_per_second;
         assert!(rate > 1.0 && rate.is_finite(), "{rate}");
-        assert_eq!(device.maximum_rate(Sizes::Bytes(64)).unwrap().to_bits(), rate.to_bits());
+        assert_eq!(device.maximum_rate(Sizes::Bytes(64)).unwrap(), ceiling);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use super::options::EfficiencyOptions;
 use super::papers::{TABLE_2, TABLE_I};
 use super::prices::Prices;
 use super::{Found, OfSize, Rated};
-use crate::harness::{LatencyUs, NotKnown, Step};
+use crate::harness::{LatencyUs, Limit, NotKnown, Step};
 use crate::rfc2544::{cells, notes};
 
 /// What is to be said of a step besides its figures: of one at a rate, or of the capacity.
@@ -110,6 +110,7 @@ fn measured(options: &EfficiencyOptions, found: &Found, step: &Step) -> Map<Stri
     put("meters", json!(meters));
     put("repeat_spread", json!(row.repeat_spread));
     put("repetitions", json!(row.repetitions));
+    put("limit", json!(row.limit.map(Limit::name)));
     put("trial_seconds", json!(options.plan().trial.as_secs_f64()));
     put("quick", json!(options.quick));
     put("cores", cells::cores_json(found.cores));

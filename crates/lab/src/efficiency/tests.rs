@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::harness::sleeper::{CYCLES_PER_SECOND, Fault, Sleeper};
+use crate::harness::{Ceiling, Limit};
 use clap::Parser;
 
 #[derive(Parser)]
@@ -76,6 +77,28 @@ fn what_the_command_prints_of_a_known_worker_is_true_within_2_percent() {
     assert_within_2_percent(cost[0], "price_per_gbit_per_second", 500.0 / gbit);
     assert_within_2_percent(cost[0], "mbit_per_second_per_price", gbit * 1e3 / 500.0);
     assert_eq!((figure(cost[0], "watts_of_price_file"), &cost[0]["currency"]), (120.0, &Value::from("EUR")));
+}
+
+/// A worker that takes all that the generator reaches may take more: neither the capacity, nor a share of it,
+/// is the worker's.
+#[test]
+fn a_capacity_that_is_the_generators_is_said_to_be_none_of_the_gateways() {
+    const WORDS: &str = "the generator was the bottleneck: the gateways may do more";
+    let options = options("--sizes 500 --rates 50%,0.1 --trial-seconds 1 --repetitions 1 --json");
+    let says = |packets_per_second, rate| {
+        let ceiling = Ceiling { packets_per_second, limit: Limit::Generator };
+        let mut device = Sleeper::new(100_000.0);
+        device.ceiling = ceiling;
+        let mut found = of_known(&options, 100_000.0, Fault::None);
+        found.sizes = of_device(&options, &mut device, &mut []).unwrap();
+        let Value::Array(rows) = report::array(&options, &found) else { panic!("no array") };
+        let of = |row: &&Value| row["test"] == "cost" || row["rate"] == rate;
+        let notes: Vec<_> = rows.iter().filter(of).map(|row| row["notes"].to_string()).collect();
+        assert!(notes.len() > 5);
+        notes.iter().filter(|notes| notes.contains(WORDS)).count() == notes.len()
+    };
+    assert!(says(60_000.0, "50%") && !says(200_000.0, "50%"));
+    assert!(!says(60_000.0, "0.1"), "a rate in gigabits is what it is");
 }
 
 #[test]

@@ -15,7 +15,7 @@ use super::sizes::{FRAME_EXTRA_BYTES, Sizes};
 use super::stamp::{STAMP_AT, STAMP_BYTES, Stamp};
 use super::{Arrivals, Generator};
 use crate::error::{LabError, io as io_error};
-use crate::harness::{Device, DeviceError, Load, Trial};
+use crate::harness::{Ceiling, Device, DeviceError, Load, Trial};
 use crate::namespaces::Namespace;
 
 /// Flows at most: each is a socket.
@@ -48,7 +48,7 @@ pub struct UdpPath {
     seed: u64,
     trials: u16,
     residual: Duration,
-    maxima: Vec<(Sizes, f64)>,
+    maxima: Vec<(Sizes, Ceiling)>,
     counts: [u64; 2],
 }
 
@@ -207,17 +207,17 @@ fn receive(socket: &UdpSocket, trial: u16, timer: Timer, watch: &Watch) -> io::R
 
 impl Device for UdpPath {
     /// Twice what the path carries when it is flooded, found once for each size.
-    fn maximum_rate(&mut self, sizes: Sizes) -> Result<f64, DeviceError> {
-        if let Some((_, rate)) = self.maxima.iter().find(|(known, _)| *known == sizes) {
-            return Ok(*rate);
+    fn maximum_rate(&mut self, sizes: Sizes) -> Result<Ceiling, DeviceError> {
+        if let Some((_, ceiling)) = self.maxima.iter().find(|(known, _)| *known == sizes) {
+            return Ok(*ceiling);
         }
         let flooded = self.trial(sizes, Load::rate(MOST_PACKETS_PER_SECOND, PROBE))?;
-        let rate = MOST_PACKETS_PER_SECOND.min(BEYOND * flooded.received_rate());
-        if flooded.received == 0 || rate < 1.0 {
+        let ceiling = Ceiling::without_medium(MOST_PACKETS_PER_SECOND, BEYOND * flooded.received_rate());
+        if flooded.received == 0 || ceiling.packets_per_second < 1.0 {
             return Err(DeviceError("no packet comes through the path".to_owned()));
         }
-        self.maxima.push((sizes, rate));
-        Ok(rate)
+        self.maxima.push((sizes, ceiling));
+        Ok(ceiling)
     }
 
     fn trial(&mut self, sizes: Sizes, load: Load) -> Result<Trial, DeviceError> {
@@ -315,9 +315,10 @@ mod tests {
     #[test]
     fn the_maximum_rate_is_beyond_what_a_path_carries_and_found_once() {
         let mut path = UdpPath::loopback(4, 6).unwrap().patient_for(Duration::from_millis(50));
-        let rate = path.maximum_rate(Sizes::Bytes(64)).unwrap();
+        let ceiling = path.maximum_rate(Sizes::Bytes(64)).unwrap();
+        let rate = ceiling.packets_per_second;
         assert!(rate > 1.0 && rate <= MOST_PACKETS_PER_SECOND, "{rate}");
-        assert_eq!(path.maximum_rate(Sizes::Bytes(64)).unwrap().to_bits(), rate.to_bits());
+        assert_eq!(path.maximum_rate(Sizes::Bytes(64)).unwrap(), ceiling);
         let [received, unread] = path.counts();
         assert!(received > 0 && unread <= received && path.flows() == 4);
     }

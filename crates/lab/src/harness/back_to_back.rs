@@ -16,7 +16,8 @@ const LONGEST_SECONDS: f64 = 2.0;
 /// # Errors
 /// [`DeviceError`] if the device failed.
 pub fn back_to_back(device: &mut dyn Device, sizes: Sizes, plan: &Plan) -> Result<Measurement, DeviceError> {
-    let rate = device.maximum_rate(sizes)?;
+    let ceiling = device.maximum_rate(sizes)?;
+    let rate = ceiling.packets_per_second;
     let longest = count(rate * plan.trial.as_secs_f64().min(LONGEST_SECONDS)).max(1);
     let (mut trials, mut is_lost) = (Vec::new(), false);
     for _ in 0..plan.repetitions.max(1) {
@@ -28,7 +29,10 @@ pub fn back_to_back(device: &mut dyn Device, sizes: Sizes, plan: &Plan) -> Resul
         }
     }
     let burst = |trial: &Trial| if trial.has_loss() { 0.0 } else { trial.offered as f64 };
-    let mut row = Measurement::of(Test::BackToBack, sizes, plan, &trials, burst);
+    let row = Measurement::of(Test::BackToBack, sizes, plan, &trials, burst);
+    // Only where the longest burst of all came back the device may take more.
+    let longest: Vec<Trial> = trials.iter().filter(|trial| trial.offered == longest).cloned().collect();
+    let mut row = row.below(&ceiling, &longest);
     row.burst_packets = median(&trials.iter().map(burst).collect::<Vec<_>>());
     if is_lost {
         row.unconverged = Some(Unconverged::LossInEveryBurst);

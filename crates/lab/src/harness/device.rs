@@ -9,12 +9,11 @@ const REACHED: f64 = 0.99;
 
 /// A device under test, with the generator before it and the sink after it.
 pub trait Device {
-    /// The highest rate of packets of `sizes` that makes sense to offer, per second: that of the medium, or
-    /// where that has none, what the generator reaches or twice what the device forwards.
+    /// The highest rate of packets of `sizes` that makes sense to offer, and what sets it.
     ///
     /// # Errors
     /// [`DeviceError`] if the device does not work.
-    fn maximum_rate(&mut self, sizes: Sizes) -> Result<f64, DeviceError>;
+    fn maximum_rate(&mut self, sizes: Sizes) -> Result<Ceiling, DeviceError>;
 
     /// Offers `load` in packets of `sizes`, waits for those that are still under way, and returns what came.
     /// Packets of an earlier trial never count.
@@ -30,6 +29,64 @@ pub trait Device {
     /// [`DeviceError`] if the device's worker cannot.
     fn set_pause(&mut self, pause: Duration) -> Result<(), DeviceError> {
         if pause.is_zero() { Ok(()) } else { Err(DeviceError("this device never pauses".to_owned())) }
+    }
+}
+
+/// What keeps a higher rate from being offered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Limit {
+    /// The medium, which carries no more: a device that takes this rate takes all there is.
+    Medium,
+    /// The generator, which reaches no more.
+    Generator,
+    /// The method: it is a multiple of what comes through when the device is flooded.
+    Flood,
+}
+
+impl Limit {
+    /// Name in JSON.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Limit::Medium => "medium",
+            Limit::Generator => "generator",
+            Limit::Flood => "flood",
+        }
+    }
+}
+
+/// The highest rate that is offered.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Ceiling {
+    /// Packets per second.
+    pub packets_per_second: f64,
+    /// What sets it.
+    pub limit: Limit,
+}
+
+impl Ceiling {
+    /// The lower of what the generator reaches and a multiple of what came through a flood, where the medium
+    /// has no rate of its own.
+    #[must_use]
+    pub fn without_medium(generator: f64, of_flood: f64) -> Self {
+        let limit = if generator <= of_flood { Limit::Generator } else { Limit::Flood };
+        Self { packets_per_second: generator.min(of_flood), limit }
+    }
+
+    /// What kept the device from showing more in this trial: the generator, if it was late and yet nothing was
+    /// lost, or what sets the highest rate, if all of that came back. `None` if packets were lost, or if a
+    /// higher rate could have been offered.
+    #[must_use]
+    pub fn limits(&self, trial: &Trial) -> Option<Limit> {
+        if trial.has_loss() {
+            return None;
+        }
+        let is_highest = trial.load.packets_per_second >= self.packets_per_second * (1.0 - f64::EPSILON);
+        match self.limit {
+            _ if trial.was_generator_late() => Some(Limit::Generator),
+            Limit::Generator | Limit::Flood if is_highest => Some(self.limit),
+            Limit::Medium | Limit::Generator | Limit::Flood => None,
+        }
     }
 }
 
@@ -209,8 +266,8 @@ impl Trial {
         self.lost() > 0 || self.offered == 0
     }
 
-    /// Whether the generator offered less than it was to: then it was the bottleneck, and the device may be
-    /// faster than this trial says.
+    /// Whether the generator offered less than it was to. Where nothing is lost either, it was the
+    /// bottleneck, and the device may be faster than this trial says.
     #[must_use]
     pub fn was_generator_late(&self) -> bool {
         self.offered_rate() < REACHED * self.load.packets_per_second

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use super::device::{Activity, Device, DeviceError, Load, Trial};
+use super::device::{Activity, Ceiling, Device, DeviceError, Load, Trial};
 use super::measurement::{Measurement, Plan, Test};
 use super::meter::{self, Meter, NotKnown, Power};
 use super::undisturbed;
@@ -27,7 +27,7 @@ pub struct Step {
     pub pause: Duration,
     /// What came through.
     pub row: Measurement,
-    /// Whether all packets came through, and as fast as they were offered.
+    /// Whether all packets were offered, came through, and as fast as they were offered.
     pub is_held: bool,
     /// The share of the time in which the worker had a processor, 0 to 1: medians, here and below.
     pub awake_share: Option<f64>,
@@ -61,8 +61,15 @@ impl Step {
         found.ok_or_else(|| NotKnown("nothing came through".to_owned()))
     }
 
-    fn of(pause: Duration, sizes: Sizes, plan: &Plan, trials: &[Trial], power: &[Power]) -> Self {
+    fn of(
+        pause: Duration,
+        sizes: Sizes,
+        plan: &Plan,
+        ceiling: &Ceiling,
+        (trials, power): (&[Trial], &[Power]),
+    ) -> Self {
         let row = Measurement::of(Test::Efficiency, sizes, plan, trials, Trial::received_rate);
+        let row = row.below(ceiling, trials);
         let middle = |figure: &dyn Fn(&Trial, &Activity) -> Option<f64>| {
             let of = |trial: &Trial| trial.activity.as_ref().and_then(|activity| figure(trial, activity));
             median(&trials.iter().filter_map(of).collect::<Vec<_>>())
@@ -71,7 +78,9 @@ impl Step {
             let bytes = trial.received_rate() * sizes.mean_bytes();
             (bytes > 0.0).then(|| share * activity.cycles_per_second / bytes)
         };
+        let asked = trials.first().map_or(0.0, |trial| trial.load.packets_per_second);
         let is_held = row.loss == 0.0
+            && row.offered_packets_per_second >= KEPT * asked
             && row.throughput_packets_per_second >= KEPT * row.offered_packets_per_second
             && row.throughput_packets_per_second > 0.0;
         Self {
@@ -98,7 +107,8 @@ pub fn capacity(
     sizes: Sizes,
     plan: &Plan,
 ) -> Result<Step, DeviceError> {
-    let load = Load::rate(device.maximum_rate(sizes)?, plan.trial);
+    let ceiling = device.maximum_rate(sizes)?;
+    let load = Load::rate(ceiling.packets_per_second, plan.trial);
     device.set_pause(Duration::ZERO)?;
     let (mut trials, mut power) = (Vec::new(), Vec::new());
     for _ in 0..plan.repetitions.max(1) {
@@ -107,7 +117,7 @@ pub fn capacity(
         trials.push(trial?);
         power.push(taken);
     }
-    let step = Step::of(Duration::ZERO, sizes, plan, &trials, &power);
+    let step = Step::of(Duration::ZERO, sizes, plan, &ceiling, (&trials, &power));
     let is_through = step.row.throughput_packets_per_second > 0.0;
     is_through.then_some(step).ok_or_else(|| DeviceError("no packet comes through".to_owned()))
 }
@@ -126,6 +136,7 @@ pub fn efficiency(
     packets_per_second: f64,
     plan: &Plan,
 ) -> Result<Vec<Step>, DeviceError> {
+    let ceiling = device.maximum_rate(sizes)?;
     let load = Load::rate(packets_per_second, plan.trial);
     let longest = plan.trial.mul_f64(MAX_PAUSE_SHARE);
     let mut steps = Vec::new();
@@ -141,7 +152,7 @@ pub fn efficiency(
             trials.push(trial);
             power.push(taken);
         }
-        let step = Step::of(pause, sizes, plan, &trials, &power);
+        let step = Step::of(pause, sizes, plan, &ceiling, (&trials, &power));
         let is_held = step.is_held;
         steps.push(step);
         if !is_held {
@@ -173,7 +184,7 @@ struct Metered<'a> {
 }
 
 impl Device for Metered<'_> {
-    fn maximum_rate(&mut self, sizes: Sizes) -> Result<f64, DeviceError> {
+    fn maximum_rate(&mut self, sizes: Sizes) -> Result<Ceiling, DeviceError> {
         self.device.maximum_rate(sizes)
     }
 

@@ -6,7 +6,7 @@
 
 use fastrand::Rng;
 
-use super::device::{Device, DeviceError, Load, Trial};
+use super::device::{Ceiling, Device, DeviceError, Limit, Load, Trial};
 use crate::generator::{Arrivals, Sizes, Stamp};
 
 /// What is added to the time in the queue.
@@ -33,8 +33,9 @@ pub(crate) struct FakeDevice {
     pub(crate) wander: f64,
     /// Rates between these lose every second packet.
     pub(crate) bad_band: (f64, f64),
-    /// The rate of the medium.
+    /// The highest rate, and what sets it.
     pub(crate) medium: f64,
+    pub(crate) limit: Limit,
     /// The rate that its generator reaches.
     pub(crate) generator: f64,
     /// So many trials to come are disturbed, and lose a packet.
@@ -57,6 +58,7 @@ impl FakeDevice {
             wander: 0.0,
             bad_band: (0.0, 0.0),
             medium: 4.0 * rate,
+            limit: Limit::Medium,
             generator: f64::INFINITY,
             disturbed: 0,
             trials: 0,
@@ -101,8 +103,8 @@ impl FakeDevice {
 }
 
 impl Device for FakeDevice {
-    fn maximum_rate(&mut self, _: Sizes) -> Result<f64, DeviceError> {
-        Ok(self.medium)
+    fn maximum_rate(&mut self, _: Sizes) -> Result<Ceiling, DeviceError> {
+        Ok(Ceiling { packets_per_second: self.medium, limit: self.limit })
     }
 
     fn trial(&mut self, _: Sizes, load: Load) -> Result<Trial, DeviceError> {

@@ -1,6 +1,6 @@
 //! Latency (RFC 2544 section 26.2), at shares of the throughput.
 
-use super::device::{Device, DeviceError, Load};
+use super::device::{Device, DeviceError, Load, Trial};
 use super::measurement::{Measurement, Plan, Test};
 use super::undisturbed;
 use crate::generator::Sizes;
@@ -20,6 +20,7 @@ pub fn latency(
     plan: &Plan,
     throughput: f64,
 ) -> Result<Vec<Measurement>, DeviceError> {
+    let ceiling = device.maximum_rate(sizes)?;
     let mut trials: Vec<Vec<_>> = vec![Vec::new(); LATENCY_STEPS.len()];
     // Steps in turn, so that changes on the machine affect all of them.
     for _ in 0..plan.repetitions.max(1) {
@@ -28,9 +29,8 @@ pub fn latency(
         }
     }
     let row = |trials: &Vec<_>| {
-        Measurement::of(Test::Latency, sizes, plan, trials, |trial| {
-            trial.latency.quantile_us(0.5).unwrap_or(0.0)
-        })
+        let of_trial = |trial: &Trial| trial.latency.quantile_us(0.5).unwrap_or(0.0);
+        Measurement::of(Test::Latency, sizes, plan, trials, of_trial).below(&ceiling, trials)
     };
     Ok(trials.iter().map(row).collect())
 }

@@ -21,13 +21,15 @@ pub fn frame_loss(
     sizes: Sizes,
     plan: &Plan,
 ) -> Result<Vec<Measurement>, DeviceError> {
-    let maximum = device.maximum_rate(sizes)?;
+    let ceiling = device.maximum_rate(sizes)?;
+    let maximum = ceiling.packets_per_second;
     let (mut rows, mut lossless) = (Vec::new(), 0);
     for step in (1..=STEPS).rev() {
         let load = Load::rate(maximum * f64::from(step) / f64::from(STEPS), plan.trial);
         let trials = (0..plan.repetitions.max(1)).map(|_| undisturbed(device, sizes, load));
         let trials = trials.collect::<Result<Vec<_>, _>>()?;
-        rows.push(Measurement::of(Test::FrameLoss, sizes, plan, &trials, Trial::received_rate));
+        let row = Measurement::of(Test::FrameLoss, sizes, plan, &trials, Trial::received_rate);
+        rows.push(row.below(&ceiling, &trials));
         lossless = if trials.iter().any(Trial::has_loss) { 0 } else { lossless + 1 };
         if lossless == ENOUGH {
             break;

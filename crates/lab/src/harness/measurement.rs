@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::device::Trial;
+use super::device::{Ceiling, Limit, Trial};
 use crate::generator::Sizes;
 use crate::statistics::Spread;
 use crate::traffic::median;
@@ -173,9 +173,11 @@ pub struct Measurement {
     pub repetitions: u32,
     /// Why the figures are not to be relied on; `None` if they are.
     pub unconverged: Option<Unconverged>,
-    /// Whether the generator was too slow for what it was to offer, in any of the trials: the device may be
-    /// faster.
+    /// Whether the generator was too slow for what it was to offer, in any of the trials.
     pub was_generator_late: bool,
+    /// What kept the device from showing more, where no packet was lost: it may be faster. `None` where the
+    /// figures are its own, or those of the medium.
+    pub limit: Option<Limit>,
     /// Whether the machine took the device's processor away in any of the trials.
     pub is_disturbed: bool,
 }
@@ -213,10 +215,19 @@ impl Measurement {
             repetitions: u32::try_from(trials.len()).unwrap_or(u32::MAX),
             unconverged: None,
             was_generator_late: trials.iter().any(Trial::was_generator_late),
+            limit: None,
             is_disturbed: trials.iter().any(|trial| trial.is_disturbed),
         };
         row.judge_spread(plan, trials.iter().map(result));
         row
+    }
+
+    /// The same, of trials below this highest rate: says what kept the device from showing more in one of
+    /// them.
+    pub(super) fn below(mut self, ceiling: &Ceiling, trials: &[Trial]) -> Self {
+        let mut limits = trials.iter().filter_map(|trial| ceiling.limits(trial));
+        self.limit = limits.clone().find(|limit| *limit == Limit::Generator).or_else(|| limits.next());
+        self
     }
 
     /// Computes the spread of the repetitions' results, and says so if they do not repeat.

@@ -19,8 +19,10 @@ pub fn overload(
     sizes: Sizes,
     plan: &Plan,
 ) -> Result<Vec<(f64, Measurement)>, DeviceError> {
-    let maximum = device.maximum_rate(sizes)?;
-    let flooded = undisturbed(device, sizes, Load::rate(maximum, plan.trial))?;
+    let ceiling = device.maximum_rate(sizes)?;
+    let flooded = undisturbed(device, sizes, Load::rate(ceiling.packets_per_second, plan.trial))?;
+    // Shares of a rate that is not the device's are none of its capacity.
+    let limit = ceiling.limits(&flooded);
     let capacity = flooded.received_rate();
     let mut trials: Vec<Vec<Trial>> = vec![Vec::new(); OVERLOAD_STEPS.len()];
     // Steps in turn, so that changes on the machine affect all of them.
@@ -34,7 +36,9 @@ pub fn overload(
         }
     }
     let row = |(share, trials): (f64, Vec<Trial>)| {
-        (share, Measurement::of(Test::Overload, sizes, plan, &trials, Trial::received_rate))
+        let row = Measurement::of(Test::Overload, sizes, plan, &trials, Trial::received_rate);
+        let row = row.below(&ceiling, &trials);
+        (share, Measurement { limit: limit.or(row.limit), ..row })
     };
     Ok(OVERLOAD_STEPS.into_iter().zip(trials).map(row).collect())
 }

@@ -154,12 +154,14 @@ pub struct PlacementRow {
 /// [`DeviceError`] if the device failed, or told of no packet.
 pub fn placement(device: &mut dyn Placed, sizes: Sizes, plan: &Plan) -> Result<PlacementRow, DeviceError> {
     let throughput = throughput(device, sizes, plan)?;
-    let load = Load::rate(device.maximum_rate(sizes)?, plan.trial);
+    let ceiling = device.maximum_rate(sizes)?;
+    let load = Load::rate(ceiling.packets_per_second, plan.trial);
     // Nobody is timed here: what is forwarded is what the device does by itself.
     let repetitions = 0..plan.repetitions.max(1);
     let trials: Vec<Trial> =
         repetitions.clone().map(|_| device.trial(sizes, load)).collect::<Result<_, _>>()?;
     let capacity = Measurement::of(Test::Placement, sizes, plan, &trials, Trial::received_rate);
+    let capacity = capacity.below(&ceiling, &trials);
     let efforts: Vec<Effort> =
         repetitions.map(|_| device.timed(sizes, load).map(|(_, effort)| effort)).collect::<Result<_, _>>()?;
     if efforts.iter().any(|effort| effort.packets == 0) {

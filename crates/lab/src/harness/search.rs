@@ -22,7 +22,8 @@ const BEGINNINGS: u32 = 3;
 /// # Errors
 /// [`DeviceError`] if the device failed.
 pub fn throughput(device: &mut dyn Device, sizes: Sizes, plan: &Plan) -> Result<Measurement, DeviceError> {
-    let maximum = device.maximum_rate(sizes)?;
+    let ceiling = device.maximum_rate(sizes)?;
+    let maximum = ceiling.packets_per_second;
     let (mut trials, mut failure) = (Vec::new(), None);
     for _ in 0..plan.repetitions.max(1) {
         let (trial, unconverged) = search(device, sizes, plan, maximum)?;
@@ -32,15 +33,20 @@ pub fn throughput(device: &mut dyn Device, sizes: Sizes, plan: &Plan) -> Result<
             break;
         }
     }
-    let mut row =
-        Measurement::of(Test::Throughput, sizes, plan, &trials, |trial| trial.load.packets_per_second);
+    let row = Measurement::of(Test::Throughput, sizes, plan, &trials, found_rate);
+    let mut row = row.below(&ceiling, &trials);
     if failure.is_none() {
-        let rates: Vec<f64> = trials.iter().map(|trial| trial.load.packets_per_second).collect();
+        let rates: Vec<f64> = trials.iter().map(found_rate).collect();
         row.offered_packets_per_second = median(&rates).unwrap_or(0.0);
     } else {
         row.unconverged = failure;
     }
     Ok(row)
+}
+
+/// The rate that a trial without loss shows: the one that was asked for, if the generator reached it.
+fn found_rate(trial: &Trial) -> f64 {
+    if trial.was_generator_late() { trial.offered_rate() } else { trial.load.packets_per_second }
 }
 
 /// One search: the trial at the rate that was found, or the one that came closest and the reason.

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::Duration;
 
-use super::{Activity, Device, DeviceError, EnergySample, Load, Meter, NotKnown, Trial};
+use super::{Activity, Ceiling, Device, DeviceError, EnergySample, Limit, Load, Meter, NotKnown, Trial};
 use crate::generator::{Arrivals, Sizes, Stamp};
 
 pub(crate) const CYCLES_PER_SECOND: f64 = 3e9;
@@ -16,6 +16,7 @@ pub(crate) struct Sleeper {
     rate: f64,
     queue: usize,
     pub(crate) pause: Duration,
+    pub(crate) ceiling: Ceiling,
     trials: u16,
     /// Nanoseconds of virtual time.
     clock: Rc<Cell<u64>>,
@@ -30,6 +31,7 @@ impl Sleeper {
             rate,
             queue: 1024,
             pause: Duration::ZERO,
+            ceiling: Ceiling { packets_per_second: 2.0 * rate, limit: Limit::Medium },
             trials: 0,
             clock: Rc::new(Cell::new(1_000)),
             watts: (88.0, 20.0),
@@ -74,8 +76,8 @@ impl Sleeper {
 }
 
 impl Device for Sleeper {
-    fn maximum_rate(&mut self, _: Sizes) -> Result<f64, DeviceError> {
-        Ok(2.0 * self.rate)
+    fn maximum_rate(&mut self, _: Sizes) -> Result<Ceiling, DeviceError> {
+        Ok(self.ceiling)
     }
 
     fn set_pause(&mut self, pause: Duration) -> Result<(), DeviceError> {

@@ -185,7 +185,37 @@ fn a_generator_that_is_too_slow_is_told_from_a_device_that_is() {
     let mut device = FakeDevice { generator: 30_000.0, ..FakeDevice::new(50_000.0, 15) };
     let row = throughput(&mut device, SIZES, &plan()).unwrap();
     assert!(row.was_generator_late, "{row:?}");
+    assert_eq!(row.limit, Some(Limit::Generator), "nothing was lost: the device may be faster");
     assert_within_2_percent(row.throughput_packets_per_second, 30_000.0);
+    // What was asked for and not offered is no figure.
+    assert_within_2_percent(row.offered_packets_per_second, 30_000.0);
+}
+
+/// A device that takes all that can be offered has shown nothing of its own, unless the medium has no more.
+#[test]
+fn figures_at_the_highest_rate_are_those_of_what_sets_it() {
+    for limit in [Limit::Generator, Limit::Flood, Limit::Medium] {
+        let mut device = FakeDevice { medium: 20_000.0, limit, ..FakeDevice::new(50_000.0, 33) };
+        let said = Some(limit).filter(|limit| *limit != Limit::Medium);
+        let found = throughput(&mut device, SIZES, &plan()).unwrap();
+        assert_within_2_percent(found.offered_packets_per_second, 20_000.0);
+        let burst = back_to_back(&mut device, SIZES, &plan()).unwrap();
+        let losses = frame_loss(&mut device, SIZES, &plan()).unwrap();
+        let overloaded = overload(&mut device, SIZES, &plan()).unwrap();
+        assert_eq!([found.limit, burst.limit, losses[0].limit], [said; 3]);
+        assert_eq!(losses[1].limit, None, "a higher rate was offered");
+        assert!(overloaded.iter().all(|(_, row)| row.limit == said), "shares of a rate that is not its own");
+        let rate = found.offered_packets_per_second;
+        assert_eq!(latency(&mut device, SIZES, &plan(), rate).unwrap()[5].limit, said);
+
+        // A device that is slower shows its own figures.
+        let mut device = FakeDevice { limit, ..FakeDevice::new(50_000.0, 34) };
+        let found = throughput(&mut device, SIZES, &plan()).unwrap();
+        let burst = back_to_back(&mut device, SIZES, &plan()).unwrap();
+        let losses = frame_loss(&mut device, SIZES, &plan()).unwrap();
+        assert_eq!([found.limit, burst.limit, losses[0].limit], [None; 3]);
+        assert!(overload(&mut device, SIZES, &plan()).unwrap().iter().all(|(_, row)| row.limit.is_none()));
+    }
 }
 
 #[test]

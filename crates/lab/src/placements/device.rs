@@ -11,7 +11,7 @@ use super::timing::Spent;
 use crate::bench::pair::PairEngines;
 use crate::bench::threads::{allow, bind};
 use crate::generator::{FRAME_EXTRA_BYTES, MemoryPorts, Sizes, Timer, Traffic, memory_ports};
-use crate::harness::{Block, Cores, Device, DeviceError, Effort, Elsewhere, Load, Placed, Trial};
+use crate::harness::{Block, Ceiling, Cores, Device, DeviceError, Effort, Elsewhere, Load, Placed, Trial};
 use crate::tandem::{Running, highest_rate};
 
 /// How often a flood is repeated at most until turns of all gateways were measured.
@@ -27,7 +27,7 @@ pub(super) struct Offloaded {
     processors: Vec<usize>,
     running: Option<(Running, Arc<Report>)>,
     trials: u16,
-    maximum: Option<(Sizes, f64)>,
+    maximum: Option<(Sizes, Ceiling)>,
     /// What was told at the end of floods, less what was told before: of each gateway the ticks of reading
     /// headers and of looking up, and the packets that both are of.
     stages: Vec<[u64; 3]>,
@@ -116,7 +116,9 @@ impl Offloaded {
     ) -> Result<(Trial, [Reading; 2]), DeviceError> {
         self.trials = self.trials.wrapping_add(1);
         let number = self.trials;
-        let is_flood = self.maximum.is_some_and(|(_, rate)| load.packets_per_second >= FLOOD * rate);
+        let is_flood = self
+            .maximum
+            .is_some_and(|(_, ceiling)| load.packets_per_second >= FLOOD * ceiling.packets_per_second);
         let (running, report) = self.start(sizes)?;
         report.set_timing(is_timed);
         // Nothing is under way between two trials.
@@ -187,17 +189,17 @@ impl Drop for Offloaded {
 
 impl Device for Offloaded {
     /// The [highest rate](highest_rate) of gateways in memory, found once for the last sizes.
-    fn maximum_rate(&mut self, sizes: Sizes) -> Result<f64, DeviceError> {
-        if let Some((_, rate)) = self.maximum.filter(|(known, _)| *known == sizes) {
-            return Ok(rate);
+    fn maximum_rate(&mut self, sizes: Sizes) -> Result<Ceiling, DeviceError> {
+        if let Some((_, ceiling)) = self.maximum.filter(|(known, _)| *known == sizes) {
+            return Ok(ceiling);
         }
         let cores = self.cores();
         // The gateways would share the processor with what is measured.
         self.running = None;
         self.maximum = None;
-        let rate = highest_rate(cores, |load| self.trial(sizes, load))?;
-        self.maximum = Some((sizes, rate));
-        Ok(rate)
+        let ceiling = highest_rate(cores, |load| self.trial(sizes, load))?;
+        self.maximum = Some((sizes, ceiling));
+        Ok(ceiling)
     }
 
     fn trial(&mut self, sizes: Sizes, load: Load) -> Result<Trial, DeviceError> {

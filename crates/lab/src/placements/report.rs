@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::options::PlacementsOptions;
 use super::{Found, Measured, Outcome, printed};
-use crate::harness::{BOUND_LOAD, BlockTime, Cores, LatencyUs, Measurement, Unconverged};
+use crate::harness::{BOUND_LOAD, BlockTime, Cores, LatencyUs, Limit, Measurement, Unconverged};
 use crate::rfc2544::{self, cells};
 
 /// What is to be said of an outcome besides its figures.
@@ -15,7 +15,10 @@ pub(super) fn notes(options: &PlacementsOptions, outcome: &Outcome) -> Vec<Strin
         let apart = Cores { device: 1, generator: 0 };
         notes.extend(rfc2544::notes(&measured.row.throughput, apart));
         let capacity = rfc2544::notes(&measured.row.capacity, apart);
-        notes.extend(capacity.into_iter().filter(|note| !note.starts_with("the generator was")));
+        // A flood is more than the generator reaches, too.
+        let is_late =
+            |note: &String| measured.row.capacity.limit.is_none() && note.starts_with("the generator ");
+        notes.extend(capacity.into_iter().filter(|note| !is_late(note)));
         if outcome.setup.threads.are_shared {
             let threads = 2 + outcome.setup.threads.io.len() + outcome.setup.crypto_threads();
             notes.push(format!("cores shared: {threads} threads have fewer processors"));
@@ -121,6 +124,7 @@ fn common(options: &PlacementsOptions, outcome: &Outcome) -> Map<String, Value> 
     for name in ["block", "turnaround_us", "worker_us", "share", "paper"] {
         put(name, Value::Null);
     }
+    put("limit", json!(row.and_then(|row| row.throughput.limit).map(Limit::name)));
     put("bottleneck", json!(row.map(|row| row.bottleneck.name())));
     put(
         "memory",

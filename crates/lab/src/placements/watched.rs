@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use super::device::Offloaded;
 use crate::estimate::{self, Estimate};
 use crate::generator::Sizes;
-use crate::harness::{Device, DeviceError, Effort, Load, Placed, Trial};
+use crate::harness::{Ceiling, Device, DeviceError, Effort, Load, Placed, Trial};
 use crate::progress::Progress;
 
 /// A bar for all setups and sizes, each of which takes about as long as the others.
@@ -56,7 +56,7 @@ impl Watched<'_> {
 }
 
 impl Device for Watched<'_> {
-    fn maximum_rate(&mut self, sizes: Sizes) -> Result<f64, DeviceError> {
+    fn maximum_rate(&mut self, sizes: Sizes) -> Result<Ceiling, DeviceError> {
         self.device.maximum_rate(sizes)
     }
 

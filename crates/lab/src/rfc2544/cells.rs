@@ -3,20 +3,34 @@
 use serde_json::{Value, json};
 
 use crate::generator::Sizes;
-use crate::harness::{Cores, LatencyUs, Measurement};
+use crate::harness::{Cores, LatencyUs, Limit, Measurement};
+
+/// What a row says of a generator that reached no more than the gateways took.
+const GENERATOR: &str = "the generator was the bottleneck: the gateways may do more";
 use crate::tandem::Tandem;
 
 /// What is to be said of a row besides its figures, for people and in JSON alike.
 pub(crate) fn notes(row: &Measurement, cores: Cores) -> Vec<String> {
     let mut notes: Vec<String> = row.unconverged.iter().map(ToString::to_string).collect();
-    if row.was_generator_late {
-        notes.push("the generator was the bottleneck: the gateways may do more".to_owned());
-    }
+    notes.extend(limit(row).map(str::to_owned));
     if row.is_disturbed {
         notes.push("other work had the processor of the gateways in a trial".to_owned());
     }
     notes.extend(shared(cores));
     notes
+}
+
+/// What kept the gateways from showing more, or the generator from offering what it was to.
+pub(crate) fn limit(row: &Measurement) -> Option<&'static str> {
+    match row.limit {
+        Some(Limit::Generator) => Some(GENERATOR),
+        Some(Limit::Flood) => {
+            Some("no higher rate was offered than twice what came through a flood: the gateways may do more")
+        }
+        Some(Limit::Medium) | None => {
+            row.was_generator_late.then_some("the generator offered less than it was to")
+        }
+    }
 }
 
 /// That threads have fewer processors than they are, if so.

@@ -7,7 +7,7 @@ use testudo_gateway::Candidate;
 
 use crate::bench::BenchError;
 use crate::generator::Sizes;
-use crate::harness::{Device, DeviceError, Length, Load, Plan, Test, Trial};
+use crate::harness::{Ceiling, Device, DeviceError, Length, Load, Plan, Test, Trial};
 use crate::progress::Progress;
 use crate::suites;
 use crate::tandem::{Tandem, TandemOptions};
@@ -245,7 +245,7 @@ impl<'a> Watched<'a> {
 }
 
 impl Device for Watched<'_> {
-    fn maximum_rate(&mut self, sizes: Sizes) -> Result<f64, DeviceError> {
+    fn maximum_rate(&mut self, sizes: Sizes) -> Result<Ceiling, DeviceError> {
         self.device.maximum_rate(sizes)
     }
 

@@ -21,7 +21,7 @@ use crate::demo::{program, require_programs};
 use crate::error::LabError;
 use crate::gateway::Gateway;
 use crate::generator::{Sizes, UdpPath};
-use crate::harness::{Device, DeviceError, Load, Trial};
+use crate::harness::{Ceiling, Device, DeviceError, Load, Trial};
 use crate::namespaces::require_tun;
 use crate::network::{Network, PortKind, Tunnel};
 use crate::protection::Protection;
@@ -130,7 +130,7 @@ impl Path {
 }
 
 impl Device for Path {
-    fn maximum_rate(&mut self, sizes: Sizes) -> Result<f64, DeviceError> {
+    fn maximum_rate(&mut self, sizes: Sizes) -> Result<Ceiling, DeviceError> {
         self.path.maximum_rate(sizes)
     }
 

@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::cells::{Remarks, figure, frame_bytes, latency_cells, notes, percent};
 use super::options::Rfc2544Options;
-use crate::harness::{Cores, LatencyUs, Measurement};
+use crate::harness::{Cores, LatencyUs, Limit, Measurement};
 use crate::table::Table;
 
 /// What was measured, for a report.
@@ -49,6 +49,7 @@ pub(super) fn json(options: &Rfc2544Options, subject: &Subject, rows: &[Measurem
         put("repetitions", json!(row.repetitions));
         put("trial_seconds", json!(options.plan().trial.as_secs_f64()));
         put("converged", json!(row.unconverged.is_none()));
+        put("limit", json!(row.limit.map(Limit::name)));
         put("conforming", json!(options.deviations(row.test).is_empty()));
         put("over", json!(options.over.name()));
         put("cores", subject.cores.clone());
@@ -141,6 +142,27 @@ mod tests {
         let rows = of_size(&mut watched, Sizes::Bytes(64), &plan, tests).unwrap();
         let Value::Array(json) = json(&options, &subject(), &rows) else { panic!("no array") };
         (table(&options, &subject(), &rows), json)
+    }
+
+    /// What a generator reaches is no figure of gateways that are faster: every row of it says so.
+    #[test]
+    fn a_generator_that_is_the_bottleneck_is_named_in_table_and_json() {
+        const WORDS: &str = "the generator was the bottleneck: the gateways may do more";
+        let all = [Test::Throughput, Test::Latency, Test::BackToBack];
+        let fast = FakeDevice { medium: 20_000.0, ..FakeDevice::new(50_000.0, 35) };
+        let says = |limit| {
+            let (text, rows) = reported(&mut FakeDevice { limit, ..fast.clone() }, &all);
+            let is_named = |row: &Value| {
+                let notes = row["notes"].as_array().unwrap();
+                assert_eq!(row["limit"] == "generator", notes.iter().any(|note| note == WORDS), "{row}");
+                row["limit"] == "generator"
+            };
+            let named: Vec<bool> = rows.iter().map(is_named).collect();
+            assert_eq!(named.len(), 8, "one throughput, six latencies, one burst");
+            assert_eq!(text.contains(WORDS), named.contains(&true), "{text}");
+            named
+        };
+        assert_eq!((says(Limit::Generator), says(Limit::Medium)), (vec![true; 8], vec![false; 8]));
     }
 
     /// Of a device whose rate is another in each trial, every row that does not repeat says so, in the table

@@ -7,6 +7,7 @@ use fastrand::Rng;
 
 use super::*;
 use crate::generator::Arrivals;
+use crate::harness::{Ceiling, Limit};
 
 const SIZES: Sizes = Sizes::Bytes(64);
 
@@ -21,6 +22,7 @@ struct Stations {
     /// Times differ from packet to packet by up to this share.
     jitter: f64,
     medium: f64,
+    limit: Limit,
     draw: Rng,
     trials: u16,
     now_ns: u64,
@@ -33,8 +35,19 @@ impl Stations {
     fn new(io: (usize, f64), worker: [f64; 4], cryptography: (usize, f64), seed: u64) -> Self {
         println!("seed {seed}");
         let draw = Rng::with_seed(seed);
-        let (jitter, medium) = (0.0, 4e6);
-        Self { io, worker, cryptography, is_device: false, jitter, medium, draw, trials: 0, now_ns: 1_000 }
+        let (jitter, medium, limit) = (0.0, 4e6, Limit::Medium);
+        Self {
+            io,
+            worker,
+            cryptography,
+            is_device: false,
+            jitter,
+            medium,
+            limit,
+            draw,
+            trials: 0,
+            now_ns: 1_000,
+        }
     }
 
     /// When a packet that comes at `at` leaves these servers; and how long it took there.
@@ -94,8 +107,8 @@ impl Stations {
 }
 
 impl Device for Stations {
-    fn maximum_rate(&mut self, _: Sizes) -> Result<f64, DeviceError> {
-        Ok(self.medium)
+    fn maximum_rate(&mut self, _: Sizes) -> Result<Ceiling, DeviceError> {
+        Ok(Ceiling { packets_per_second: self.medium, limit: self.limit })
     }
 
     fn trial(&mut self, _: Sizes, load: Load) -> Result<Trial, DeviceError> {
@@ -174,17 +187,21 @@ fn of_a_device_the_turnaround_is_until_it_returns_packets_and_an_idle_worker_wai
 
 #[test]
 fn a_device_that_takes_all_is_limited_by_the_generator() {
-    let mut device = Stations { medium: 50_000.0, ..Stations::new((0, 0.0), [100.0; 4], (0, 0.0), 4) };
-    let row = placement(&mut device, SIZES, &plan()).unwrap();
-    assert_eq!(row.bottleneck, Bottleneck::Generator);
-    assert_within_2_percent(row.capacity.throughput_packets_per_second, 50_000.0, "capacity");
+    for (limit, said) in [(Limit::Medium, None), (Limit::Generator, Some(Limit::Generator))] {
+        let stations = Stations::new((0, 0.0), [100.0; 4], (0, 0.0), 4);
+        let mut device = Stations { medium: 50_000.0, limit, ..stations };
+        let row = placement(&mut device, SIZES, &plan()).unwrap();
+        assert_eq!(row.bottleneck, Bottleneck::Generator);
+        assert_within_2_percent(row.capacity.throughput_packets_per_second, 50_000.0, "capacity");
+        assert_eq!((row.throughput.limit, row.capacity.limit), (said, said));
+    }
 }
 
 #[test]
 fn a_device_that_times_nothing_is_an_error() {
     struct Silent(Stations);
     impl Device for Silent {
-        fn maximum_rate(&mut self, sizes: Sizes) -> Result<f64, DeviceError> {
+        fn maximum_rate(&mut self, sizes: Sizes) -> Result<Ceiling, DeviceError> {
             self.0.maximum_rate(sizes)
         }
 
