@@ -11,14 +11,15 @@
 //! program at the gateways. In tunnel mode streams go from site to site, and plain IP is forwarded by two
 //! routers; in transport mode from gateway to gateway, and plain IP goes over the bare link.
 //!
-//! Both ends are on one machine. Their processors' states are told apart only where each end has processors
-//! of its own (`--pin`), and rows say which it was. A packet's work in the kernel is done where it was sent,
+//! Both ends are on one machine. Each is bound to half of its processors, so that their states are told apart,
+//! unless there is one or `--no-pin` is given; rows say which it was. A packet's work in the kernel is done where it was sent,
 //! on a virtual cable, so that pinned senders have much of the receiver's softirq, too.
 //!
 //! Deliberately missing: two machines, and the paper's systems and kernel; its numbers stand beside those of
 //! the run.
 
 mod cpu;
+mod ends;
 mod options;
 mod printed;
 mod report;
@@ -38,7 +39,7 @@ pub use tuning::Tuning;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::bench::{BenchError, open_picture, threads, write_picture};
+use crate::bench::{BenchError, open_picture, write_picture};
 use crate::demo::{program, require_programs};
 use crate::error::LabError;
 use crate::harness::{Interval, Round, in_turns};
@@ -47,8 +48,9 @@ use crate::programs::find_program;
 use crate::rfc2544::is_silent;
 use crate::workspace::{Workspace, enter_as_root_with_workspace, enter_with_workspace};
 use cpu::Shares;
+use ends::Ends;
 use report::{Gain, Measured, Report, Row};
-use subject::{Bed, Sample, Setting, Subject, halves};
+use subject::{Bed, Sample, Setting, Subject};
 use tuning::{NOT_OURS, OF_THE_MACHINE, Stage};
 use watch::Watch;
 
@@ -57,11 +59,7 @@ use watch::Watch;
 /// It re-executes the program inside private namespaces.
 pub(crate) fn report(options: &TcpOptions) -> Result<String, BenchError> {
     let subjects = options.subjects()?;
-    let processors = match (options.pin, halves()) {
-        (false, _) => [threads::processors(), threads::processors()],
-        (true, Some(halves)) => halves,
-        (true, None) => return Err(BenchError::Usage("--pin needs two processors".to_owned())),
-    };
+    let ends = Ends::choose(options)?;
     // Fail before the measurement, not after it, if the picture cannot be written.
     let picture = options.svg.as_deref().map(open_picture).transpose()?;
     require_programs()?;
@@ -70,9 +68,9 @@ pub(crate) fn report(options: &TcpOptions) -> Result<String, BenchError> {
     }
     let (inside, workspace) = enter(options)?;
     require_tun().map_err(LabError::from)?;
-    let bed = Bed { inside, options, program: program(options.testudo.as_deref())?, processors };
+    let bed = Bed { inside, options, program: program(options.testudo.as_deref())?, ends };
     let rows = Run::new(&bed, &subjects, &workspace).all()?;
-    let report = Report { options, processors: &bed.processors, rows };
+    let report = Report { options, ends: &bed.ends, rows };
     if let Some((path, file)) = picture {
         write_picture(&report.svg(), path, file)?;
     }

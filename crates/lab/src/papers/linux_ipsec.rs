@@ -72,7 +72,7 @@ const fn gigabit(read: fn(&[Value]) -> Result<Reading, Wrong>) -> How {
         quick_seconds: 38,
         full_seconds: 900,
         conditions: conditions!(
-            "AH and ESP in tunnel mode. With --pin each end has half of the processors, and the kernel's work for a packet of a virtual cable is done at its sender."
+            "AH and ESP in tunnel mode. Where there are two processors each end has half of them, and the kernel's work for a packet of a virtual cable is done at its sender."
         ),
         read,
     })

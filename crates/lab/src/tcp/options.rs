@@ -89,9 +89,14 @@ pub struct TcpOptions {
     #[arg(long)]
     pub quick: bool,
 
-    /// Bind each end (its gateway and its stream) to half of the processors, whose states are told apart then
+    /// Bind each end (its gateway and its stream) to half of the processors, whose states are told apart then;
+    /// the default where there are two processors or more
     #[arg(long)]
     pub pin: bool,
+
+    /// Let both ends run on all processors, whose states are those of both then
+    #[arg(long, conflicts_with = "pin")]
+    pub no_pin: bool,
 
     /// IPv6 at the sites and on the link
     #[arg(long)]

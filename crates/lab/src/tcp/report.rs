@@ -5,6 +5,7 @@ use std::cmp::Ordering;
 use serde_json::{Map, Value, json};
 
 use super::cpu::{STATES, Shares};
+use super::ends::Ends;
 use super::options::{Link, TcpOptions};
 use super::printed::printed;
 use super::states;
@@ -94,7 +95,7 @@ impl Row {
 /// All rows of a run.
 pub(super) struct Report<'a> {
     pub(super) options: &'a TcpOptions,
-    pub(super) processors: &'a [Vec<usize>; 2],
+    pub(super) ends: &'a Ends,
     pub(super) rows: Vec<Row>,
 }
 
@@ -106,20 +107,15 @@ impl Report<'_> {
         let Some(measured) = &row.measured else { return notes };
         notes.extend(measured.unconverged.iter().map(ToString::to_string));
         notes.extend(self.options.deviations());
-        notes.push(self.of_the_ends().to_owned());
+        notes.push(self.ends.words().to_owned());
+        notes.extend(self.shared(row));
         notes
     }
 
-    /// What processors' states are of.
-    const fn of_the_ends(&self) -> &'static str {
-        match self.options.pin {
-            true => {
-                "each end has processors of its own; the kernel's work for a packet of a virtual cable is done at its sender"
-            }
-            false => {
-                "processors shared: both ends run on one machine, and its processors' states are those of both"
-            }
-        }
+    /// That threads of a row outnumber their processors, if so.
+    fn shared(&self, row: &Row) -> Option<String> {
+        let subject = row.subject.as_ref()?;
+        self.ends.shared(subject.threads(self.options.workers))
     }
 
     /// An array with an object for each row, none of which has objects in it.
@@ -159,6 +155,8 @@ impl Report<'_> {
             _ => Map::new(),
         };
         object.extend(self.figures(row.measured.as_ref()));
+        object.insert("ends_apart".to_owned(), json!(self.ends.are_apart));
+        object.insert("processors_shared".to_owned(), json!(subject.map(|_| self.shared(row).is_some())));
         object
     }
 
@@ -183,9 +181,8 @@ impl Report<'_> {
         put("engine", json!(measured.and_then(|measured| measured.engine.as_deref())));
         put("tuning_gain_mbit_per_second", json!(gain.map(|gain| gain.mbit_s)));
         put("tuning_verdict", json!(gain.map(Gain::words)));
-        put("processors_shared", json!(!self.options.pin));
         for (index, end) in ENDS.iter().enumerate() {
-            put(&format!("{end}_processors"), json!(self.processors.get(index).map(|all| list(all))));
+            put(&format!("{end}_processors"), json!(self.ends.processors.get(index).map(|all| list(all))));
             let shares = measured.and_then(|measured| measured.ends.get(index));
             put(&format!("{end}_processor_seconds"), json!(shares.map(|shares| shares.seconds)));
             for (state, name) in STATES.iter().enumerate() {
@@ -217,9 +214,9 @@ impl Report<'_> {
     }
 
     fn heading(&self) -> String {
-        let [sender, receiver] = self.processors;
+        let [sender, receiver] = &self.ends.processors;
         let rule = self.options.rule();
-        let processors = match self.options.pin {
+        let processors = match self.ends.are_apart {
             true => format!("sender {}, receiver {}", list(sender), list(receiver)),
             false => list(sender),
         };
@@ -232,7 +229,7 @@ impl Report<'_> {
             rule.least,
             rule.most,
             rule.width * 100.0,
-            self.of_the_ends(),
+            self.ends.words(),
             deviations.unwrap_or_default(),
         )
     }
@@ -246,7 +243,7 @@ impl Report<'_> {
     fn one_table(&self, rows: &[&Row], remarks: &mut Remarks) -> String {
         let has_gain = rows.iter().any(|row| row.measured.as_ref().is_some_and(|m| m.gain.is_some()));
         let mut heads = vec!["", "message (B)", "Mbit/s", "interval (%)", "runs", "of plain (%)"];
-        if self.options.pin {
+        if self.ends.are_apart {
             heads.push("end");
         }
         heads.extend(STATES);
@@ -274,11 +271,11 @@ impl Report<'_> {
             cells::percent(measured.share_of_plain),
         ];
         let states = |end: usize| -> Vec<String> {
-            let name = self.options.pin.then(|| ENDS.get(end).copied().unwrap_or_default().to_owned());
+            let name = self.ends.are_apart.then(|| ENDS.get(end).copied().unwrap_or_default().to_owned());
             let shares = measured.ends.get(end).map(|shares| shares.of).unwrap_or_default();
             name.into_iter().chain(shares.map(|share| format!("{:.1}", share * 100.0))).collect()
         };
-        let second = self.options.pin.then(|| {
+        let second = self.ends.are_apart.then(|| {
             let blank = vec![String::new(); line.len()];
             blank.into_iter().chain(states(1)).collect()
         });
@@ -291,7 +288,8 @@ impl Report<'_> {
         line.push(printed.map_or("", |printed| printed.words).to_owned());
         let too_wide =
             format!("its confidence interval is not within {:.0} %", self.options.rule().width * 100.0);
-        line.push(remarks.refer(measured.unconverged.map(|_| too_wide).into_iter().collect()));
+        let said = measured.unconverged.map(|_| too_wide).into_iter().chain(self.shared(row));
+        line.push(remarks.refer(said.collect()));
         [line].into_iter().chain(second).collect()
     }
 
@@ -301,7 +299,7 @@ impl Report<'_> {
         let measured =
             self.settings().into_iter().filter(|rows| rows.iter().any(|row| row.measured.is_some()));
         let parts: Vec<(Panel, Bars)> =
-            measured.map(|rows| (self.panel(&rows), states::bars(&rows, self.options.pin))).collect();
+            measured.map(|rows| (self.panel(&rows), states::bars(&rows, self.ends.are_apart))).collect();
         let both = parts.iter().flat_map(|(lines, bars)| [Part::Lines(lines), Part::Bars(bars)]);
         picture::svg(&both.collect::<Vec<_>>())
     }
@@ -404,12 +402,17 @@ mod tests {
         vec![plain, before, after, left_out]
     }
 
-    const PROCESSORS: fn() -> [Vec<usize>; 2] = || [vec![0], vec![1]];
+    /// Four processors, two for each end or all for both.
+    fn ends(are_apart: bool) -> Ends {
+        let processors =
+            if are_apart { [vec![0, 1], vec![2, 3]] } else { [vec![0, 1, 2, 3], vec![0, 1, 2, 3]] };
+        Ends { processors, are_apart }
+    }
 
     #[test]
     fn tables_have_the_papers_figures_in_a_column_of_their_own_and_say_what_did_not_settle() {
-        let (options, processors) = (options(""), PROCESSORS());
-        let text = Report { options: &options, processors: &processors, rows: rows() }.table();
+        let (options, ends) = (options(""), ends(false));
+        let text = Report { options: &options, ends: &ends, rows: rows() }.table();
         println!("{text}");
         let line = |part: &str| text.lines().find(|line| line.contains(part)).unwrap().to_owned();
         assert!(line("plain IP between sites").contains("fills the link (figure 4)"));
@@ -417,14 +420,14 @@ mod tests {
         assert!(text.contains("  1: its confidence interval is not within 3 %"));
         assert!(line("501.0").contains("+243.5: faster") && line("501.0").contains("up to 150 Mbit/s more"));
         assert!(text.contains("Tuning, rings: it changes nothing here: ring rx not supported."));
-        assert!(text.contains("processors shared") && !text.contains("does not conform"));
+        assert!(text.contains("ends are not told apart") && !text.contains("does not conform"));
         assert!(line("Mbit/s   interval").contains("user   system   softirq   irq   idle   steal"));
     }
 
     #[test]
     fn pinned_ends_have_a_line_each() {
-        let (options, processors) = (options("--pin --quick"), PROCESSORS());
-        let text = Report { options: &options, processors: &processors, rows: rows() }.table();
+        let (options, ends) = (options("--quick"), ends(true));
+        let text = Report { options: &options, ends: &ends, rows: rows() }.table();
         println!("{text}");
         let first = text.lines().position(|line| line.contains("plain IP")).unwrap();
         let lines: Vec<&str> = text.lines().skip(first).take(2).collect();
@@ -432,14 +435,15 @@ mod tests {
         assert!(words(lines[0]).contains("sender 25.0 10.0 40.0 5.0 20.0 0.0"), "{}", lines[0]);
         assert!(words(lines[1]).starts_with("receiver 12.5 10.0"), "{}", lines[1]);
         assert!(
-            text.contains("sender 0, receiver 1; each end has") && text.contains("This run does not conform")
+            text.contains("sender 0 1, receiver 2 3; each end has")
+                && text.contains("This run does not conform")
         );
     }
 
     #[test]
     fn json_is_an_array_of_flat_rows_whose_states_are_the_whole_time() {
-        let (options, processors) = (options("--quick"), PROCESSORS());
-        let json = Report { options: &options, processors: &processors, rows: rows() }.json();
+        let (options, ends) = (options("--quick"), ends(true));
+        let json = Report { options: &options, ends: &ends, rows: rows() }.json();
         let rows = json.as_array().unwrap();
         assert_eq!(rows.len(), 4);
         let keys = |row: &Value| row.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
@@ -465,10 +469,31 @@ mod tests {
         );
     }
 
+    /// Bound to one processor each, a stream and its gateway share it: rows of plain IP have one thread an end.
+    #[test]
+    fn rows_whose_threads_outnumber_the_processors_of_an_end_say_so() {
+        let options = options("");
+        let says = |processors: [Vec<usize>; 2]| -> Vec<bool> {
+            let ends = Ends { processors, are_apart: true };
+            let report = Report { options: &options, ends: &ends, rows: rows() };
+            let (text, json) = (report.table(), report.json());
+            let of = |row: &Value| {
+                let is_noted = row["notes"].to_string().contains("cores shared: an end has 2 threads");
+                assert!(row["processors_shared"] == is_noted && row["ends_apart"] == true, "{row}");
+                is_noted
+            };
+            let said: Vec<bool> = json.as_array().unwrap()[..3].iter().map(of).collect();
+            assert_eq!(text.contains("cores shared: an end has 2 threads"), said.contains(&true), "{text}");
+            said
+        };
+        assert_eq!(says([vec![0], vec![1]]), [false, true, true]);
+        assert_eq!(says([vec![0, 1], vec![2, 3]]), [false; 3]);
+    }
+
     #[test]
     fn a_picture_has_axes_for_each_setting_that_was_measured() {
-        let (options, processors) = (options(""), PROCESSORS());
-        let picture = Report { options: &options, processors: &processors, rows: rows() }.svg();
+        let (options, ends) = (options(""), ends(false));
+        let picture = Report { options: &options, ends: &ends, rows: rows() }.svg();
         assert_eq!(picture.matches("A TCP stream over message size").count(), 2);
         assert!(picture.contains("plain IP between sites") && picture.contains("tuning: tcp"));
         assert_eq!(picture.matches("Processors' time by state").count(), 2, "beside each of them");

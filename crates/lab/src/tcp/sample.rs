@@ -3,8 +3,9 @@
 use serde_json::Value;
 
 use super::cpu::{STATES, Shares};
+use super::ends::Ends;
 use super::report::{Gain, Measured, Report, Row};
-use super::subject::{Setting, Subject, halves};
+use super::subject::{Setting, Subject};
 use super::{OF_THE_MACHINE, Stage, TcpOptions};
 use crate::harness::Interval;
 
@@ -39,8 +40,9 @@ pub(crate) fn rows(options: &TcpOptions, rate: impl Fn(&str, &str, bool, u16, u3
             }
         }
     }
-    let processors = halves().unwrap_or_else(|| [vec![0], vec![1]]);
-    Report { options, processors: &processors, rows }.json()
+    let are_apart = !options.no_pin;
+    let processors = if are_apart { [vec![0, 1], vec![2, 3]] } else { [vec![0], vec![0]] };
+    Report { options, ends: &Ends { processors, are_apart }, rows }.json()
 }
 
 fn measured(

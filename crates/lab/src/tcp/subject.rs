@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::cpu::{Shares, Times};
+use super::ends::Ends;
 use super::options::{Link, Mode, TcpOptions};
 use super::tuning::Stage;
-use crate::bench::threads::processors;
 use crate::error::{LabError, io};
 use crate::gateway::Gateway;
 use crate::namespaces::Entered;
@@ -107,6 +107,11 @@ impl Subject {
         self.protected.as_ref().and_then(|(_, protection)| protection.ah_suite.as_deref())
     }
 
+    /// Threads of each end that have work: the stream, and the gateway's workers.
+    pub(super) fn threads(&self, workers: u8) -> usize {
+        1 + if self.protected.is_some() { usize::from(workers) } else { 0 }
+    }
+
     pub(super) const fn mode(&self) -> Mode {
         self.mode
     }
@@ -149,8 +154,7 @@ pub(super) struct Bed<'a> {
     pub(super) inside: Entered,
     pub(super) options: &'a TcpOptions,
     pub(super) program: PathBuf,
-    /// The processors of each end; both have all of them unless ends are pinned.
-    pub(super) processors: [Vec<usize>; 2],
+    pub(super) ends: Ends,
 }
 
 /// One run.
@@ -165,13 +169,6 @@ pub(super) struct Sample {
     pub(super) ends: [Shares; 2],
     /// Testudo's engine.
     pub(super) engine: Option<String>,
-}
-
-/// Halves of the processors that this process may use; `None` if there is but one.
-pub(super) fn halves() -> Option<[Vec<usize>; 2]> {
-    let all = processors();
-    let (first, second) = all.split_at(all.len() / 2);
-    (!first.is_empty()).then(|| [first.to_vec(), second.to_vec()])
 }
 
 impl Bed<'_> {
@@ -216,7 +213,7 @@ impl Bed<'_> {
                     engine: self.options.engine.as_deref(),
                     workers: self.options.workers,
                     mtu: setting.mtu(),
-                    processors: self.pinned(),
+                    processors: self.ends.pinned(),
                 };
                 Some(network.start_gateways(&tunnel, &self.program, folder)?)
             }
@@ -235,11 +232,6 @@ impl Bed<'_> {
         Ok(samples)
     }
 
-    fn pinned(&self) -> Option<[&[usize]; 2]> {
-        let [a, b] = &self.processors;
-        self.options.pin.then_some([a.as_slice(), b.as_slice()])
-    }
-
     fn run(
         &self,
         network: &Network,
@@ -253,7 +245,7 @@ impl Bed<'_> {
             streams: 1,
             duration: self.options.duration(),
             message_bytes: usize::try_from(size).ok(),
-            processors: self.pinned(),
+            processors: self.ends.pinned(),
         };
         let (crossed, times) = (link_bytes(network)?, Times::now()?);
         let result = tcp_load(&load, from, to, address, observe)?;
@@ -261,7 +253,7 @@ impl Bed<'_> {
         if link_bytes < result.bytes {
             return Err(LabError::AnotherWay { received: result.bytes, crossed: link_bytes });
         }
-        let [sender, receiver] = &self.processors;
+        let [sender, receiver] = &self.ends.processors;
         Ok(Sample {
             mbit_s: gbit_s(result.bytes, result.elapsed) * 1e3,
             received_bytes: result.bytes,
@@ -332,13 +324,5 @@ mod tests {
         assert!(of(Protocol::Ah, Mode::Tunnel).suites().is_err(), "AH has no GCM");
         let vpe = Protection::choose("esp", "tunnel", Some("aes128gcm16"), None, Some("vpe-in-udp")).unwrap();
         assert_eq!(of(Protocol::VpeInUdp, Mode::Tunnel), vpe);
-    }
-
-    #[test]
-    fn halves_share_no_processor_and_leave_none() {
-        match halves() {
-            None => assert_eq!(processors().len(), 1),
-            Some([first, second]) => assert_eq!([first, second].concat(), processors()),
-        }
     }
 }

@@ -208,8 +208,7 @@ fn busy(states: &[f64; STATES.len()]) -> f64 {
 pub(super) fn processors(rows: &[Value]) -> Result<Reading, Wrong> {
     let mut reading = Reading::default();
     let streams = streams(rows, &mut reading)?;
-    let is_shared =
-        streams.iter().any(|stream| stream.row.get("processors_shared") == Some(&Value::Bool(true)));
+    let is_shared = streams.iter().any(|stream| stream.row.get("ends_apart") == Some(&Value::Bool(false)));
     let ends = if is_shared { &ENDS[..1] } else { &ENDS[..] };
     let largest = streams.iter().map(|stream| stream.bytes).max().unwrap_or(0);
     let mut drawn: Vec<Row> = Vec::new();
