@@ -38,6 +38,7 @@ mod measurement;
 mod meter;
 mod overload;
 mod placement;
+mod repeat;
 mod search;
 #[cfg(test)]
 pub(crate) mod sleeper;
@@ -53,8 +54,9 @@ pub use latency::{LATENCY_STEPS, latency};
 pub use loss::frame_loss;
 pub use measurement::{LatencyUs, Measurement, Plan, Test, Unconverged};
 pub use meter::{EnergySample, MAX_WATTS, Meter, NotKnown, Power, watts};
-pub use overload::{OVERLOAD_STEPS, overload};
+pub use overload::{OVERLOAD_STEPS, Overload, overload};
 pub use placement::{Block, BlockTime, Bottleneck, Effort, Elsewhere, Placed, PlacementRow, placement};
+pub use repeat::Figure;
 pub use search::throughput;
 
 use std::time::Duration;

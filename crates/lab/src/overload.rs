@@ -10,7 +10,10 @@ use testudo_gateway::Candidate;
 use crate::bench::chart::{self, Extent, Line, Panel, STRIPS};
 use crate::bench::{BenchError, open_picture, write_picture};
 use crate::generator::Sizes;
-use crate::harness::{DeviceError, LatencyUs, Limit, Measurement, OVERLOAD_STEPS, Plan, Test, overload};
+use crate::harness::{
+    Cores, DeviceError, LatencyUs, Limit, Measurement, OVERLOAD_STEPS, Overload, Plan, Test, Unconverged,
+    overload,
+};
 use crate::rfc2544::{Remarks, TandemArgs, Watched, cells, notes};
 use crate::statistics::Spread;
 use crate::table::Table;
@@ -44,8 +47,29 @@ pub struct OverloadOptions {
     pub svg: Option<PathBuf>,
 }
 
-/// A load as a share of the capacity, and what became of it.
-type Row = (f64, Measurement);
+/// A load, and what became of it.
+struct Row {
+    /// As a share of the capacity.
+    share: f64,
+    row: Measurement,
+    /// What the gateways forward of a flood.
+    capacity: Measurement,
+}
+
+impl Row {
+    /// Whether both the capacity and what became of the load repeat.
+    fn is_converged(&self) -> bool {
+        self.row.unconverged.is_none() && self.capacity.unconverged.is_none()
+    }
+
+    /// What is to be said besides the figures.
+    fn notes(&self, cores: Cores) -> Vec<String> {
+        let mut notes = notes(&self.row, cores);
+        let of_capacity = self.capacity.unconverged.filter(|why| *why != Unconverged::MeasuredOnce);
+        notes.extend(of_capacity.map(|why| format!("capacity: {why}")));
+        notes
+    }
+}
 
 /// Measures what `options` say, and returns the array that `testudo lab overload --json` prints.
 ///
@@ -74,26 +98,24 @@ fn run(options: &OverloadOptions, candidates: Vec<Candidate>) -> Result<(Tandem,
     let mut device = options.device.open(candidates)?;
     let trial = Duration::from_secs_f64(options.trial_seconds);
     let plan = Plan { trial, repetitions: options.repetitions, ..Plan::default() };
-    let loads = u32::try_from(options.sizes.len() * OVERLOAD_STEPS.len()).unwrap_or(u32::MAX);
+    let loads = u32::try_from(options.sizes.len() * (OVERLOAD_STEPS.len() + 1)).unwrap_or(u32::MAX);
     let expected = trial.saturating_mul(loads.saturating_mul(options.repetitions));
     let mut watched = Watched::new(&mut device, expected, trial, options.json);
     let mut rows = Vec::new();
     for &sizes in &options.sizes {
         watched.begin(Test::Overload, sizes);
         let measured = overload(&mut watched, sizes, &plan);
-        rows.extend(
-            measured.map_err(|DeviceError(what)| BenchError::Invalid {
-                case: format!("frames of {sizes}"),
-                what,
-            })?,
-        );
+        let Overload { capacity, steps } = measured
+            .map_err(|DeviceError(what)| BenchError::Invalid { case: format!("frames of {sizes}"), what })?;
+        rows.extend(steps.into_iter().map(|(share, row)| Row { share, row, capacity: capacity.clone() }));
     }
     drop(watched);
     Ok((device, rows))
 }
 
 fn array(options: &OverloadOptions, device: &Tandem, rows: &[Row]) -> Value {
-    let object = |(share, row): &Row| {
+    let object = |one: &Row| {
+        let Row { share, row, capacity } = one;
         let latency =
             row.latency_us.map(|LatencyUs { p50, p99, max }| json!({ "p50": p50, "p99": p99, "max": max }));
         json!({
@@ -105,7 +127,10 @@ fn array(options: &OverloadOptions, device: &Tandem, rows: &[Row]) -> Value {
             "success_ratio": 1.0 - row.loss,
             "processor_load": row.busy_share,
             "latency_us": latency,
+            "capacity_packets_per_second": capacity.throughput_packets_per_second,
+            "capacity_repeat_spread": capacity.repeat_spread,
             "repeat_spread": row.repeat_spread,
+            "converged": one.is_converged(),
             "repetitions": row.repetitions,
             "trial_seconds": options.trial_seconds,
             "limit": row.limit.map(Limit::name),
@@ -113,7 +138,7 @@ fn array(options: &OverloadOptions, device: &Tandem, rows: &[Row]) -> Value {
             "suite": options.device.suite,
             "engine": device.engine(),
             "seed": options.device.seed,
-            "notes": notes(row, device.cores()),
+            "notes": one.notes(device.cores()),
         })
     };
     Value::Array(rows.iter().map(object).collect())
@@ -140,7 +165,8 @@ fn table(options: &OverloadOptions, device: &Tandem, rows: &[Row]) -> String {
         "remarks",
     ];
     let (mut remarks, mut lines) = (Remarks::default(), vec![heads.map(str::to_owned).to_vec()]);
-    for (share, row) in rows {
+    for one in rows {
+        let Row { share, row, .. } = one;
         let mut line = vec![
             row.sizes.to_string(),
             format!("{:.0}", share * 100.0),
@@ -151,7 +177,7 @@ fn table(options: &OverloadOptions, device: &Tandem, rows: &[Row]) -> String {
         ];
         line.extend(cells::latency_cells(row));
         line.push(cells::percent(row.repeat_spread));
-        line.push(remarks.refer(notes(row, device.cores())));
+        line.push(remarks.refer(one.notes(device.cores())));
         lines.push(line);
     }
     text += &Table::report(lines).to_string();
@@ -167,9 +193,9 @@ fn panel(options: &OverloadOptions, device: &Tandem, rows: &[Row]) -> Panel {
     let mut lines = Vec::new();
     for (colour, &sizes) in options.sizes.iter().enumerate() {
         let of = |figure: &dyn Fn(&Measurement) -> Option<f64>| -> Vec<(usize, Spread)> {
-            let of_it = rows.iter().filter(|(_, row)| row.sizes == sizes);
+            let of_it = rows.iter().filter(|one| one.row.sizes == sizes);
             of_it
-                .filter_map(|(share, row)| Some((whole(*share), Spread::of([figure(row)? * 100.0]))))
+                .filter_map(|one| Some((whole(one.share), Spread::of([figure(&one.row)? * 100.0]))))
                 .collect()
         };
         let mixes = || [const { None }; STRIPS.len()];
@@ -209,12 +235,31 @@ fn panel(options: &OverloadOptions, device: &Tandem, rows: &[Row]) -> Panel {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::harness::fake::FakeDevice;
     use clap::Parser;
 
     #[derive(Parser)]
     struct Program {
         #[command(flatten)]
         options: OverloadOptions,
+    }
+
+    /// Loads are shares of the capacity: where it does not repeat, no row does.
+    #[test]
+    fn rows_say_that_the_capacity_does_not_repeat() {
+        let plan = Plan { trial: Duration::from_millis(200), ..Plan::default() };
+        let rows = |wander| {
+            let mut device = FakeDevice { wander, ..FakeDevice::new(50_000.0, 40) };
+            let Overload { capacity, steps } = overload(&mut device, Sizes::Bytes(64), &plan).unwrap();
+            let of = |(share, row)| Row { share, row, capacity: capacity.clone() };
+            steps.into_iter().map(of).collect::<Vec<_>>()
+        };
+        let cores = Cores { device: 1, generator: 0 };
+        for row in rows(0.2) {
+            let notes = row.notes(cores).join("; ");
+            assert!(!row.is_converged() && notes.contains("capacity: repetitions differ by "), "{notes}");
+        }
+        assert!(rows(0.0).iter().all(|row| row.is_converged() && row.notes(cores).is_empty()));
     }
 
     #[test]
@@ -240,6 +285,9 @@ mod tests {
         for row in &rows {
             let is_ratio = |value: &Value| value.as_f64().is_some_and(|ratio| (0.0..=1.0).contains(&ratio));
             assert!(is_ratio(&row["success_ratio"]), "{row}");
+            let is_once = row["notes"].to_string().contains("measured once");
+            assert!(row["converged"] == false && is_once, "one repetition repeats nothing: {row}");
+            assert!(row["capacity_packets_per_second"].is_f64() && row["capacity_repeat_spread"].is_null());
             // A worker that had no processor in such a short trial has no load.
             assert!(row["processor_load"].is_null() || is_ratio(&row["processor_load"]), "{row}");
         }

@@ -109,6 +109,7 @@ fn measured(options: &EfficiencyOptions, found: &Found, step: &Step) -> Map<Stri
     put("joules_per_byte", json!(step.joules_per_byte().ok()));
     put("meters", json!(meters));
     put("repeat_spread", json!(row.repeat_spread));
+    put("converged", json!(row.unconverged.is_none()));
     put("repetitions", json!(row.repetitions));
     put("limit", json!(row.limit.map(Limit::name)));
     put("trial_seconds", json!(options.plan().trial.as_secs_f64()));

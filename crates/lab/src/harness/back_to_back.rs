@@ -2,6 +2,7 @@
 
 use super::device::{Device, DeviceError, Length, Load, Trial};
 use super::measurement::{Measurement, Plan, Test, Unconverged};
+use super::repeat::Figure;
 use super::{count, undisturbed};
 use crate::generator::Sizes;
 use crate::traffic::median;
@@ -28,8 +29,7 @@ pub fn back_to_back(device: &mut dyn Device, sizes: Sizes, plan: &Plan) -> Resul
             break;
         }
     }
-    let burst = |trial: &Trial| if trial.has_loss() { 0.0 } else { trial.offered as f64 };
-    let row = Measurement::of(Test::BackToBack, sizes, plan, &trials, burst);
+    let row = Measurement::of(Test::BackToBack, sizes, plan, &trials, &[(Figure::Burst, burst)]);
     // Only where the longest burst of all came back the device may take more.
     let longest: Vec<Trial> = trials.iter().filter(|trial| trial.offered == longest).cloned().collect();
     let mut row = row.below(&ceiling, &longest);
@@ -38,6 +38,11 @@ pub fn back_to_back(device: &mut dyn Device, sizes: Sizes, plan: &Plan) -> Resul
         row.unconverged = Some(Unconverged::LossInEveryBurst);
     }
     Ok(row)
+}
+
+/// The packets of a burst that came back whole.
+fn burst(trial: &Trial) -> f64 {
+    if trial.has_loss() { 0.0 } else { trial.offered as f64 }
 }
 
 /// The trial of the longest burst without loss, or of one packet, if that is lost.

@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::device::{Activity, Ceiling, Device, DeviceError, Load, Trial};
 use super::measurement::{Measurement, Plan, Test};
 use super::meter::{self, Meter, NotKnown, Power};
+use super::repeat::{CAME_BACK, Figure};
 use super::undisturbed;
 use crate::generator::Sizes;
 use crate::traffic::median;
@@ -68,8 +69,15 @@ impl Step {
         ceiling: &Ceiling,
         (trials, power): (&[Trial], &[Power]),
     ) -> Self {
-        let row = Measurement::of(Test::Efficiency, sizes, plan, trials, Trial::received_rate);
-        let row = row.below(ceiling, trials);
+        let row = Measurement::of(Test::Efficiency, sizes, plan, trials, &CAME_BACK);
+        let mut row = row.below(ceiling, trials);
+        let awake: Option<Vec<f64>> =
+            trials.iter().map(|trial| trial.activity.as_ref().map(Activity::awake_share)).collect();
+        let watts: Result<Vec<f64>, NotKnown> = power.iter().map(Power::total).collect();
+        // What is not known of all of them is compared with nothing.
+        for (figure, results) in [(Figure::Awake, awake), (Figure::Power, watts.ok())] {
+            results.iter().for_each(|results| row.judge(plan, figure, results));
+        }
         let middle = |figure: &dyn Fn(&Trial, &Activity) -> Option<f64>| {
             let of = |trial: &Trial| trial.activity.as_ref().and_then(|activity| figure(trial, activity));
             median(&trials.iter().filter_map(of).collect::<Vec<_>>())

@@ -18,6 +18,9 @@ pub(crate) enum Delay {
     Uniform(u64, u64),
     /// The first, but the second for one packet in so many.
     Rare(u64, u64, u64),
+    /// The first, but for one packet in 20 another, from the second to the third, which is drawn anew for each
+    /// trial.
+    Wandering(u64, u64, u64),
 }
 
 /// The device. Rates are packets per second.
@@ -41,6 +44,8 @@ pub(crate) struct FakeDevice {
     /// So many trials to come are disturbed, and lose a packet.
     pub(crate) disturbed: u32,
     pub(crate) trials: u16,
+    /// Of this trial's slow packets.
+    pub(crate) slow_ns: u64,
     pub(crate) draw: Rng,
     /// Its clock, in nanoseconds.
     pub(crate) now_ns: u64,
@@ -62,6 +67,7 @@ impl FakeDevice {
             generator: f64::INFINITY,
             disturbed: 0,
             trials: 0,
+            slow_ns: 0,
             draw: Rng::with_seed(seed),
             now_ns: 1_000,
         }
@@ -71,6 +77,8 @@ impl FakeDevice {
         match self.delay {
             Delay::Fixed(ns) => ns,
             Delay::Uniform(from, to) => self.draw.u64(from..=to),
+            Delay::Wandering(usual, ..) if self.draw.u64(..20) != 0 => usual,
+            Delay::Wandering(..) => self.slow_ns,
             Delay::Rare(usual, rare, one_in) => {
                 if self.draw.u64(..one_in) == 0 {
                     rare
@@ -109,6 +117,9 @@ impl Device for FakeDevice {
 
     fn trial(&mut self, _: Sizes, load: Load) -> Result<Trial, DeviceError> {
         self.trials += 1;
+        if let Delay::Wandering(_, from, to) = self.delay {
+            self.slow_ns = self.draw.u64(from..=to);
+        }
         let reached = Load { packets_per_second: load.packets_per_second.min(self.generator), ..load };
         let (mut generator, mut sent) = (reached.generator(self.trials, self.now_ns), Vec::new());
         while !generator.is_done() {

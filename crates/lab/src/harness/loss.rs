@@ -2,6 +2,7 @@
 
 use super::device::{Device, DeviceError, Load, Trial};
 use super::measurement::{Measurement, Plan, Test};
+use super::repeat::CAME_BACK;
 use super::undisturbed;
 use crate::generator::Sizes;
 
@@ -12,7 +13,7 @@ const ENOUGH: u32 = 2;
 
 /// Measures the share of packets that are lost, from the maximum rate down in steps of a tenth of it, until
 /// two steps in a row lose none. Each step is repeated `plan.repetitions` times; repetitions are compared by
-/// the rate of packets that came back.
+/// the rate of packets that came back, and by the loss.
 ///
 /// # Errors
 /// [`DeviceError`] if the device failed.
@@ -28,7 +29,7 @@ pub fn frame_loss(
         let load = Load::rate(maximum * f64::from(step) / f64::from(STEPS), plan.trial);
         let trials = (0..plan.repetitions.max(1)).map(|_| undisturbed(device, sizes, load));
         let trials = trials.collect::<Result<Vec<_>, _>>()?;
-        let row = Measurement::of(Test::FrameLoss, sizes, plan, &trials, Trial::received_rate);
+        let row = Measurement::of(Test::FrameLoss, sizes, plan, &trials, &CAME_BACK);
         rows.push(row.below(&ceiling, &trials));
         lossless = if trials.iter().any(Trial::has_loss) { 0 } else { lossless + 1 };
         if lossless == ENOUGH {

@@ -4,8 +4,8 @@ use std::fmt;
 use std::time::Duration;
 
 use super::device::{Ceiling, Limit, Trial};
+use super::repeat::{Compared, Figure};
 use crate::generator::Sizes;
-use crate::statistics::Spread;
 use crate::traffic::median;
 
 /// How thorough methods are.
@@ -84,8 +84,12 @@ pub enum Unconverged {
     },
     /// Not even a burst of one packet came back whole.
     LossInEveryBurst,
+    /// There was one repetition, which says nothing of others.
+    MeasuredOnce,
     /// Repetitions differ too much.
     SpreadAbove {
+        /// In which figure most.
+        figure: Figure,
         /// Highest less lowest, as a share of the median.
         spread: f64,
         /// What the plan allows.
@@ -116,9 +120,10 @@ impl fmt::Display for Unconverged {
                 write!(f, "{rate:.0} packets a second passed once and were lost when it was tried again")
             }
             Self::LossInEveryBurst => f.write_str("not even a burst of one packet comes back whole"),
-            Self::SpreadAbove { spread, limit } => write!(
+            Self::MeasuredOnce => f.write_str("measured once: nothing says whether it repeats"),
+            Self::SpreadAbove { figure, spread, limit } => write!(
                 f,
-                "repetitions differ by {:.1} %, which is more than {:.0} %",
+                "repetitions differ by {:.1} % in {figure}, which is more than {:.0} %",
                 spread * 100.0,
                 limit * 100.0
             ),
@@ -164,8 +169,8 @@ pub struct Measurement {
     pub latency_us: Option<LatencyUs>,
     /// The longest burst that came back whole, in packets, of [`Test::BackToBack`].
     pub burst_packets: Option<f64>,
-    /// Highest less lowest of the repetitions' results, as a share of their median: throughput, the median
-    /// latency, the rate of packets that came back, the burst. `None` with one repetition.
+    /// Highest less lowest of the repetitions' results, as a share of their median, of the
+    /// [figure](Figure) of the method that differs most. `None` with one repetition.
     pub repeat_spread: Option<f64>,
     /// Share of the time in which the device had work, 0 to 1, where it is known.
     pub busy_share: Option<f64>,
@@ -183,14 +188,8 @@ pub struct Measurement {
 }
 
 impl Measurement {
-    /// The medians of these trials, one of each repetition, which differ in `result`.
-    pub(super) fn of(
-        test: Test,
-        sizes: Sizes,
-        plan: &Plan,
-        trials: &[Trial],
-        result: impl Fn(&Trial) -> f64,
-    ) -> Self {
+    /// The medians of these trials, one of each repetition, which are compared by `figures`.
+    pub(super) fn of(test: Test, sizes: Sizes, plan: &Plan, trials: &[Trial], figures: &[Compared]) -> Self {
         let middle = |figure: &dyn Fn(&Trial) -> f64| {
             median(&trials.iter().map(figure).collect::<Vec<_>>()).unwrap_or(0.0)
         };
@@ -218,7 +217,9 @@ impl Measurement {
             limit: None,
             is_disturbed: trials.iter().any(|trial| trial.is_disturbed),
         };
-        row.judge_spread(plan, trials.iter().map(result));
+        for (figure, result) in figures {
+            row.judge(plan, *figure, &trials.iter().map(result).collect::<Vec<_>>());
+        }
         row
     }
 
@@ -230,16 +231,19 @@ impl Measurement {
         self
     }
 
-    /// Computes the spread of the repetitions' results, and says so if they do not repeat.
-    pub(super) fn judge_spread(&mut self, plan: &Plan, results: impl IntoIterator<Item = f64>) {
-        let results: Vec<f64> = results.into_iter().collect();
-        let Spread { median, lowest, highest } = Spread::of(results.iter().copied());
-        self.repeat_spread = match results.len() {
-            0 | 1 => None,
-            _ if highest == lowest => Some(0.0),
-            _ => Some((highest - lowest) / median.max(f64::MIN_POSITIVE)),
+    /// Compares the results of repetitions by a figure, and says so if they do not repeat: by the one that
+    /// differs most.
+    pub(super) fn judge(&mut self, plan: &Plan, figure: Figure, results: &[f64]) {
+        let Some(spread) = figure.spread(results) else {
+            self.unconverged.get_or_insert(Unconverged::MeasuredOnce);
+            return;
         };
-        let above = self.repeat_spread.filter(|spread| *spread > plan.spread_limit);
-        self.unconverged = above.map(|spread| Unconverged::SpreadAbove { spread, limit: plan.spread_limit });
+        if self.repeat_spread.is_some_and(|most| most >= spread) {
+            return;
+        }
+        self.repeat_spread = Some(spread);
+        if spread > plan.spread_limit {
+            self.unconverged = Some(Unconverged::SpreadAbove { figure, spread, limit: plan.spread_limit });
+        }
     }
 }

@@ -1,7 +1,8 @@
 //! Who does the work of a device, block by block, and who limits it (paper 004, section 4).
 
 use super::device::{Device, DeviceError, Load, Trial};
-use super::measurement::{Measurement, Plan, Test};
+use super::measurement::{Measurement, Plan, Test, Unconverged};
+use super::repeat::{Figure, RECEIVED};
 use super::search::throughput;
 use crate::generator::Sizes;
 use crate::traffic::median;
@@ -132,6 +133,10 @@ pub struct BlockTime {
     pub worker_us: f64,
     /// The block's share of the turnaround of all, 0 to 1.
     pub share: f64,
+    /// How far the turnarounds of repetitions are apart, as a share of their median; `None` of one.
+    pub repeat_spread: Option<f64>,
+    /// Why the turnaround is not to be relied on; `None` if it is.
+    pub unconverged: Option<Unconverged>,
 }
 
 /// What a device does with frames of one size, and who of it.
@@ -160,7 +165,7 @@ pub fn placement(device: &mut dyn Placed, sizes: Sizes, plan: &Plan) -> Result<P
     let repetitions = 0..plan.repetitions.max(1);
     let trials: Vec<Trial> =
         repetitions.clone().map(|_| device.trial(sizes, load)).collect::<Result<_, _>>()?;
-    let capacity = Measurement::of(Test::Placement, sizes, plan, &trials, Trial::received_rate);
+    let capacity = Measurement::of(Test::Placement, sizes, plan, &trials, &RECEIVED);
     let capacity = capacity.below(&ceiling, &trials);
     let efforts: Vec<Effort> =
         repetitions.map(|_| device.timed(sizes, load).map(|(_, effort)| effort)).collect::<Result<_, _>>()?;
@@ -168,16 +173,20 @@ pub fn placement(device: &mut dyn Placed, sizes: Sizes, plan: &Plan) -> Result<P
         return Err(DeviceError("no packet was timed".to_owned()));
     }
     let bottleneck = bottleneck(&efforts, &capacity);
-    Ok(PlacementRow { throughput, bottleneck, blocks: blocks(&efforts), capacity })
+    Ok(PlacementRow { throughput, bottleneck, blocks: blocks(&efforts, plan), capacity })
 }
 
-/// The median over repetitions of a figure for each packet, in microseconds.
+/// A figure for each packet, in microseconds, of each repetition.
+fn each_per_packet(efforts: &[Effort], seconds: impl Fn(&Effort) -> f64) -> Vec<f64> {
+    efforts.iter().map(|effort| seconds(effort) * 1e6 / effort.packets.max(1) as f64).collect()
+}
+
+/// The median over repetitions.
 fn per_packet(efforts: &[Effort], seconds: impl Fn(&Effort) -> f64) -> f64 {
-    let each = efforts.iter().map(|effort| seconds(effort) * 1e6 / effort.packets.max(1) as f64);
-    median(&each.collect::<Vec<_>>()).unwrap_or(0.0)
+    median(&each_per_packet(efforts, seconds)).unwrap_or(0.0)
 }
 
-fn blocks(efforts: &[Effort]) -> [BlockTime; Block::ALL.len()] {
+fn blocks(efforts: &[Effort], plan: &Plan) -> [BlockTime; Block::ALL.len()] {
     let mut times = Block::ALL.map(|block| {
         let worker = |effort: &Effort| effort.worker[block as usize];
         let elsewhere = |effort: &Effort| match block {
@@ -185,8 +194,18 @@ fn blocks(efforts: &[Effort]) -> [BlockTime; Block::ALL.len()] {
             Block::Cryptography => effort.cryptography.seconds(),
             Block::LookUp | Block::Headers => 0.0,
         };
-        let turnaround_us = per_packet(efforts, |effort| worker(effort) + elsewhere(effort));
-        BlockTime { block, turnaround_us, worker_us: per_packet(efforts, worker), share: 0.0 }
+        let turnarounds = each_per_packet(efforts, |effort| worker(effort) + elsewhere(effort));
+        let (figure, limit) = (Figure::Turnaround(block), plan.spread_limit);
+        let repeat_spread = figure.spread(&turnarounds);
+        let above = |spread| (spread > limit).then_some(Unconverged::SpreadAbove { figure, spread, limit });
+        BlockTime {
+            block,
+            turnaround_us: median(&turnarounds).unwrap_or(0.0),
+            worker_us: per_packet(efforts, worker),
+            share: 0.0,
+            repeat_spread,
+            unconverged: repeat_spread.map_or(Some(Unconverged::MeasuredOnce), above),
+        }
     });
     let all: f64 = times.iter().map(|time| time.turnaround_us).sum();
     times.iter_mut().for_each(|time| time.share = time.turnaround_us / all.max(f64::MIN_POSITIVE));

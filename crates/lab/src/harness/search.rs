@@ -2,6 +2,7 @@
 
 use super::device::{Device, DeviceError, Load, Trial};
 use super::measurement::{Measurement, Plan, Test, Unconverged};
+use super::repeat::Figure;
 use super::undisturbed;
 use crate::generator::Sizes;
 use crate::traffic::median;
@@ -33,7 +34,7 @@ pub fn throughput(device: &mut dyn Device, sizes: Sizes, plan: &Plan) -> Result<
             break;
         }
     }
-    let row = Measurement::of(Test::Throughput, sizes, plan, &trials, found_rate);
+    let row = Measurement::of(Test::Throughput, sizes, plan, &trials, &[(Figure::Throughput, found_rate)]);
     let mut row = row.below(&ceiling, &trials);
     if failure.is_none() {
         let rates: Vec<f64> = trials.iter().map(found_rate).collect();

@@ -17,6 +17,9 @@ pub(crate) struct Sleeper {
     queue: usize,
     pub(crate) pause: Duration,
     pub(crate) ceiling: Ceiling,
+    /// By what share of it the rate changes from trial to trial, up and down.
+    pub(crate) wander: f64,
+    draw: fastrand::Rng,
     trials: u16,
     /// Nanoseconds of virtual time.
     clock: Rc<Cell<u64>>,
@@ -32,6 +35,8 @@ impl Sleeper {
             queue: 1024,
             pause: Duration::ZERO,
             ceiling: Ceiling { packets_per_second: 2.0 * rate, limit: Limit::Medium },
+            wander: 0.0,
+            draw: fastrand::Rng::with_seed(39),
             trials: 0,
             clock: Rc::new(Cell::new(1_000)),
             watts: (88.0, 20.0),
@@ -45,8 +50,9 @@ impl Sleeper {
     }
 
     /// What comes out, and for how many nanoseconds the worker slept.
-    fn carry(&self, sent: &[Stamp], end_ns: u64) -> (Vec<(u64, Stamp)>, f64) {
-        let (service_ns, pause_ns) = (1e9 / self.rate, self.pause.as_secs_f64() * 1e9);
+    fn carry(&mut self, sent: &[Stamp], end_ns: u64) -> (Vec<(u64, Stamp)>, f64) {
+        let rate = self.rate * (1.0 + self.wander * (2.0 * self.draw.f64() - 1.0));
+        let (service_ns, pause_ns) = (1e9 / rate, self.pause.as_secs_f64() * 1e9);
         let (mut free_at, mut slept_ns) = (sent[0].sent_ns as f64, 0.0);
         let (mut waiting, mut arrivals) = (VecDeque::new(), Vec::new());
         for stamp in sent {

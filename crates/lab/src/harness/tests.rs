@@ -114,7 +114,9 @@ fn the_longest_burst_of_a_known_queue_is_found() {
 fn overload_of_a_known_device_is_found_up_to_four_times_its_rate() {
     let rate = 50_000.0;
     let mut device = FakeDevice { medium: 2.0 * rate, ..FakeDevice::new(rate, 19) };
-    let rows = overload(&mut device, SIZES, &plan()).unwrap();
+    let Overload { capacity, steps: rows } = overload(&mut device, SIZES, &plan()).unwrap();
+    assert_within_2_percent(capacity.throughput_packets_per_second, rate);
+    assert_eq!((capacity.repetitions, capacity.unconverged), (3, None));
     assert_eq!((rows.len(), rows.last().map(|(share, _)| *share)), (OVERLOAD_STEPS.len(), Some(4.0)));
     for (share, row) in &rows {
         println!("{share}: {row:?}");
@@ -175,7 +177,9 @@ fn a_device_whose_rate_wanders_is_said_not_to_repeat() {
     // The same where nothing is lost, but what comes back differs.
     let mut device = FakeDevice { wander: 0.2, ..FakeDevice::new(50_000.0, 14) };
     let rows = frame_loss(&mut device, SIZES, &Plan { repetitions: 6, ..plan() }).unwrap();
-    let Some(Unconverged::SpreadAbove { spread, limit }) = rows[0].unconverged else { panic!("{rows:?}") };
+    let Some(Unconverged::SpreadAbove { spread, limit, .. }) = rows[0].unconverged else {
+        panic!("{rows:?}")
+    };
     assert!(spread > limit && Some(spread) == rows[0].repeat_spread);
     assert!(rows[0].unconverged.unwrap().to_string().ends_with("which is more than 3 %"));
 }
@@ -201,7 +205,7 @@ fn figures_at_the_highest_rate_are_those_of_what_sets_it() {
         assert_within_2_percent(found.offered_packets_per_second, 20_000.0);
         let burst = back_to_back(&mut device, SIZES, &plan()).unwrap();
         let losses = frame_loss(&mut device, SIZES, &plan()).unwrap();
-        let overloaded = overload(&mut device, SIZES, &plan()).unwrap();
+        let overloaded = overload(&mut device, SIZES, &plan()).unwrap().steps;
         assert_eq!([found.limit, burst.limit, losses[0].limit], [said; 3]);
         assert_eq!(losses[1].limit, None, "a higher rate was offered");
         assert!(overloaded.iter().all(|(_, row)| row.limit == said), "shares of a rate that is not its own");
@@ -214,7 +218,9 @@ fn figures_at_the_highest_rate_are_those_of_what_sets_it() {
         let burst = back_to_back(&mut device, SIZES, &plan()).unwrap();
         let losses = frame_loss(&mut device, SIZES, &plan()).unwrap();
         assert_eq!([found.limit, burst.limit, losses[0].limit], [None; 3]);
-        assert!(overload(&mut device, SIZES, &plan()).unwrap().iter().all(|(_, row)| row.limit.is_none()));
+        assert!(
+            overload(&mut device, SIZES, &plan()).unwrap().steps.iter().all(|(_, row)| row.limit.is_none())
+        );
     }
 }
 
@@ -231,11 +237,62 @@ fn losses_of_disturbed_trials_are_not_the_devices() {
     assert!(row.is_disturbed && row.unconverged.is_some(), "{row:?}");
 }
 
+fn figure_of(row: &Measurement) -> Option<Figure> {
+    match row.unconverged {
+        Some(Unconverged::SpreadAbove { figure, .. }) => Some(figure),
+        _ => None,
+    }
+}
+
+/// The median of the latencies is always the same, and so is the rate: only the slow packets are not.
 #[test]
-fn one_repetition_has_no_spread() {
+fn latencies_whose_99th_percentile_wanders_are_said_not_to_repeat() {
+    let delay = Delay::Wandering(40_000, 100_000, 1_000_000);
+    let mut device = FakeDevice { delay, ..FakeDevice::new(40_000.0, 36) };
+    for row in latency(&mut device, SIZES, &plan(), 38_000.0).unwrap() {
+        println!("{row:?}");
+        assert_eq!(figure_of(&row), Some(Figure::P99));
+        assert!(row.unconverged.unwrap().to_string().contains("% in p99, which is more than 3 %"));
+        assert_within_2_percent(row.latency_us.unwrap().p50, 40.0 + 25.0);
+    }
+}
+
+/// Rates of 1 % more or less are the same, but of what is a twentieth too much the losses are not.
+#[test]
+fn losses_that_differ_where_rates_do_not_are_said_not_to_repeat() {
+    let rate = 50_000.0;
+    let wandering = FakeDevice { wander: 0.01, medium: 1.05 * rate, ..FakeDevice::new(rate, 37) };
+    let losses = frame_loss(&mut wandering.clone(), SIZES, &plan()).unwrap();
+    assert_eq!(figure_of(&losses[0]), Some(Figure::Loss), "{:?}", losses[0]);
+    let steps = overload(&mut wandering.clone(), SIZES, &plan()).unwrap().steps;
+    let (_, above) = steps.iter().find(|(share, _)| *share > 1.0).unwrap();
+    assert_eq!(figure_of(above), Some(Figure::Loss), "{above:?}");
+}
+
+#[test]
+fn an_overloaded_device_whose_capacity_wanders_is_said_not_to_repeat() {
+    let mut device = FakeDevice { wander: 0.2, ..FakeDevice::new(50_000.0, 38) };
+    let Overload { capacity, steps } = overload(&mut device, SIZES, &plan()).unwrap();
+    assert_eq!((capacity.repetitions, figure_of(&capacity)), (3, Some(Figure::ReceivedRate)));
+    assert!(figure_of(&steps.last().unwrap().1).is_some(), "{steps:?}");
+    assert_eq!(steps[0].1.unconverged, None, "a tenth of it comes back however it wanders");
+}
+
+#[test]
+fn one_repetition_has_no_spread_and_is_said_to_be_the_only_one() {
     let plan = Plan { repetitions: 1, ..plan() };
     let row = throughput(&mut FakeDevice::new(9_000.0, 18), SIZES, &plan).unwrap();
-    assert_eq!((row.repeat_spread, row.repetitions, row.unconverged), (None, 1, None));
+    let once = Some(Unconverged::MeasuredOnce);
+    assert_eq!((row.repeat_spread, row.repetitions, row.unconverged), (None, 1, once));
+    let mut device = FakeDevice::new(9_000.0, 18);
+    let latencies = latency(&mut device, SIZES, &plan, 8_000.0).unwrap();
+    let losses = frame_loss(&mut device, SIZES, &plan).unwrap();
+    let burst = back_to_back(&mut device, SIZES, &plan).unwrap();
+    let Overload { capacity, steps } = overload(&mut device, SIZES, &plan).unwrap();
+    let steps = steps.iter().map(|(_, row)| row);
+    let all = latencies.iter().chain(&losses).chain([&burst, &capacity]).chain(steps);
+    assert!(all.clone().count() > 20 && all.clone().all(|row| row.unconverged == once));
+    assert!(Unconverged::MeasuredOnce.to_string().starts_with("measured once"));
 }
 
 #[test]

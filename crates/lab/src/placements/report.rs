@@ -19,6 +19,9 @@ pub(super) fn notes(options: &PlacementsOptions, outcome: &Outcome) -> Vec<Strin
         let is_late =
             |note: &String| measured.row.capacity.limit.is_none() && note.starts_with("the generator ");
         notes.extend(capacity.into_iter().filter(|note| !is_late(note)));
+        notes.extend(
+            measured.row.blocks.iter().filter_map(|time| time.unconverged).map(|why| why.to_string()),
+        );
         if outcome.setup.threads.are_shared {
             let threads = 2 + outcome.setup.threads.io.len() + outcome.setup.crypto_threads();
             notes.push(format!("cores shared: {threads} threads have fewer processors"));
@@ -38,7 +41,9 @@ pub(super) fn notes(options: &PlacementsOptions, outcome: &Outcome) -> Vec<Strin
 /// The rate without loss, in packets per second; `None` where no rate was without.
 pub(super) fn lossless(row: &Measurement) -> Option<f64> {
     match row.unconverged {
-        None | Some(Unconverged::SpreadAbove { .. }) => Some(row.throughput_packets_per_second),
+        None | Some(Unconverged::SpreadAbove { .. } | Unconverged::MeasuredOnce) => {
+            Some(row.throughput_packets_per_second)
+        }
         Some(_) => None,
     }
 }
@@ -73,12 +78,20 @@ fn rows(options: &PlacementsOptions, outcome: &Outcome) -> Vec<Value> {
                 put("turnaround_us", json!(time.turnaround_us));
                 put("worker_us", json!(time.worker_us));
                 put("share", json!(time.share));
+                put("turnaround_repeat_spread", json!(time.repeat_spread));
+                put("converged", json!(is_converged(measured, time)));
                 put("paper", json!({ "turnaround_us": turnaround, "share_percent": share }));
                 Value::Object(row)
             };
             measured.row.blocks.iter().map(one).collect()
         }
     }
+}
+
+/// Whether all figures of a block's row are to be relied on.
+fn is_converged(measured: &Measured, time: &BlockTime) -> bool {
+    let row = &measured.row;
+    [row.throughput.unconverged, row.capacity.unconverged, time.unconverged].iter().all(Option::is_none)
 }
 
 /// Latencies under half of the throughput, beside the bound; those of slices in which somebody else had the
@@ -121,7 +134,9 @@ fn common(options: &PlacementsOptions, outcome: &Outcome) -> Map<String, Value> 
     put("capacity_packets_per_second", json!(capacity));
     put("repeat_spread", json!(row.and_then(|row| row.throughput.repeat_spread)));
     put("capacity_repeat_spread", json!(row.and_then(|row| row.capacity.repeat_spread)));
-    for name in ["block", "turnaround_us", "worker_us", "share", "paper"] {
+    for name in
+        ["block", "turnaround_us", "worker_us", "share", "turnaround_repeat_spread", "converged", "paper"]
+    {
         put(name, Value::Null);
     }
     put("limit", json!(row.and_then(|row| row.throughput.limit).map(Limit::name)));

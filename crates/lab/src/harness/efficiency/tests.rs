@@ -1,6 +1,7 @@
 //! Judged by a worker of known cost and a meter of known watts.
 
 use super::*;
+use crate::harness::Unconverged;
 use crate::harness::sleeper::{CYCLES_PER_SECOND, Fault, Sleeper};
 
 const SIZES: Sizes = Sizes::Bytes(500);
@@ -86,6 +87,23 @@ fn a_meter_that_wraps_is_read_and_one_that_restarts_or_vanishes_is_not_known() {
         assert_eq!(step.power.total(), Err(NotKnown("fake: gone".to_owned())));
         assert!(step.joules_per_byte().is_err() && step.cycles_per_byte.is_some());
     }
+}
+
+/// All packets come back at their rate; only what the worker takes for them differs from trial to trial.
+#[test]
+fn a_worker_whose_cost_wanders_is_said_not_to_repeat() {
+    let mut device = Sleeper::new(100_000.0);
+    device.wander = 0.2;
+    let mut meters = [device.meter(Fault::None)];
+    let plan = Plan { trial: Duration::from_secs(4), ..plan() };
+    let steps = efficiency(&mut device, &mut meters, SIZES, 50_000.0, &plan).unwrap();
+    let why = |step: &Step| step.row.unconverged;
+    assert_eq!(why(&steps[0]), None, "without pauses it is always awake");
+    let longest = steps.iter().rev().find(|step| step.is_held).unwrap();
+    let is_awake = matches!(why(longest), Some(Unconverged::SpreadAbove { figure: Figure::Awake, .. }));
+    assert!(is_awake && longest.row.repeat_spread.unwrap() > 0.03, "{longest:?}");
+    let found = capacity(&mut device, &mut meters, SIZES, &plan).unwrap();
+    assert!(matches!(why(&found), Some(Unconverged::SpreadAbove { .. })), "{found:?}");
 }
 
 #[test]

@@ -21,6 +21,8 @@ struct Stations {
     is_device: bool,
     /// Times differ from packet to packet by up to this share.
     jitter: f64,
+    /// Times of the worker differ from trial to trial by up to this share.
+    wander: f64,
     medium: f64,
     limit: Limit,
     draw: Rng,
@@ -35,13 +37,14 @@ impl Stations {
     fn new(io: (usize, f64), worker: [f64; 4], cryptography: (usize, f64), seed: u64) -> Self {
         println!("seed {seed}");
         let draw = Rng::with_seed(seed);
-        let (jitter, medium, limit) = (0.0, 4e6, Limit::Medium);
+        let (jitter, wander, medium, limit) = (0.0, 0.0, 4e6, Limit::Medium);
         Self {
             io,
             worker,
             cryptography,
             is_device: false,
             jitter,
+            wander,
             medium,
             limit,
             draw,
@@ -65,7 +68,9 @@ impl Stations {
             generator.poll(self.now_ns, |stamp| sent.push(stamp));
             self.now_ns = self.now_ns.max(generator.next_due_ns());
         }
-        let (io, worker, cryptography) = (self.io, self.worker.iter().sum(), self.cryptography);
+        let slower = 1.0 + self.wander * (2.0 * self.draw.f64() - 1.0);
+        let worker = slower * self.worker.iter().sum::<f64>();
+        let (io, cryptography) = (self.io, self.cryptography);
         let mut servers = [vec![0.0; io.0], vec![0.0], vec![0.0; cryptography.0]];
         let (mut inside, mut effort): (VecDeque<f64>, _) = (VecDeque::new(), Effort::default());
         let (mut arrivals, mut spent) = (Arrivals::new(self.trials), [0.0; 3]);
@@ -92,7 +97,8 @@ impl Stations {
             arrivals.take(stamp, at);
             self.now_ns = self.now_ns.max(at);
         }
-        effort.worker = self.worker.map(|time| spent[1] * time / worker);
+        let all: f64 = self.worker.iter().sum();
+        effort.worker = self.worker.map(|time| spent[1] * time / all);
         let threads = |(count, _): (usize, f64), busy| match count {
             0 => Elsewhere::Nowhere,
             count => Elsewhere::Threads { count, busy },
@@ -195,6 +201,31 @@ fn a_device_that_takes_all_is_limited_by_the_generator() {
         assert_within_2_percent(row.capacity.throughput_packets_per_second, 50_000.0, "capacity");
         assert_eq!((row.throughput.limit, row.capacity.limit), (said, said));
     }
+}
+
+/// The turnaround of each block, and the rates, of a worker whose times are others in each trial.
+#[test]
+fn a_placement_whose_times_wander_is_said_not_to_repeat() {
+    let new = || Stations::new((0, 0.0), [300.0, 200.0, 250.0, 4_000.0], (0, 0.0), 6);
+    let mut device = Stations { wander: 0.2, ..new() };
+    let row = placement(&mut device, SIZES, &plan()).unwrap();
+    println!("{row:?}");
+    let is_apart = |why| matches!(why, Some(Unconverged::SpreadAbove { .. }));
+    assert!(is_apart(row.capacity.unconverged) && row.throughput.unconverged.is_some());
+    for time in row.blocks {
+        assert!(is_apart(time.unconverged) && time.repeat_spread.unwrap() > 0.03, "{time:?}");
+        let said = time.unconverged.unwrap().to_string();
+        assert!(said.contains(&format!("in the turnaround of {}, which", time.block.name())), "{said}");
+    }
+    // Times that are always the same repeat; those that were measured once nobody knows.
+    let row = placement(&mut new(), SIZES, &plan()).unwrap();
+    let all = |row: &PlacementRow| {
+        let of = [row.throughput.unconverged, row.capacity.unconverged];
+        of.into_iter().chain(row.blocks.map(|time| time.unconverged)).collect::<Vec<_>>()
+    };
+    assert_eq!(all(&row), [None; 6]);
+    let once = placement(&mut new(), SIZES, &Plan { repetitions: 1, ..plan() }).unwrap();
+    assert_eq!(all(&once), [Some(Unconverged::MeasuredOnce); 6]);
 }
 
 #[test]
