@@ -4,6 +4,7 @@
 
 #![forbid(unsafe_code)]
 
+mod shaped;
 mod stand_in;
 
 use std::error::Error;
@@ -47,6 +48,7 @@ fn main() -> ExitCode {
             let lab = LabLine::parse_from(arguments).lab;
             lab.run(Vec::new(), Vec::new(), &no_gpus(), Meters::of_this_machine)
         }
+        Some("shaped") => shaped::main(),
         Some("init" | "run" | "status") => stand_in::main(&arguments),
         _ => tests(),
     }
@@ -73,7 +75,38 @@ fn tests() -> ExitCode {
         .test("tcp_streams_are_measured_beside_plain_ip_and_counted_at_the_receiver", streams)
         .test("tcp_streams_that_are_corrupted_are_no_measurement", corrupted_streams)
         .test("an_interrupted_measurement_of_tcp_streams_leaves_nothing_behind", interrupted_streams)
+        .test("the_rate_of_a_shaped_path_is_found_within_2_percent_or_the_row_says_why_not", shaped_path)
         .run(|| Ok::<(), String>(()))
+}
+
+/// What the harness finds through sockets, of a path that the kernel shapes. Other work on the machine may
+/// keep it from converging, which the row says; it is asked again, a few times.
+fn shaped_path((): &mut ()) -> TestResult {
+    const ATTEMPTS: u32 = 5;
+    for _ in 0..ATTEMPTS {
+        let output = Command::new(std::env::current_exe()?).arg("shaped").output()?;
+        if !output.status.success() {
+            return Err(String::from_utf8_lossy(&output.stderr).into());
+        }
+        let row: Value = serde_json::from_slice(&output.stdout)?;
+        println!("{row}");
+        if row["unconverged"].is_string() {
+            continue;
+        }
+        let figure = |name: &str| row[name].as_f64().ok_or(format!("no {name} in {row}"));
+        for name in ["found", "came_back"] {
+            let ratio = figure(name)? / figure("known")?;
+            if (ratio - 1.0).abs() > 0.02 && row["limit"].is_null() {
+                return Err(
+                    format!("{name} is {ratio} of what is known, and the row says nothing: {row}").into()
+                );
+            }
+            if (ratio - 1.0).abs() <= 0.02 && name == "came_back" {
+                return Ok(());
+            }
+        }
+    }
+    Err(format!("the throughput did not converge in {ATTEMPTS} attempts").into())
 }
 
 /// `folder` takes the temporary files of one run, so that leftovers are visible.
