@@ -29,6 +29,7 @@ pub use pace::Pace;
 pub use sizes::{FRAME_EXTRA_BYTES, LONGEST_FRAME_BYTES, SHORTEST_FRAME_BYTES, Sizes};
 pub use stamp::{STAMP_AT, STAMP_BYTES, Stamp};
 pub use traffic::{Templates, Traffic};
+pub(crate) use udp::MOST_FLOWS;
 pub use udp::UdpPath;
 
 /// Numbers, stamps and paces the packets of one trial.

@@ -11,13 +11,12 @@ use crate::bench::chart::{self, Extent, Line, Panel, STRIPS};
 use crate::bench::{BenchError, open_picture, write_picture};
 use crate::generator::Sizes;
 use crate::harness::{
-    Cores, DeviceError, LatencyUs, Limit, Measurement, OVERLOAD_STEPS, Overload, Plan, Test, Unconverged,
-    overload,
+    Cores, Device, DeviceError, LatencyUs, Limit, Measurement, OVERLOAD_STEPS, Overload, Plan, Test,
+    Unconverged, overload,
 };
-use crate::rfc2544::{Remarks, TandemArgs, Watched, cells, notes};
+use crate::rfc2544::{Over, Path, QUICK_RESIDUAL, Remarks, Subject, TandemArgs, Watched, cells, notes};
 use crate::statistics::Spread;
 use crate::table::Table;
-use crate::tandem::Tandem;
 
 /// Options of `testudo lab overload`.
 #[derive(Debug, Clone, clap::Args)]
@@ -33,6 +32,10 @@ pub struct OverloadOptions {
     /// Repetitions of each load: rows are medians, and say how far repetitions are apart
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub repetitions: u32,
+
+    /// What the gateways' packets come and go by
+    #[arg(long, value_enum, default_value_t, value_name = "KIND")]
+    pub over: Over,
 
     /// The gateways.
     #[command(flatten)]
@@ -63,10 +66,12 @@ impl Row {
     }
 
     /// What is to be said besides the figures.
-    fn notes(&self, cores: Cores) -> Vec<String> {
-        let mut notes = notes(&self.row, cores);
+    fn notes(&self, of_all: &[String]) -> Vec<String> {
+        // Who shares processors is among what is said of all.
+        let mut notes = notes(&self.row, Cores { device: 1, generator: 0 });
         let of_capacity = self.capacity.unconverged.filter(|why| *why != Unconverged::MeasuredOnce);
         notes.extend(of_capacity.map(|why| format!("capacity: {why}")));
+        notes.extend(of_all.iter().cloned());
         notes
     }
 }
@@ -76,31 +81,42 @@ impl Row {
 /// # Errors
 /// [`BenchError`] if there is no engine for the suite, or the gateways failed.
 pub fn measure(options: &OverloadOptions, candidates: Vec<Candidate>) -> Result<Value, BenchError> {
-    let (device, rows) = run(options, candidates)?;
-    Ok(array(options, &device, &rows))
+    let (subject, rows) = run(options, candidates)?;
+    Ok(array(options, &subject, &rows))
 }
 
 /// The same as text: a table, or that array. It draws the picture, too.
 pub(crate) fn report(options: &OverloadOptions, candidates: Vec<Candidate>) -> Result<String, BenchError> {
     // Fail before the measurement, not after it, if the picture cannot be written.
     let picture = options.svg.as_deref().map(open_picture).transpose()?;
-    let (device, rows) = run(options, candidates)?;
+    let (subject, rows) = run(options, candidates)?;
     if let Some((path, file)) = picture {
-        write_picture(&chart::svg(&[panel(options, &device, &rows)]), path, file)?;
+        write_picture(&chart::svg(&[panel(options, &subject, &rows)]), path, file)?;
     }
     if options.json {
-        return Ok(format!("{:#}\n", array(options, &device, &rows)));
+        return Ok(format!("{:#}\n", array(options, &subject, &rows)));
     }
-    Ok(table(options, &device, &rows))
+    Ok(table(options, &subject, &rows))
 }
 
-fn run(options: &OverloadOptions, candidates: Vec<Candidate>) -> Result<(Tandem, Vec<Row>), BenchError> {
+fn run(options: &OverloadOptions, candidates: Vec<Candidate>) -> Result<(Subject, Vec<Row>), BenchError> {
+    if options.over != Over::Memory {
+        let mut path = Path::build(options.over, &options.device, "overload", QUICK_RESIDUAL)?;
+        let rows = of_device(options, &mut path)?;
+        return Ok((path.end()?, rows));
+    }
     let mut device = options.device.open(candidates)?;
+    let rows = of_device(options, &mut device)?;
+    Ok((Subject::in_memory(&device, &options.device), rows))
+}
+
+/// The rows of any device.
+fn of_device(options: &OverloadOptions, device: &mut dyn Device) -> Result<Vec<Row>, BenchError> {
     let trial = Duration::from_secs_f64(options.trial_seconds);
     let plan = Plan { trial, repetitions: options.repetitions, ..Plan::default() };
     let loads = u32::try_from(options.sizes.len() * (OVERLOAD_STEPS.len() + 1)).unwrap_or(u32::MAX);
     let expected = trial.saturating_mul(loads.saturating_mul(options.repetitions));
-    let mut watched = Watched::new(&mut device, expected, trial, options.json);
+    let mut watched = Watched::new(device, expected, trial, options.json);
     let mut rows = Vec::new();
     for &sizes in &options.sizes {
         watched.begin(Test::Overload, sizes);
@@ -109,11 +125,10 @@ fn run(options: &OverloadOptions, candidates: Vec<Candidate>) -> Result<(Tandem,
             .map_err(|DeviceError(what)| BenchError::Invalid { case: format!("frames of {sizes}"), what })?;
         rows.extend(steps.into_iter().map(|(share, row)| Row { share, row, capacity: capacity.clone() }));
     }
-    drop(watched);
-    Ok((device, rows))
+    Ok(rows)
 }
 
-fn array(options: &OverloadOptions, device: &Tandem, rows: &[Row]) -> Value {
+fn array(options: &OverloadOptions, subject: &Subject, rows: &[Row]) -> Value {
     let object = |one: &Row| {
         let Row { share, row, capacity } = one;
         let latency =
@@ -134,19 +149,20 @@ fn array(options: &OverloadOptions, device: &Tandem, rows: &[Row]) -> Value {
             "repetitions": row.repetitions,
             "trial_seconds": options.trial_seconds,
             "limit": row.limit.map(Limit::name),
-            "cores": cells::cores_json(device.cores()),
+            "cores": subject.cores,
+            "over": options.over.name(),
             "suite": options.device.suite,
-            "engine": device.engine(),
+            "engine": subject.engine,
             "seed": options.device.seed,
-            "notes": one.notes(device.cores()),
+            "notes": one.notes(&subject.notes),
         })
     };
     Value::Array(rows.iter().map(object).collect())
 }
 
-fn table(options: &OverloadOptions, device: &Tandem, rows: &[Row]) -> String {
+fn table(options: &OverloadOptions, subject: &Subject, rows: &[Row]) -> String {
     let args = &options.device;
-    let mut text = cells::heading(device, &args.suite, args.sas, args.flows);
+    let mut text = subject.heading.clone();
     text += &format!(
         "Overload: trials of {} s, {} repetitions, seed {}.\n\n",
         options.trial_seconds, options.repetitions, args.seed
@@ -177,7 +193,7 @@ fn table(options: &OverloadOptions, device: &Tandem, rows: &[Row]) -> String {
         ];
         line.extend(cells::latency_cells(row));
         line.push(cells::percent(row.repeat_spread));
-        line.push(remarks.refer(one.notes(device.cores())));
+        line.push(remarks.refer(one.notes(&subject.notes)));
         lines.push(line);
     }
     text += &Table::report(lines).to_string();
@@ -188,7 +204,7 @@ fn table(options: &OverloadOptions, device: &Tandem, rows: &[Row]) -> String {
 }
 
 /// Percent over percent, two lines for each size.
-fn panel(options: &OverloadOptions, device: &Tandem, rows: &[Row]) -> Panel {
+fn panel(options: &OverloadOptions, subject: &Subject, rows: &[Row]) -> Panel {
     let whole = |share: f64| usize::try_from(crate::harness::count(share * 100.0 + 0.5)).unwrap_or(0);
     let mut lines = Vec::new();
     for (colour, &sizes) in options.sizes.iter().enumerate() {
@@ -217,13 +233,10 @@ fn panel(options: &OverloadOptions, device: &Tandem, rows: &[Row]) -> Panel {
         });
     }
     Panel {
-        title: "Two gateways in memory, overloaded".to_owned(),
+        title: format!("Two gateways, overloaded (over {})", options.over.name()),
         subtitle: format!(
             "{}, {}; medians of {} trials of {} s",
-            options.device.suite,
-            device.engine(),
-            options.repetitions,
-            options.trial_seconds
+            options.device.suite, subject.engine, options.repetitions, options.trial_seconds
         ),
         across: "offered load (% of capacity)".to_owned(),
         up: "packets that came through, processor's busy time (%)".to_owned(),
@@ -254,12 +267,11 @@ mod tests {
             let of = |(share, row)| Row { share, row, capacity: capacity.clone() };
             steps.into_iter().map(of).collect::<Vec<_>>()
         };
-        let cores = Cores { device: 1, generator: 0 };
         for row in rows(0.2) {
-            let notes = row.notes(cores).join("; ");
+            let notes = row.notes(&[]).join("; ");
             assert!(!row.is_converged() && notes.contains("capacity: repetitions differ by "), "{notes}");
         }
-        assert!(rows(0.0).iter().all(|row| row.is_converged() && row.notes(cores).is_empty()));
+        assert!(rows(0.0).iter().all(|row| row.is_converged() && row.notes(&[]).is_empty()));
     }
 
     #[test]

@@ -11,18 +11,18 @@ mod report;
 
 pub(crate) use cells::{Remarks, notes};
 pub use options::{Over, Rfc2544Options, TandemArgs, TestName};
-pub(crate) use options::{Watched, is_silent, seconds};
+pub(crate) use options::{QUICK_RESIDUAL, Watched, is_silent, seconds};
 
 use serde_json::Value;
 use testudo_gateway::Candidate;
 
 use crate::bench::BenchError;
-use crate::generator::{FEED_PACKETS, Sizes};
+use crate::generator::Sizes;
 use crate::harness::{
     Device, DeviceError, Measurement, Plan, Test, back_to_back, frame_loss, latency, throughput,
 };
-use path::Path;
-use report::Subject;
+pub(crate) use path::Path;
+pub(crate) use report::Subject;
 
 /// Measures what `options` say, and returns the array that `testudo lab rfc2544 --json` prints.
 ///
@@ -47,22 +47,13 @@ fn run(
     candidates: Vec<Candidate>,
 ) -> Result<(Subject, Vec<Measurement>), BenchError> {
     if options.over != Over::Memory {
-        let mut path = Path::build(options)?;
+        let mut path = Path::build(options.over, &options.device, "rfc2544", options.residual())?;
         let rows = rows(options, &mut path)?;
-        return Ok((path.end(options)?, rows));
+        return Ok((path.end()?, rows));
     }
     let mut device = options.device.open(candidates)?;
     let rows = rows(options, &mut device)?;
-    let (args, cores) = (&options.device, device.cores());
-    let subject = Subject {
-        heading: cells::heading(&device, &args.suite, args.sas, args.flows),
-        cores: cells::cores_json(cores),
-        engine: device.engine().to_owned(),
-        flows: args.flows,
-        queue: format!("The queue before the gateways holds {FEED_PACKETS} packets."),
-        notes: cells::shared(cores).into_iter().collect(),
-    };
-    Ok((subject, rows))
+    Ok((Subject::in_memory(&device, &options.device), rows))
 }
 
 fn rows(options: &Rfc2544Options, device: &mut dyn Device) -> Result<Vec<Measurement>, BenchError> {

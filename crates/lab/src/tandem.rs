@@ -15,6 +15,7 @@ mod running;
 
 pub(crate) use running::{Running, Served};
 
+use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use testudo_crypto::Suite;
@@ -33,6 +34,9 @@ const PROBE: Duration = Duration::from_millis(50);
 /// The maximum rate, as a multiple of what the flooded device forwards.
 const BEYOND: f64 = 2.0;
 
+/// The network of flows, unless told: 10.0.0.0/8.
+pub const USUAL_SOURCES: (Ipv4Addr, u8) = (Ipv4Addr::new(10, 0, 0, 0), 8);
+
 /// What is measured.
 #[derive(Debug, Clone, Copy)]
 pub struct TandemOptions {
@@ -42,6 +46,8 @@ pub struct TandemOptions {
     pub sas: u32,
     /// Flows.
     pub flows: u32,
+    /// The network that flows have random addresses of, and the length of its prefix, at most 32.
+    pub sources: (Ipv4Addr, u8),
     /// Seed of addresses, lengths and payloads.
     pub seed: u64,
 }
@@ -115,8 +121,8 @@ impl Tandem {
 
     fn build(&self, sizes: Sizes) -> Result<Running, DeviceError> {
         let failed = |error: &dyn std::fmt::Display| DeviceError(error.to_string());
-        let TandemOptions { sas, flows, seed, .. } = self.options;
-        let traffic = Traffic { sas, flows, seed, ..Traffic::of(sizes) };
+        let TandemOptions { sas, flows, sources, seed, .. } = self.options;
+        let traffic = Traffic { sas, flows, sources, seed, ..Traffic::of(sizes) };
         let (templates, timer) = (traffic.templates().map_err(|error| failed(&error))?, Timer::start());
         let MemoryPorts { feed, returns, generator } = memory_ports(&templates, timer);
         let settings = settings(&self.options, sizes.longest_bytes());
@@ -187,7 +193,7 @@ mod tests {
 
     fn tandem(sas: u32, suite: &str) -> Tandem {
         let suite = suite.parse().unwrap();
-        let options = TandemOptions { suite, sas, flows: 64, seed: 7 };
+        let options = TandemOptions { suite, sas, flows: 64, sources: USUAL_SOURCES, seed: 7 };
         Tandem::new(options, Vec::new(), Some("portable")).unwrap()
     }
 
@@ -264,7 +270,7 @@ mod tests {
     #[test]
     fn an_engine_that_there_is_not_is_refused() {
         let suite = "aes128gcm16".parse().unwrap();
-        let options = TandemOptions { suite, sas: 1, flows: 1, seed: 1 };
+        let options = TandemOptions { suite, sas: 1, flows: 1, sources: USUAL_SOURCES, seed: 1 };
         let error = Tandem::new(options, Vec::new(), Some("abacus")).err().unwrap().to_string();
         assert!(error.starts_with("there is no engine \"abacus\""), "{error}");
     }

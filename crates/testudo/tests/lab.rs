@@ -315,7 +315,7 @@ fn check_over(kind: &str) {
             (&row["over"], &row["engine"], &row["sas"]),
             (&kind.into(), &"portable".into(), &1.into())
         );
-        assert_eq!(row["flows"], 64);
+        assert_eq!(row["flows"], 1024);
         let notes: Vec<&str> = row["notes"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
         assert!(notes.iter().any(|note| note.contains("packets may be 0.2 s late")), "{notes:?}");
         let shared = row["cores"]["shared"] == true;
@@ -329,6 +329,21 @@ fn rates_and_latencies_are_measured_over_virtual_cables() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_testudo"));
     let refused = command.args(["lab", "rfc2544", "--over", "veth", "--sas", "2"]).output().unwrap();
     assert_eq!(refused.status.code(), Some(2), "{}", String::from_utf8_lossy(&refused.stderr));
+}
+
+/// `lab overload` over a network, of more flows than a process usually has files, from a network of their own.
+#[test]
+fn overload_is_measured_over_virtual_cables_with_any_sources_and_many_flows() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_testudo"));
+    command.args(["lab", "overload", "--over", "veth", "--trial-seconds", "0.05", "--repetitions", "1"]);
+    command.args(["--engine", "portable", "--sizes", "512", "--sources", "10.9.0.0/16", "--flows", "2000"]);
+    let rows = rows(&command.arg("--json").output().unwrap());
+    assert_eq!(rows.len(), 12);
+    for row in &rows {
+        assert_eq!((&row["over"], &row["engine"]), (&"veth".into(), &"portable".into()));
+        assert!(figure(row, "received_packets_per_second") > 0.0, "{row:#}");
+        assert!((0.0..=1.0).contains(&figure(row, "success_ratio")) && row["processor_load"].is_null());
+    }
 }
 
 /// bpf(2) is for root outside of user namespaces.

@@ -9,6 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use fastrand::Rng;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::memory::Timer;
 use super::sizes::{FRAME_EXTRA_BYTES, Sizes};
@@ -18,8 +19,10 @@ use crate::error::{LabError, io as io_error};
 use crate::harness::{Ceiling, Device, DeviceError, Load, Trial};
 use crate::namespaces::Namespace;
 
-/// Flows at most: each is a socket.
-const MOST_FLOWS: u32 = 64;
+/// Flows at most: each is a socket, of which a process has a bounded number.
+pub(crate) const MOST_FLOWS: u32 = 16_384;
+/// Files that a process has besides.
+const OTHER_FILES: u64 = 256;
 /// How long the receiving thread waits before it looks whether to stop.
 const POLL: Duration = Duration::from_millis(10);
 /// Packets that come later than this after the last one sent are lost (RFC 2544 section 23 says two seconds).
@@ -92,7 +95,7 @@ fn drops(sockets: &str, port: u16) -> Option<u64> {
 }
 
 impl UdpPath {
-    /// Opens `flows` sockets in `from`, at most 64, and one in `to`, whose address is `address`. If there are
+    /// Opens `flows` sockets in `from`, at most 16,384, and one in `to`, whose address is `address`. If there are
     /// `sources`, a network and the length of its prefix, each flow has an address of its own, drawn from it:
     /// `from` takes all of them as its own, and `to` needs a route back only where reverse paths are checked.
     ///
@@ -163,6 +166,7 @@ fn senders(
     sources: Option<(Ipv4Addr, u8)>,
     seed: u64,
 ) -> Result<Vec<UdpSocket>, LabError> {
+    allow_files(u64::from(flows) + OTHER_FILES)?;
     let mut draw = Rng::with_seed(seed);
     let any = if there.is_ipv6() { IpAddr::from([0_u16; 8]) } else { IpAddr::from([0_u8; 4]) };
     let open = |_| {
@@ -171,6 +175,16 @@ fn senders(
         socket.map_err(io_error(format!("send from {source} to {there}")))
     };
     (0..flows.clamp(1, MOST_FLOWS)).map(open).collect()
+}
+
+/// Lets this process have so many files, as far as the system allows it.
+fn allow_files(wanted: u64) -> Result<(), LabError> {
+    let limit = getrlimit(Resource::Nofile);
+    if limit.current.is_none_or(|current| current >= wanted) {
+        return Ok(());
+    }
+    let raised = setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), ..limit });
+    raised.map_err(|errno| io_error(format!("open {wanted} files: fewer --flows need fewer"))(errno.into()))
 }
 
 /// A host of a network: neither its first address nor its last, where there are others.
@@ -321,6 +335,17 @@ mod tests {
         assert_eq!(path.maximum_rate(Sizes::Bytes(64)).unwrap(), ceiling);
         let [received, unread] = path.counts();
         assert!(received > 0 && unread <= received && path.flows() == 4);
+    }
+
+    #[test]
+    fn more_flows_than_a_process_usually_has_files_are_sent() {
+        let mut path = UdpPath::loopback(1_500, 8).unwrap();
+        assert_eq!(path.flows(), 1_500);
+        let load = Load { packets_per_second: 5_000.0, length: Length::Packets(1_500) };
+        let trial = path.trial(Sizes::Bytes(64), load).unwrap();
+        assert_eq!((trial.offered, trial.received), (1_500, 1_500), "each flow has sent one");
+        let asked = allow_files(u64::MAX / 2).unwrap_err().to_string();
+        assert!(asked.contains("fewer --flows need fewer"), "{asked}");
     }
 
     #[test]

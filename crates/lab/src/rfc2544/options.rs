@@ -1,6 +1,7 @@
 //! The command line of `testudo lab rfc2544`, what others of `testudo lab` share with it, and progress.
 
 use std::io::IsTerminal;
+use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use testudo_gateway::Candidate;
@@ -10,14 +11,14 @@ use crate::generator::Sizes;
 use crate::harness::{Ceiling, Device, DeviceError, Length, Load, Plan, Test, Trial};
 use crate::progress::Progress;
 use crate::suites;
-use crate::tandem::{Tandem, TandemOptions};
+use crate::tandem::{Tandem, TandemOptions, USUAL_SOURCES};
 
 /// Seconds of a trial that conforms to RFC 2544 section 24, and of one that does not.
 const TRIAL_SECONDS: f64 = 60.0;
 const QUICK_SECONDS: f64 = 0.2;
 /// How long packets may be late: RFC 2544 section 23 has two seconds.
 const RESIDUAL: Duration = Duration::from_secs(2);
-const QUICK_RESIDUAL: Duration = Duration::from_millis(200);
+pub(crate) const QUICK_RESIDUAL: Duration = Duration::from_millis(200);
 /// Trials of a size that are to be expected in one repetition of all tests.
 const TRIALS: u32 = 45;
 
@@ -36,9 +37,15 @@ pub struct TandemArgs {
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub sas: u32,
 
-    /// Flows of UDP, each from a random address of 10.0.0.0/8; at least as many as SAs
+    /// Flows of UDP, each from a random address; at least as many as SAs, and 16384 at most where packets
+    /// cross a network
     #[arg(long, default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub flows: u32,
+
+    /// Network that flows have random addresses of, in IPv4 [default: 10.0.0.0/8; of site A, 10.1.0.128/25,
+    /// where packets cross a network]
+    #[arg(long, value_name = "PREFIX", value_parser = prefix)]
+    pub sources: Option<(Ipv4Addr, u8)>,
 
     /// Seed of addresses, lengths and payloads
     #[arg(long, default_value_t = 1)]
@@ -49,7 +56,8 @@ impl TandemArgs {
     /// Starts the device.
     pub(crate) fn open(&self, candidates: Vec<Candidate>) -> Result<Tandem, BenchError> {
         let suite = self.suite.parse().map_err(|error| BenchError::Usage(format!("--suite: {error}")))?;
-        let options = TandemOptions { suite, sas: self.sas, flows: self.flows, seed: self.seed };
+        let sources = self.sources.unwrap_or(USUAL_SOURCES);
+        let options = TandemOptions { suite, sas: self.sas, flows: self.flows, sources, seed: self.seed };
         Tandem::new(options, candidates, self.engine.as_deref())
     }
 }
@@ -118,7 +126,7 @@ pub enum Over {
 
 impl Over {
     /// Name in reports.
-    pub(super) const fn name(self) -> &'static str {
+    pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Memory => "memory",
             Self::Veth => "veth",
@@ -138,6 +146,18 @@ pub enum TestName {
     FrameLoss,
     /// The longest burst without loss (26.4)
     BackToBack,
+}
+
+/// A network of IPv4 and the length of its prefix; bits beyond it are 0.
+fn prefix(text: &str) -> Result<(Ipv4Addr, u8), String> {
+    let of = |(address, length): (&str, &str)| {
+        let (address, length): (Ipv4Addr, u8) = (address.parse().ok()?, length.parse().ok()?);
+        let hosts = u32::MAX.checked_shr(length.into()).unwrap_or(0);
+        (length <= 32 && address.to_bits() & hosts == 0).then_some((address, length))
+    };
+    text.split_once('/')
+        .and_then(of)
+        .ok_or_else(|| "expected a network of IPv4, such as 10.9.0.0/16".to_owned())
 }
 
 /// A time in seconds, from a millisecond to an hour.

@@ -8,19 +8,21 @@
 //! Generator and sink send and receive by sockets; the kernel carries what is between them and the gateways.
 //! The cables carry the longest frame sealed, so that nothing is fragmented.
 //!
-//! Deliberately missing: SAs beyond one, which a tunnel of configured keys has.
+//! Deliberately missing: SAs beyond one, which a tunnel of configured keys has; and DPDK, whose driver of TAP
+//! carries frames of 1,522 bytes at most: a long frame, sealed, is longer.
 
 use std::net::Ipv4Addr;
+use std::time::Duration;
 
 use serde_json::json;
 
-use super::options::{Over, Rfc2544Options};
+use super::options::{Over, TandemArgs};
 use super::report::Subject;
 use crate::bench::{BenchError, threads};
 use crate::demo::{program, require_programs};
 use crate::error::LabError;
 use crate::gateway::Gateway;
-use crate::generator::{Sizes, UdpPath};
+use crate::generator::{MOST_FLOWS, Sizes, UdpPath};
 use crate::harness::{Ceiling, Device, DeviceError, Load, Trial};
 use crate::namespaces::require_tun;
 use crate::network::{Network, PortKind, Tunnel};
@@ -34,8 +36,46 @@ const THREADS: usize = 4;
 /// Addresses of flows: the upper half of site A's network.
 const SOURCES: (Ipv4Addr, u8) = (Ipv4Addr::new(10, 1, 0, 128), 25);
 
+/// Networks that are somebody else's: site A's gateway and host, site B, the link, loopback, multicast.
+const TAKEN: [(Ipv4Addr, u8); 5] = [
+    (Ipv4Addr::new(10, 1, 0, 0), 25),
+    (Ipv4Addr::new(10, 2, 0, 0), 24),
+    (Ipv4Addr::new(192, 0, 2, 0), 24),
+    (Ipv4Addr::LOCALHOST, 8),
+    (Ipv4Addr::new(224, 0, 0, 0), 3),
+];
+
+/// What sources are to be had over a network.
+///
+/// # Errors
+/// SAs beyond one, more flows than sockets, or sources that others have.
+fn check(args: &TandemArgs) -> Result<(Ipv4Addr, u8), BenchError> {
+    let refuse = |what: String| Err(BenchError::Usage(what));
+    if args.sas != 1 {
+        return refuse("a tunnel of configured keys over a network has one SA: leave --sas out".to_owned());
+    }
+    if args.flows > MOST_FLOWS {
+        return refuse(format!("--flows: each is a socket over a network, {MOST_FLOWS} at most"));
+    }
+    let sources = args.sources.unwrap_or(SOURCES);
+    match TAKEN.into_iter().find(|taken| overlap(*taken, sources)) {
+        Some((taken, length)) => {
+            refuse(format!("--sources: {taken}/{length} is of gateways, site B or nobody over a network"))
+        }
+        None => Ok(sources),
+    }
+}
+
+/// Whether two networks have an address in common.
+fn overlap(a: (Ipv4Addr, u8), b: (Ipv4Addr, u8)) -> bool {
+    let other_bits = u32::MAX.checked_shr(a.1.min(b.1).into()).unwrap_or(0);
+    (a.0.to_bits() ^ b.0.to_bits()) & !other_bits == 0
+}
+
 /// The device.
-pub(super) struct Path {
+pub(crate) struct Path {
+    over: Over,
+    args: TandemArgs,
     path: UdpPath,
     gateways: [Gateway; 2],
     /// Processors of the gateways, and of generator and sink.
@@ -47,27 +87,38 @@ pub(super) struct Path {
 
 impl Path {
     /// Enters private namespaces, in which alone it returns, builds the network and starts the gateways.
-    pub(super) fn build(options: &Rfc2544Options) -> Result<Self, BenchError> {
-        if options.device.sas != 1 {
-            return Err(BenchError::Usage("--over veth and xdp have one SA: leave --sas out".to_owned()));
-        }
+    /// `purpose` is in the names of its files; packets may be late by `residual`.
+    pub(crate) fn build(
+        over: Over,
+        args: &TandemArgs,
+        purpose: &str,
+        residual: Duration,
+    ) -> Result<Self, BenchError> {
+        let sources = check(args)?;
         require_programs()?;
-        let is_fast = options.over == Over::Xdp;
-        let enter = if is_fast { enter_as_root_with_workspace } else { enter_with_workspace };
-        let (inside, workspace) = enter("rfc2544", false)?;
-        let port = if is_fast { PortKind::Xdp } else { PortKind::Tun };
-        if !is_fast {
+        let (port, enter): (_, fn(&str, bool) -> Result<_, LabError>) = match over {
+            Over::Xdp => (PortKind::Xdp, enter_as_root_with_workspace),
+            Over::Memory | Over::Veth => (PortKind::Tun, enter_with_workspace),
+        };
+        let (inside, workspace) = enter(purpose, false)?;
+        if port != PortKind::Xdp {
             require_tun().map_err(LabError::from)?;
         }
-        let network = Network::build(inside, false, port)?;
+        let mut network = Network::build(inside, false, port)?;
         network.set_mtu(MTU)?;
+        if let Some((address, length)) = args.sources {
+            // The tunnel is for these, and gateway A finds their hosts where site A's are.
+            network.a.network = format!("{address}/{length}");
+            let (gateway, host) = (&network.a.gateway, network.a.address.to_string());
+            gateway.route_via(&network.a.network, &host).map_err(LabError::from)?;
+        }
         let processors = halves();
-        let protection = Protection::esp(&options.device.suite, "esp");
+        let protection = Protection::esp(&args.suite, "esp");
         let [of_gateways, of_generator] = &processors;
         let tunnel = Tunnel {
             protection: &protection,
             port,
-            engine: options.device.engine.as_deref(),
+            engine: args.engine.as_deref(),
             workers: 1,
             mtu: MTU,
             processors: Some([of_gateways, of_gateways]),
@@ -75,23 +126,22 @@ impl Path {
         let gateways = network.start_gateways(&tunnel, &program(None)?, workspace.path())?;
         // The sink's thread is started by this one, and has its processors.
         threads::allow(of_generator);
-        let (args, address) = (&options.device, network.b.address);
+        let address = network.b.address;
         let path = UdpPath::between(
             &network.a.host,
             &network.b.host,
             address,
             args.flows,
-            Some(SOURCES),
+            Some(sources),
             args.seed,
         )?;
-        let path = path.patient_for(options.residual());
-        Ok(Self { path, gateways, processors, _network: network, _workspace: workspace })
+        let (path, args) = (path.patient_for(residual), args.clone());
+        Ok(Self { over, args, path, gateways, processors, _network: network, _workspace: workspace })
     }
 
     /// Stops the gateways; what was measured, for the report.
-    pub(super) fn end(self, options: &Rfc2544Options) -> Result<Subject, BenchError> {
-        let Self { path, gateways: [a, b], processors: [of_gateways, of_generator], .. } = self;
-        let args = &options.device;
+    pub(crate) fn end(self) -> Result<Subject, BenchError> {
+        let Self { over, args, path, gateways: [a, b], processors: [of_gateways, of_generator], .. } = self;
         let engine = a.status()?.engine(&args.suite).to_owned();
         [a, b].into_iter().try_for_each(Gateway::stop)?;
         let count = all(&of_gateways, &of_generator).len();
@@ -107,7 +157,7 @@ impl Path {
             ));
         }
         let flows = u32::try_from(path.flows()).unwrap_or(u32::MAX);
-        let ports = match options.over {
+        let ports = match over {
             Over::Xdp => "AF_XDP in native mode",
             _ => "TUN interfaces and sockets",
         };
@@ -155,4 +205,36 @@ fn halves() -> [Vec<usize>; 2] {
 /// Each of these processors once.
 fn all<'a>(a: &'a [usize], b: &'a [usize]) -> std::collections::HashSet<&'a usize> {
     a.iter().chain(b).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Program {
+        #[command(flatten)]
+        args: TandemArgs,
+    }
+
+    #[test]
+    fn what_a_network_cannot_carry_is_refused_with_the_limit() {
+        let checked = |words: &str| {
+            let words = ["device"].into_iter().chain(words.split_whitespace());
+            check(&Program::parse_from(words).args).map_err(|error| error.to_string())
+        };
+        assert_eq!(checked(""), Ok(SOURCES));
+        let sources = (Ipv4Addr::new(172, 16, 0, 0), 12);
+        assert_eq!(checked("--sources 172.16.0.0/12 --flows 16384"), Ok(sources));
+        assert!(checked("--flows 16385").unwrap_err().contains("16384 at most"));
+        assert!(checked("--sas 2").unwrap_err().contains("one SA"));
+        for taken in ["0.0.0.0/0", "10.0.0.0/8", "10.2.0.0/25", "192.0.2.0/30", "127.1.0.0/16", "230.0.0.0/8"]
+        {
+            assert!(checked(&format!("--sources {taken}")).unwrap_err().contains("--sources: "), "{taken}");
+        }
+        for wrong in ["10.1.0.0", "10.1.0.1/24", "10.0.0.0/33", "fd00::/8"] {
+            assert!(Program::try_parse_from(["device", "--sources", wrong]).is_err(), "{wrong}");
+        }
+    }
 }

@@ -2,24 +2,41 @@
 
 use serde_json::{Map, Value, json};
 
-use super::cells::{Remarks, figure, frame_bytes, latency_cells, notes, percent};
-use super::options::Rfc2544Options;
+use super::cells::{self, Remarks, figure, frame_bytes, latency_cells, notes, percent};
+use super::options::{Rfc2544Options, TandemArgs};
+use crate::generator::FEED_PACKETS;
 use crate::harness::{Cores, LatencyUs, Limit, Measurement};
 use crate::table::Table;
+use crate::tandem::Tandem;
 
 /// What was measured, for a report.
 #[derive(Debug, Clone)]
-pub(super) struct Subject {
+pub(crate) struct Subject {
     /// Lines of text.
-    pub(super) heading: String,
+    pub(crate) heading: String,
     /// `{gateways, generator, shared}`.
-    pub(super) cores: Value,
-    pub(super) engine: String,
-    pub(super) flows: u32,
+    pub(crate) cores: Value,
+    pub(crate) engine: String,
+    pub(crate) flows: u32,
     /// What is before the gateways, in words.
-    pub(super) queue: String,
+    pub(crate) queue: String,
     /// What is to be said of all rows.
-    pub(super) notes: Vec<String>,
+    pub(crate) notes: Vec<String>,
+}
+
+impl Subject {
+    /// Gateways in memory.
+    pub(crate) fn in_memory(device: &Tandem, args: &TandemArgs) -> Self {
+        let cores = device.cores();
+        Self {
+            heading: cells::heading(device, &args.suite, args.sas, args.flows),
+            cores: cells::cores_json(cores),
+            engine: device.engine().to_owned(),
+            flows: args.flows,
+            queue: format!("The queue before the gateways holds {FEED_PACKETS} packets."),
+            notes: cells::shared(cores).into_iter().collect(),
+        }
+    }
 }
 
 fn all_notes(options: &Rfc2544Options, subject: &Subject, row: &Measurement) -> Vec<String> {

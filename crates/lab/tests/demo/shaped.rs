@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use serde_json::json;
 use testudo_lab::generator::{Sizes, UdpPath};
-use testudo_lab::harness::{Plan, throughput};
+use testudo_lab::harness::{Device, Limit, Load, Plan, throughput};
 use testudo_lab::namespaces::{Namespace, enter, veth};
 
+const SIZES: Sizes = Sizes::Bytes(1518);
 const RATE_BITS: f64 = 200e6;
 /// A frame of 1,518 bytes as the kernel counts it: without its check sequence.
 const FRAME_BYTES: f64 = 1514.0;
@@ -28,13 +29,16 @@ fn measure() -> Result<serde_json::Value, Box<dyn Error>> {
     let path = UdpPath::between(&a, &b, "192.0.2.2".parse()?, 4, None, 41)?;
     let mut path = path.patient_for(RESIDUAL);
     let plan = Plan { trial: TRIAL, repetitions: 2, ..Plan::default() };
-    let row = throughput(&mut path, Sizes::Bytes(1518), &plan)?;
+    let flood = path.maximum_rate(SIZES)?.packets_per_second;
+    let flooded = path.trial(SIZES, Load::rate(flood, TRIAL))?;
+    let row = throughput(&mut path, SIZES, &plan)?;
     Ok(json!({
         "known": RATE_BITS / 8.0 / FRAME_BYTES,
         "found": row.offered_packets_per_second,
         "came_back": row.throughput_packets_per_second,
+        "flooded": flooded.received_rate(),
         "loss": row.loss,
-        "limit": row.limit.map(testudo_lab::harness::Limit::name),
+        "limit": row.limit.map(Limit::name),
         "unconverged": row.unconverged.map(|why| why.to_string()),
     }))
 }
