@@ -11,9 +11,10 @@
 //! program at the gateways. In tunnel mode streams go from site to site, and plain IP is forwarded by two
 //! routers; in transport mode from gateway to gateway, and plain IP goes over the bare link.
 //!
-//! Both ends are on one machine. Each is bound to half of its processors, so that their states are told apart,
-//! unless there is one or `--no-pin` is given; rows say which it was. A packet's work in the kernel is done where it was sent,
-//! on a virtual cable, so that pinned senders have much of the receiver's softirq, too.
+//! Both ends are on one machine. Each is bound to half of its processors, so that their states are told
+//! apart, unless there is one or `--no-pin` is given; rows say which it was. A packet's work in the kernel is
+//! done where it was sent, on a virtual cable, so that pinned senders have much of the receiver's softirq,
+//! too.
 //!
 //! Deliberately missing: two machines, and the paper's systems and kernel; its numbers stand beside those of
 //! the run.

@@ -331,7 +331,8 @@ fn rates_and_latencies_are_measured_over_virtual_cables() {
     assert_eq!(refused.status.code(), Some(2), "{}", String::from_utf8_lossy(&refused.stderr));
 }
 
-/// `lab overload` over a network, of more flows than a process usually has files, from a network of their own.
+/// `lab overload` over a network, of more flows than a process usually has files, from a network of their
+/// own.
 #[test]
 fn overload_is_measured_over_virtual_cables_with_any_sources_and_many_flows() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_testudo"));

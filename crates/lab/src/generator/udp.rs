@@ -95,7 +95,8 @@ fn drops(sockets: &str, port: u16) -> Option<u64> {
 }
 
 impl UdpPath {
-    /// Opens `flows` sockets in `from`, at most 16,384, and one in `to`, whose address is `address`. If there are
+    /// Opens `flows` sockets in `from`, at most 16,384, and one in `to`, whose address is `address`. If there
+    /// are
     /// `sources`, a network and the length of its prefix, each flow has an address of its own, drawn from it:
     /// `from` takes all of them as its own, and `to` needs a route back only where reverse paths are checked.
     ///

@@ -73,9 +73,9 @@ impl Ceiling {
         Self { packets_per_second: generator.min(of_flood), limit }
     }
 
-    /// What kept the device from showing more in this trial: the generator, if it was late and yet nothing was
-    /// lost, or what sets the highest rate, if all of that came back. `None` if packets were lost, or if a
-    /// higher rate could have been offered.
+    /// What kept the device from showing more in this trial: the generator, if it was late and yet nothing
+    /// was lost, or what sets the highest rate, if all of that came back. `None` if packets were lost, or if
+    /// a higher rate could have been offered.
     #[must_use]
     pub fn limits(&self, trial: &Trial) -> Option<Limit> {
         if trial.has_loss() {

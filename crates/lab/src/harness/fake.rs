@@ -18,8 +18,8 @@ pub(crate) enum Delay {
     Uniform(u64, u64),
     /// The first, but the second for one packet in so many.
     Rare(u64, u64, u64),
-    /// The first, but for one packet in 20 another, from the second to the third, which is drawn anew for each
-    /// trial.
+    /// The first, but for one packet in 20 another, from the second to the third, which is drawn anew for
+    /// each trial.
     Wandering(u64, u64, u64),
 }
 

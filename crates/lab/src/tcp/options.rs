@@ -89,7 +89,8 @@ pub struct TcpOptions {
     #[arg(long)]
     pub quick: bool,
 
-    /// Bind each end (its gateway and its stream) to half of the processors, whose states are told apart then;
+    /// Bind each end (its gateway and its stream) to half of the processors, whose states are told apart
+    /// then;
     /// the default where there are two processors or more
     #[arg(long)]
     pub pin: bool,

@@ -469,7 +469,8 @@ mod tests {
         );
     }
 
-    /// Bound to one processor each, a stream and its gateway share it: rows of plain IP have one thread an end.
+    /// Bound to one processor each, a stream and its gateway share it: rows of plain IP have one thread an
+    /// end.
     #[test]
     fn rows_whose_threads_outnumber_the_processors_of_an_end_say_so() {
         let options = options("");
