@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Deliberately absent: I/O in a device. What is received without a worker is received by threads here;
-//! `testudo bench nic` has NICs.
+//! `testudo bench nic` has a simulated NIC.
 
 mod device;
 mod gateways;

@@ -1,15 +1,18 @@
 //! Paper 000: what is left for the CPU if a NIC does the cryptography.
+//!
+//! The NIC is simulated, and costs nothing. What is measured is the processor's part beside it; the throughput
+//! of a NIC that keeps up with that is predicted.
 
 use serde_json::Value;
 
 use super::item::{How, Item, Method, Paper, Printed, printed};
-use super::reading::{Length, Lines, Reading, Wrong, count, number, text};
+use super::reading::{Finding, Length, Lines, Reading, Wrong, count, number, text};
 use crate::bench::chart::Extent;
 use crate::statistics::Spread;
 
 const PAPER: Paper = Paper::Moongen;
-const CONDITIONS: &str = "One core, AES-128-GCM, ESP in tunnel mode, one SA, in memory. No NIC with cryptography was measured: its twin takes packets for sealed as they are, \
-     and what it does to find its SA counts as the CPU's, so that no line rate limits it. The paper's Linux 3.16 is not run.";
+const CONDITIONS: &str = "One core, AES-128-GCM, ESP in tunnel mode, one SA, in memory. No NIC with cryptography was measured: a simulated one takes packets for sealed as they are, \
+     and what it does to find its SA counts as the CPU's. So what is measured is the processor's part beside it; the throughput is predicted of a NIC and a link that keep up with the processor. The paper's Linux 3.16 is not run.";
 
 /// Throughput as the text of section V-B has it.
 const THROUGHPUT: &[Printed] = &[
@@ -21,8 +24,8 @@ const THROUGHPUT: &[Printed] = &[
     printed("Linux 3.16, at most", "1.33", "Gbit/s"),
 ];
 const CYCLES: &[Printed] = &[
-    printed("cryptography in the NIC, 256 bytes, outbound", "about 3", "cycles/byte"),
-    printed("cryptography in the NIC, 1518 bytes, outbound", "about 3", "cycles/byte"),
+    printed("the processor's part beside a simulated NIC, 256 bytes, outbound", "about 3", "cycles/byte"),
+    printed("the processor's part beside a simulated NIC, 1518 bytes, outbound", "about 3", "cycles/byte"),
     printed("Linux 3.16, times the cycles of the NIC's path", "10 to 20", "times"),
     printed("6WIND Turbo IPsec (from published values)", "about 3.4", "cycles/byte"),
 ];
@@ -117,30 +120,73 @@ pub(super) static ITEMS: [Item; 7] = [
     },
 ];
 
-fn throughput(rows: &[Value]) -> Result<Reading, Wrong> {
-    read(rows, "gbit_s", "Gbit/s", "VPN throughput (figure 5a)", "throughput (Gbit/s of frames)")
+/// What a row is of.
+struct Case<'a> {
+    is_nic: bool,
+    bytes: usize,
+    way: &'a str,
 }
 
-fn cycles(rows: &[Value]) -> Result<Reading, Wrong> {
-    read(rows, "cycles_per_byte", "cycles/byte", "CPU cycles per byte (figure 5b)", "cycles per byte")
-}
-
-fn read(rows: &[Value], member: &str, unit: &'static str, title: &str, up: &str) -> Result<Reading, Wrong> {
-    let (mut reading, mut lines) = (Reading::default(), Lines::default());
-    for row in rows {
-        let value = Spread::of([number(row, member)?]);
-        let (bytes, way) = (count(row, "frame_bytes")?, text(row, "direction")?);
-        let (path, colour) = match text(row, "path")? {
-            "nic" => ("the NIC", 0),
-            "software" => ("software", 1),
+impl<'a> Case<'a> {
+    fn of(row: &'a Value) -> Result<Self, Wrong> {
+        let is_nic = match text(row, "path")? {
+            "nic" => true,
+            "software" => false,
             other => return Err(format!("\"path\" of a row is {other:?}")),
         };
-        reading.find(format!("cryptography in {path}, {bytes} bytes, {way}"), unit, value);
-        let dash = usize::from(way == "inbound");
-        lines.add(&format!("{path}, {way}"), (colour, dash), Length::Bytes(bytes), value);
+        Ok(Self { is_nic, bytes: count(row, "frame_bytes")?, way: text(row, "direction")? })
     }
-    let axes = ["frame size (bytes, with check sequence)", up];
-    reading.panels.push(lines.panel(title, axes, Extent::Zero));
+
+    fn words(&self, what: &str) -> String {
+        format!("{what}, {} bytes, {}", self.bytes, self.way)
+    }
+
+    fn add(&self, lines: &mut Lines, [nic, software]: [&str; 2], value: f64) {
+        let (name, colour) = if self.is_nic { (nic, 0) } else { (software, 1) };
+        let style = (colour, usize::from(self.way == "inbound"));
+        lines.add(&format!("{name}, {}", self.way), style, Length::Bytes(self.bytes), Spread::of([value]));
+    }
+}
+
+const SOFTWARE: &str = "cryptography in software";
+/// What is measured of a NIC's path.
+const PART: &str = "the processor's part beside a simulated NIC";
+const ACROSS: &str = "frame size (bytes, with check sequence)";
+
+/// Figure 5(a).
+fn throughput(rows: &[Value]) -> Result<Reading, Wrong> {
+    let (mut reading, mut lines) = (Reading::default(), Lines::default());
+    for row in rows {
+        let case = Case::of(row)?;
+        if !case.is_nic {
+            let rate = number(row, "gbit_s")?;
+            reading.find(case.words(SOFTWARE), "Gbit/s", Spread::of([rate]));
+            case.add(&mut lines, ["", "software"], rate);
+            continue;
+        }
+        let packets = number(row, "packets_per_second")? * 1e-6;
+        reading.find(case.words(PART), "Mpackets/s", Spread::of([packets]));
+        let rate = number(row, "predicted_gbit_s")?;
+        let what = case.words("cryptography in the NIC");
+        reading.findings.push(Finding { what, unit: "Gbit/s", here: None, predicted: Some(rate) });
+        case.add(&mut lines, ["a NIC (predicted)", ""], rate);
+    }
+    let axes = [ACROSS, "throughput (Gbit/s of frames)"];
+    reading.panels.push(lines.panel("VPN throughput (figure 5a)", axes, Extent::Zero));
+    Ok(reading)
+}
+
+/// Figure 5(b).
+fn cycles(rows: &[Value]) -> Result<Reading, Wrong> {
+    let (mut reading, mut lines) = (Reading::default(), Lines::default());
+    for row in rows {
+        let (case, cycles) = (Case::of(row)?, number(row, "cycles_per_byte")?);
+        let what = if case.is_nic { PART } else { SOFTWARE };
+        reading.find(case.words(what), "cycles/byte", Spread::of([cycles]));
+        case.add(&mut lines, [PART, "software"], cycles);
+    }
+    let axes = [ACROSS, "cycles per byte"];
+    reading.panels.push(lines.panel("CPU cycles per byte (figure 5b)", axes, Extent::Zero));
     Ok(reading)
 }
 
@@ -174,4 +220,40 @@ fn energy(rows: &[Value]) -> Result<Reading, Wrong> {
         reading.remark_notes(row, &of);
     }
     if reading.findings.is_empty() { Err("no row of a rate that holds".to_owned()) } else { Ok(reading) }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_a_simulated_nic_would_carry_is_a_prediction_and_the_processors_part_is_measured() {
+        let row = |path: &str, gbit_s: Value, predicted: Value| {
+            json!({ "path": path, "frame_bytes": 64, "direction": "outbound", "packets_per_second": 20e6,
+                "gbit_s": gbit_s, "predicted_gbit_s": predicted, "cycles_per_byte": 1.5 })
+        };
+        let rows = [row("nic", Value::Null, json!(10.24)), row("software", json!(9.0), Value::Null)];
+        let found: Vec<_> = throughput(&rows)
+            .unwrap()
+            .findings
+            .into_iter()
+            .map(|one| (one.what, one.here.map(|here| here.median), one.predicted))
+            .collect();
+        let expected = [
+            (format!("{PART}, 64 bytes, outbound"), Some(20.0), None),
+            ("cryptography in the NIC, 64 bytes, outbound".to_owned(), None, Some(10.24)),
+            (format!("{SOFTWARE}, 64 bytes, outbound"), Some(9.0), None),
+        ];
+        assert_eq!(found, expected);
+        assert!(THROUGHPUT.iter().any(|printed| printed.what == found[1].0));
+        let cycles = cycles(&rows).unwrap();
+        assert!(cycles.findings[0].what.starts_with(PART) && cycles.findings[0].predicted.is_none());
+        assert!(CYCLES.iter().any(|printed| printed.what.starts_with(PART)));
+        assert!(
+            throughput(&[row("nic", json!(10.24), Value::Null)]).is_err(),
+            "no rate of a NIC is measured"
+        );
+    }
 }
