@@ -45,7 +45,7 @@ use crate::meters::Meters;
 use crate::progress::Progress;
 use crate::rfc2544::is_silent;
 
-use item::{Item, Method, Mode};
+use item::{AND, Item, Method, Mode};
 use machine::{Machine, Usage};
 pub use registry::Only;
 use report::{Entry, Report, State};
@@ -319,7 +319,7 @@ impl<'a> Session<'a> {
             let measuring = scope.spawn(move || {
                 // Nobody listens if the other end is gone; the result is returned, too.
                 let _end = to;
-                (self.measure)(command)
+                rows_of(command, self.measure)
             });
             while from.recv_timeout(TICK) == Err::<(), _>(RecvTimeoutError::Timeout) {
                 let elapsed = start.elapsed();
@@ -358,6 +358,21 @@ impl<'a> Session<'a> {
         let from = if kept == 0 { String::new() } else { format!(" ({kept} kept from an earlier run)") };
         Ok(format!("{}{from}.\nThe report: {}\n", report.tally_of_all(), page.display()))
     }
+}
+
+/// The rows of a command, or of several that a shell would run one after the other, each by `measure`.
+fn rows_of(command: &str, measure: &dyn Fn(&str) -> Result<Value, BenchError>) -> Result<Value, BenchError> {
+    if !command.contains(AND) {
+        return measure(command);
+    }
+    let mut all = Vec::new();
+    for part in command.split(AND) {
+        match measure(part)? {
+            Value::Array(rows) => all.extend(rows),
+            other => all.push(other),
+        }
+    }
+    Ok(Value::Array(all))
 }
 
 /// The state of an item with a result whose rows have been read before.

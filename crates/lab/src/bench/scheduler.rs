@@ -12,10 +12,11 @@
 //! device of known cost on a clock of its own.
 //!
 //! `experiments` says what is compared, `run` has the gateway, `engine` watches or models a device, `lanes`
-//! is the measure, `report` prints.
+//! is the measure, `in_memory` is what takes a GPU's place beside threads, `report` prints.
 
 mod engine;
 mod experiments;
+mod in_memory;
 mod lanes;
 mod report;
 mod run;
@@ -26,6 +27,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use testudo_crypto::Engine;
+use testudo_engine_device_thread::DeviceThread;
 use testudo_gateway::{Candidate, ManualClock, SystemClock};
 
 use super::case::Size;
@@ -36,6 +38,7 @@ use super::{open_picture, write_picture};
 use crate::progress::Progress;
 use engine::{MODEL, Model, Observed};
 use experiments::Cell;
+use in_memory::InMemory;
 use lanes::Geometry;
 use report::Row;
 use run::Time;
@@ -54,6 +57,9 @@ pub enum SchedulerExperiment {
     /// How long packets are in the gateway, by chunk (figure 14a): of AES-CBC with HMAC-SHA1, outbound, one
     /// SA, as fast as the engine takes them
     Latency,
+    /// One I/O thread, two, and none beside the worker (figure 13), with a GPU or with an engine of the
+    /// processor in its place; only if it is named
+    Threading,
     /// What self-tuning finds in 200 chunks from a bad beginning, in 50 from the usual one; only if it is
     /// named
     Tuning,
@@ -62,8 +68,15 @@ pub enum SchedulerExperiment {
 use SchedulerExperiment as Experiment;
 
 impl Experiment {
-    const ALL: [Self; 6] =
-        [Self::Ideas, Self::Chunks, Self::Ranges, Self::Algorithms, Self::Latency, Self::Tuning];
+    const ALL: [Self; 7] = [
+        Self::Ideas,
+        Self::Chunks,
+        Self::Ranges,
+        Self::Algorithms,
+        Self::Latency,
+        Self::Threading,
+        Self::Tuning,
+    ];
 
     /// Name on the command line and in JSON.
     #[must_use]
@@ -74,6 +87,7 @@ impl Experiment {
             Self::Ranges => "ranges",
             Self::Algorithms => "algorithms",
             Self::Latency => "latency",
+            Self::Threading => "threading",
             Self::Tuning => "tuning",
         }
     }
@@ -82,7 +96,7 @@ impl Experiment {
 /// Options of `testudo bench scheduler`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct BenchSchedulerOptions {
-    /// Experiments [default: all but tuning]
+    /// Experiments [default: all but threading and tuning]
     #[arg(long, value_enum, value_delimiter = ',', value_name = "NAME,…")]
     pub experiment: Vec<SchedulerExperiment>,
 
@@ -123,7 +137,7 @@ pub struct BenchSchedulerOptions {
 impl BenchSchedulerOptions {
     fn cells(&self) -> Vec<Cell> {
         let is_wanted = |one: &Experiment| match self.experiment.is_empty() {
-            true => *one != Experiment::Tuning,
+            true => ![Experiment::Threading, Experiment::Tuning].contains(one),
             false => self.experiment.contains(one),
         };
         let experiments = Experiment::ALL.into_iter().filter(is_wanted);
@@ -160,8 +174,11 @@ pub(crate) fn array(
 fn rows(options: &BenchSchedulerOptions, candidates: Vec<Candidate>) -> Result<Vec<Row>, BenchError> {
     /// Of a row, roughly: packets are sealed, opened and judged.
     const VISIT: Duration = Duration::from_millis(400);
-    let (engines, names) = engines(options, candidates)?;
     let cells = options.cells();
+    let has_threads = cells.iter().any(|cell| cell.experiment == Experiment::Threading);
+    let (devices, processors) = candidates.into_iter().partition(|candidate| candidate.name == GPU);
+    let processors = Engines::start(if has_threads { processors } else { Vec::new() }, &[])?;
+    let (engines, names) = engines(options, devices)?;
     let count = u32::try_from(cells.len() * names.len()).unwrap_or(u32::MAX);
     let silent = options.json || !std::io::stderr().is_terminal();
     let mut progress = Progress::new(VISIT.saturating_mul(count), silent);
@@ -169,7 +186,7 @@ fn rows(options: &BenchSchedulerOptions, candidates: Vec<Candidate>) -> Result<V
     for name in &names {
         for cell in &cells {
             progress.stage(&format!("{}, {}, {name}", cell.setting, cell.plan.size), VISIT);
-            rows.push(row(options.geometry(), &engines, name, cell)?);
+            rows.push(row(options.geometry(), [&engines, &processors], name, cell)?);
         }
     }
     Ok(rows)
@@ -200,17 +217,39 @@ fn engines(
     }
 }
 
-fn row(geometry: Geometry, engines: &Engines, name: &str, cell: &Cell) -> Result<Row, BenchError> {
-    let (inner, time): (Box<dyn Engine>, Time) = if name == MODEL {
+/// What a cell is measured with by this name, and by which time. No model has threads of its own: their place
+/// is taken by an engine of the processor.
+fn engine(
+    geometry: Geometry,
+    [devices, processors]: [&Engines; 2],
+    name: &str,
+    cell: &Cell,
+) -> Result<(Box<dyn Engine>, Time), BenchError> {
+    let system = || Time::System(SystemClock::default());
+    let is_threading = cell.experiment == Experiment::Threading;
+    if name == MODEL && is_threading {
+        let fastest = processors.available.iter().find(|engine| engine.instance.is_synchronous());
+        let fastest = fastest.ok_or_else(|| BenchError::Engine("no engine of the processor".to_owned()))?;
+        let inner = fastest.open().map_err(BenchError::Engine)?;
+        return Ok((Box::new(InMemory::over(inner)), system()));
+    }
+    if name == MODEL {
         let clock = ManualClock::default();
-        (Box::new(Model::new(clock.clone(), geometry)), Time::Model(clock))
-    } else {
-        let engine = engines.available.iter().find(|engine| engine.name() == name);
-        let engine = engine.ok_or_else(|| BenchError::Engine(format!("there is no engine \"{name}\"")))?;
-        (engine.open().map_err(BenchError::Engine)?, Time::System(SystemClock::default()))
-    };
+        return Ok((Box::new(Model::new(clock.clone(), geometry)), Time::Model(clock)));
+    }
+    let engine = devices.available.iter().find(|engine| engine.name() == name);
+    let engine = engine.ok_or_else(|| BenchError::Engine(format!("there is no engine \"{name}\"")))?;
+    Ok((engine.open().map_err(BenchError::Engine)?, system()))
+}
+
+fn row(geometry: Geometry, engines: [&Engines; 2], name: &str, cell: &Cell) -> Result<Row, BenchError> {
+    let (inner, time) = engine(geometry, engines, name, cell)?;
     let (engine, description) = (inner.name(), inner.description());
     let device = Device::of(engine, &description);
+    let inner: Box<dyn Engine> = match cell.plan.threads.has_device_thread() {
+        true => Box::new(DeviceThread::over(inner, None)),
+        false => inner,
+    };
     let (observed, watch) = Observed::new(inner, geometry);
     let has_speed = matches!(time, Time::System(_));
     let case = || format!("{}, {}, {name}", cell.setting, cell.plan.size);

@@ -86,10 +86,13 @@ impl Mode {
 /// Where a command names a file of prices.
 const PRICES: &str = " {prices}";
 
+/// What joins commands whose rows a figure reads together.
+pub(super) const AND: &str = " && testudo ";
+
 /// A command of the program that measures it, and how its rows are read.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Method {
-    /// What follows `testudo`, in either mode. `{workers}` is 1, 2, 4, … up to the number of processors,
+    /// What follows `testudo`, in either mode; several are joined by [`AND`]. `{workers}` is 1, 2, 4, … up to the number of processors,
     /// `{pin}` binds ends to processors where there are two, `{prices}` names the user's file of prices.
     pub(super) quick: &'static str,
     pub(super) full: &'static str,
@@ -142,8 +145,6 @@ pub(super) enum How {
     Measured(Method),
     /// It shows or describes something, and nothing in it was measured.
     Drawing(&'static str),
-    /// Nothing in Testudo measures it, or not on one machine: the reason.
-    Impossible(&'static str),
 }
 
 /// A figure or a table.
@@ -172,7 +173,7 @@ impl Item {
     pub(super) fn method(&self) -> Option<&Method> {
         match &self.how {
             How::Measured(method) => Some(method),
-            How::Drawing(_) | How::Impossible(_) => None,
+            How::Drawing(_) => None,
         }
     }
 }

@@ -1,7 +1,9 @@
 //! Paper 002: a gateway whose GPU does the cryptography, and how packets are scheduled for it.
 
+mod discrete;
 mod effectiveness;
 mod gpu;
+mod threads;
 
 use std::collections::HashMap;
 
@@ -13,9 +15,6 @@ use crate::bench::chart::Extent;
 use crate::statistics::Spread;
 
 const PAPER: Paper = Paper::Pipsea;
-const GPU_AND_LINK: &str = "a GPU and a link of 40 Gbit/s";
-const TWO_THREADS: &str = "a GPU that is faster than what one thread receives: `threading` has both models, and nothing to show without";
-const DISCRETE: &str = "one or two discrete GPUs";
 const ACROSS: &str = "packet size (bytes of the inner IP packet)";
 const UP: &str = "throughput (Gbit/s)";
 
@@ -148,15 +147,6 @@ const fn drawing(name: &'static str, title: &'static str, what: &'static str) ->
     Item { paper: PAPER, name, title, printed: &[], how: How::Drawing(what) }
 }
 
-const fn impossible(
-    name: &'static str,
-    title: &'static str,
-    printed: &'static [Printed],
-    why: &'static str,
-) -> Item {
-    Item { paper: PAPER, name, title, printed, how: How::Impossible(why) }
-}
-
 const fn measured(
     name: &'static str,
     title: &'static str,
@@ -171,7 +161,12 @@ pub(super) static ITEMS: [Item; 21] = [
     drawing("Figure 1", "OpenCL platform model", "it shows a model"),
     drawing("Figure 2", "Control-flow divergence", "it explains a term"),
     drawing("Figure 3", "The organization of PIPSEA", "it shows parts of PIPSEA"),
-    impossible("Figure 4", "Throughput comparison of packet I/O and crypto algorithms", &[], GPU_AND_LINK),
+    measured(
+        "Figure 4",
+        "Throughput comparison of packet I/O and crypto algorithms",
+        &[],
+        threads::IO_AND_CRYPTOGRAPHY,
+    ),
     drawing("Figure 5", "Queues and bins in PIPSEA", "it shows parts of PIPSEA"),
     drawing("Figure 6", "A packet scheduling example", "it is an example"),
     measured("Figure 7", "Average OpenCL kernel execution time for 2048 packets", &[], KERNELS),
@@ -200,32 +195,32 @@ pub(super) static ITEMS: [Item; 21] = [
     ),
     measured("Figure 11", "Throughput with different granularities of packet length ranges", &[], RANGES),
     measured("Figure 12", "Throughput for different crypto algorithms", ALGORITHMS, SUITES),
-    impossible(
+    measured(
         "Figure 13",
         "Comparison of the single-threaded and dual-threaded packet I/O models",
         &[],
-        TWO_THREADS,
+        threads::MODELS,
     ),
     measured("Figure 14(a)", "Latency distribution for different chunk sizes", &[], CHUNK_LATENCY),
     measured("Figure 14(b)", "Latency distribution for different packet sizes", LATENCY, DELAY),
     measured("Figure 15(a)", "Throughput of AES-NI and GPU", &[], PROCESSOR_AND_GPU),
-    impossible(
+    measured(
         "Figure 15(b)",
         "Throughput of QAT and PIPSEA",
         &[printed("AES-CBC + HMAC-SHA1, Atom C2758 with QAT, 1280 bytes", "7.95", "Gbit/s")],
-        "Intel's QuickAssist and a GPU",
+        discrete::BESIDE_QUICKASSIST,
     ),
-    impossible(
+    measured(
         "Figure 16",
         "Throughputs of APU and dGPUs for the random mix of the six crypto algorithms",
         &[printed("two Radeon R9 Nano, 1280 bytes", "64.73", "Gbit/s")],
-        DISCRETE,
+        discrete::THROUGHPUTS,
     ),
-    impossible(
+    measured(
         "Figure 17",
         "Speedups of the packet scheduling algorithm for the random mix of the six crypto algorithms on the APU and the dGPUs",
-        &[printed("Radeon R9 Nano, IMIX", "2.13", "times")],
-        DISCRETE,
+        &[printed("speedup, Radeon R9 Nano, IMIX", "2.13", "times")],
+        discrete::SPEEDUPS,
     ),
     measured(
         "Table 2",
@@ -319,6 +314,11 @@ fn found(what: String, unit: &'static str, (value, is_measured): (f64, bool)) ->
     Finding { what, unit, here, predicted: (!is_measured).then_some(value) }
 }
 
+/// Whether a device's speed was measured.
+fn has_device(rows: &[Value]) -> bool {
+    rows.iter().any(|row| row.get("gbit_s").is_some_and(Value::is_number))
+}
+
 /// Figures 9 to 11.
 fn scheduling(rows: &[Value]) -> Result<Reading, Wrong> {
     let mut reading = Reading::default();
@@ -330,7 +330,7 @@ fn scheduling(rows: &[Value]) -> Result<Reading, Wrong> {
         }
     }
     // What is there is measured; a model stands beside it only where nothing is.
-    let has_device = rows.iter().any(|row| row.get("gbit_s").is_some_and(Value::is_number));
+    let has_device = has_device(rows);
     for engine in engines {
         let of_engine: Vec<&Value> = rows.iter().filter(|row| text(row, "engine") == Ok(engine)).collect();
         one_engine(&of_engine, has_device && engine == "model", &mut reading)?;

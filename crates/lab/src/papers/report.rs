@@ -33,7 +33,6 @@ impl State {
         match item.how {
             How::Measured(_) => Self::NotYet,
             How::Drawing(what) => Self::Drawing(what),
-            How::Impossible(reason) => Self::NotPossible(format!("it needs {reason}")),
         }
     }
 

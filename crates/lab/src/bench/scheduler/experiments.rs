@@ -1,7 +1,7 @@
 //! What is compared with what.
 
 use testudo_crypto::{Cipher, Integrity, Suite};
-use testudo_gateway::{Formation, Ideas, SchedulerSettings};
+use testudo_gateway::{Formation, Ideas, SchedulerSettings, ThreadingModel};
 
 use super::Experiment;
 use super::run::{Plan, SAS};
@@ -38,7 +38,8 @@ const TUNING_PACKETS: usize = 200 * 1024;
 fn mix(size: Size, chunks: usize) -> Plan {
     let (suites, settings) = (Suites::Combinations, usual());
     let formation = Formation::SuiteAndLength;
-    Plan { suites, way: None, size, sas: SAS, formation, settings, chunks }
+    let threads = ThreadingModel::RunToCompletion;
+    Plan { suites, way: None, size, sas: SAS, formation, settings, threads, chunks }
 }
 
 /// Figure 9, and each idea left out.
@@ -121,6 +122,18 @@ pub(super) fn cells(experiment: Experiment, sizes: &[Size], chunks: usize) -> Ve
                 };
                 LATENCY_CHUNKS.map(with).into()
             }
+            Experiment::Threading => {
+                let alone = COMBINATIONS.iter().map(|suite| {
+                    let plan = Plan { suites: Suites::One(*suite), way: Some(Way::Outbound), ..mix };
+                    (combination(*suite, Way::Outbound), plan)
+                });
+                let all = alone.chain([("Mix".to_owned(), mix)]);
+                let with = |(name, plan): (String, Plan)| {
+                    ThreadingModel::ALL
+                        .map(|threads| (format!("{name}, {}", threads.name()), Plan { threads, ..plan }))
+                };
+                all.flat_map(with).collect()
+            }
             Experiment::Tuning => {
                 let with = |(chunk, bins, range_bytes)| {
                     let settings = SchedulerSettings { chunk, bins, range_bytes, ..tuned() };
@@ -143,7 +156,7 @@ mod tests {
     fn experiments_have_the_rows_of_their_figures() {
         let rows = |experiment| cells(experiment, &[Size::Random, Size::Imix], 1);
         let counts = Experiment::ALL.map(|experiment| rows(experiment).len() / 2);
-        assert_eq!(counts, [7, 12, 4, 7, 3, 2]);
+        assert_eq!(counts, [7, 12, 4, 7, 3, 12, 2]);
         let names: Vec<String> = rows(Experiment::Algorithms).into_iter().map(|cell| cell.setting).collect();
         assert_eq!(names[..3], ["AES-CBC+HMAC-SHA1 (ENC)", "AES-CBC+HMAC-SHA1 (DEC)", "AES-CBC (ENC)"]);
         assert_eq!(names[6], "Mix");

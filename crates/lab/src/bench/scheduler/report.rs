@@ -1,13 +1,14 @@
 //! Rows: a table for people, JSON for programs, a picture of shares.
 
 use serde_json::{Map, Value, json};
-use testudo_gateway::Scheduled;
+use testudo_gateway::{Scheduled, ThreadingModel};
 
 use super::experiments::Cell;
 use super::run::Outcome;
 use crate::bench::case::{Size, Way};
 use crate::bench::chart::{self, Extent, Line, Panel};
 use crate::bench::device::Device;
+use crate::bench::threads::processors;
 use crate::generator::FRAME_EXTRA_BYTES;
 use crate::statistics::Spread;
 use crate::table::Table;
@@ -22,6 +23,15 @@ pub(super) struct Row {
     /// Whether time is real: of the model it is not.
     pub(super) has_speed: bool,
     pub(super) outcome: Outcome,
+}
+
+/// Threads of a model: the worker, and those beside it.
+const fn threads(model: ThreadingModel) -> usize {
+    match model {
+        ThreadingModel::RunToCompletion => 1,
+        ThreadingModel::OneIo => 2,
+        ThreadingModel::TwoIo => 3,
+    }
 }
 
 /// Gbit/s of frames of the plain side, with check sequence.
@@ -109,6 +119,10 @@ impl Row {
             ("latency_us", self.latency(self.has_speed && self.device.note.is_none())),
             ("predicted_latency_us", self.latency(!self.has_speed)),
             ("tuned", self.tuned()),
+            ("threading", json!(plan.threads.name())),
+            ("threads", json!(threads(plan.threads))),
+            ("cores", json!(processors().len())),
+            ("cores_shared", json!(threads(plan.threads) > processors().len())),
         ];
         Value::Object(
             members.into_iter().map(|(name, value)| (name.to_owned(), value)).collect::<Map<_, _>>(),

@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 
 use testudo_crypto::{Engine, PortableEngine};
 use testudo_gateway::{
-    CHUNKS, Clock, Formation, ManualClock, OffloadMode, PortPair, Scheduled, SchedulerSettings, SystemClock,
-    Worker,
+    CHUNKS, Clock, Formation, ManualClock, OffloadMode, PortPair, Scheduled, SchedulerSettings, SystemClock, ThreadingModel,
+    Worker, transmit_apart,
 };
 use testudo_packet::{Batch, Pool, Port, PortCounters, PortError};
 use testudo_port_memory::{Demand, LoopPort, Packets, SinkHandle, SinkPort};
@@ -55,6 +55,8 @@ pub(super) struct Plan {
     pub(super) sas: u32,
     pub(super) formation: Formation,
     pub(super) settings: SchedulerSettings,
+    /// Threads beside the worker.
+    pub(super) threads: ThreadingModel,
     /// Chunks that count, about.
     pub(super) chunks: usize,
 }
@@ -225,6 +227,16 @@ struct End {
     time: Time,
     demands: [Demand; 2],
     sinks: [SinkHandle; 2],
+    /// Threads beside the worker may need its processor.
+    shares: bool,
+}
+
+/// Ports of a thread that sends, and what they were given.
+type Senders = ((Box<dyn Port>, Box<dyn Port>), [SinkHandle; 2]);
+
+fn senders() -> Senders {
+    let ((one, opened), (other, sealed)) = (SinkPort::new("protected"), SinkPort::new("unprotected"));
+    ((Box::new(one), Box::new(other)), [opened, sealed])
 }
 
 /// How an end is told to gather jobs.
@@ -247,12 +259,19 @@ impl End {
             (Box::new(Both { feed, sink }), demand, handle)
         };
         let [protected, unprotected] = feeds;
-        let (protected, first, opened) = port("protected", protected);
-        let (unprotected, second, sealed) = port("unprotected", unprotected);
+        let (protected, first, mut opened) = port("protected", protected);
+        let (unprotected, second, mut sealed) = port("unprotected", unprotected);
+        let mut ports = PortPair { protected, unprotected };
+        if plan.threads == ThreadingModel::TwoIo && gathering.is_some() {
+            // What the thread sends goes into sinks of its own.
+            let ((one, other), handles) = senders();
+            [opened, sealed] = handles;
+            let senders = PortPair { protected: one, unprotected: other };
+            ports = transmit_apart(ports, senders, || {}).map_err(|error| error.to_string())?;
+        }
         // Twice as many as are under way: an engine is not to be told that buffers are short.
         let buffers = 2 * plan.window() + 16 * TURN_PACKETS;
         let pool = Pool::new(buffers, BUFFER_BYTES.max(plan.size.longest_bytes() + OVERHEAD_BYTES));
-        let ports = PortPair { protected, unprotected };
         let mut engines = vec![engine];
         if gathering.is_some() {
             engines.push(Box::new(PortableEngine::new()));
@@ -264,7 +283,8 @@ impl End {
             worker.set_scheduler(&settings);
         }
         let supply = tunnels::install(&mut worker, &case, side)?;
-        Ok(Self { worker, supply, time, demands: [first, second], sinks: [opened, sealed] })
+        let (demands, sinks, shares) = ([first, second], [opened, sealed], plan.threads.has_device_thread());
+        Ok(Self { worker, supply, time, demands, sinks, shares })
     }
 
     fn turn(&mut self) -> Result<usize, Wrong> {
@@ -298,6 +318,9 @@ impl End {
             }
             ask(sent, &self.demands);
             quiet = if self.turn()? > 0 { 0 } else { quiet + 1 };
+            if self.shares && quiet > 0 {
+                std::thread::yield_now();
+            }
             if quiet > QUIET_TURNS || self.worker.pool().drops().total() > 0 {
                 return Err(self.loss(all));
             }
@@ -438,6 +461,14 @@ fn settle(subject: &mut End) -> Result<(), Wrong> {
     subject.worker.drain();
     for _ in 0..TURN_PACKETS {
         subject.turn()?;
+    }
+    // What a thread has sent comes back when it has a processor.
+    for _ in 0..QUIET_TURNS {
+        if !subject.shares || !subject.worker.is_busy() {
+            break;
+        }
+        subject.turn()?;
+        std::thread::yield_now();
     }
     let drops = subject.worker.pool().drops().total();
     if drops == 0 && !subject.worker.is_busy() { Ok(()) } else { Err(subject.loss(0)) }

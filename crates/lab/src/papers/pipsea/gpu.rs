@@ -8,7 +8,7 @@ use crate::bench::chart::Extent;
 use crate::statistics::Spread;
 
 /// A figure of a row that was measured, or else the one that is predicted.
-fn either(row: &Value, measured: &str, predicted: &str) -> Result<Option<(f64, bool)>, Wrong> {
+pub(super) fn either(row: &Value, measured: &str, predicted: &str) -> Result<Option<(f64, bool)>, Wrong> {
     let is_there = |name: &str| row.get(name).is_some_and(|value| !value.is_null());
     match (is_there(measured), is_there(predicted)) {
         (true, _) => Ok(Some((number(row, measured)?, true))),
