@@ -377,7 +377,12 @@ fn rows_of(command: &str, measure: &dyn Fn(&str) -> Result<Value, BenchError>) -
 
 /// The state of an item with a result whose rows have been read before.
 fn measured(record: Box<Record>, method: &Method, is_kept: bool) -> State {
-    match reading::rows(&record.rows).and_then(method.read) {
+    let read = |rows: &[Value]| {
+        let mut reading = (method.read)(rows)?;
+        reading.remarks.splice(..0, reading::cores(rows));
+        Ok(reading)
+    };
+    match reading::rows(&record.rows).and_then(read) {
         Ok(reading) => State::Measured { record, reading, is_kept },
         Err(wrong) => State::Failed(format!("its rows cannot be read: {wrong}")),
     }

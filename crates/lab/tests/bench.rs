@@ -50,6 +50,7 @@ fn a_run_has_all_cases_and_each_has_all_fields() {
         assert_eq!((&case["engine"], &case["encapsulation"]), (&"portable".into(), &"esp".into()));
         assert!(case["sas"] == 1 || case["sas"] == 5);
         assert_eq!(case["repetitions"], 2);
+        assert!(!case["cores"]["worker"].as_array().expect("processors").is_empty(), "{case}");
         for figure in [
             "packets_per_second",
             "gbit_s",

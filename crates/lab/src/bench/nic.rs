@@ -12,6 +12,7 @@
 //! follows from it alone, without the link and the NIC itself, is a prediction. Cycles per byte are the paper's: clock times busy share, divided by packets a second
 //! and bytes of a frame.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -88,6 +89,7 @@ struct Figures {
     path: Path,
     packets_per_second: f64,
     cycles_per_packet: f64,
+    processors: [usize; 2],
 }
 
 impl Figures {
@@ -96,7 +98,8 @@ impl Figures {
         // The share of time in which this thread had a processor.
         let busy = run.running.as_secs_f64() / seconds;
         let cycles_per_packet = run.ticks as f64 * busy / packets;
-        Self { frame_bytes, way, path, packets_per_second: packets / (seconds * busy), cycles_per_packet }
+        let packets_per_second = packets / (seconds * busy);
+        Self { frame_bytes, way, path, packets_per_second, cycles_per_packet, processors: run.processors }
     }
 
     fn gbit_s(&self) -> f64 {
@@ -117,6 +120,7 @@ impl Figures {
             "predicted_gbit_s": (self.path == Path::Nic).then(|| self.gbit_s()),
             "cycles_per_packet": self.cycles_per_packet,
             "cycles_per_byte": self.cycles_per_byte(),
+            "cores": { "worker": BTreeSet::from(self.processors) },
         })
     }
 }
@@ -283,6 +287,7 @@ mod tests {
             let named = (&row["frame_bytes"], &row["direction"], &row["path"]);
             assert_eq!(named, (&json!(frame), &json!(way.name()), &json!(path.name())));
             assert!(row["packets_per_second"].as_f64().unwrap() > 0.0);
+            assert!(!row["cores"]["worker"].as_array().unwrap().is_empty(), "{row}");
             // No NIC was measured.
             let kinds = [&row["gbit_s"], &row["predicted_gbit_s"]].map(Value::is_number);
             assert_eq!(kinds, [path == Path::Software, path == Path::Nic]);

@@ -8,6 +8,7 @@ use testudo_packet::Stage;
 use super::case::{Case, Size, Suites};
 use super::device::Device;
 use super::measure::Sample;
+use super::subject::Run;
 use crate::statistics::Spread;
 use crate::table::Table;
 
@@ -112,6 +113,7 @@ impl Series {
         put("judged_packets", json!(self.samples.iter().map(|sample| sample.judged).sum::<u64>()));
         put("judge", json!(self.judge));
         put("engine_shares", json!(self.engine_shares()));
+        put("cores", Run::cores(self.samples.iter().map(|sample| &sample.run)));
         Value::Object(object)
     }
 
@@ -296,7 +298,7 @@ mod tests {
         };
         let elapsed = Duration::from_millis(1);
         let stages = StageTimes::default();
-        let run = Run { packets: 1, bytes: 1, ticks, elapsed, running: elapsed, stages };
+        let run = Run { packets: 1, bytes: 1, ticks, elapsed, running: elapsed, stages, ..Run::default() };
         Series {
             case,
             engine,

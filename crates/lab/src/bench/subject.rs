@@ -1,9 +1,11 @@
 //! The gateway under measurement: a worker with tunnels between a source port and a sink port, in memory.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
+use rustix::thread::sched_getcpu;
 use rustix::time::{ClockId, clock_gettime};
+use serde_json::{Value, json};
 use testudo_crypto::Engine;
 use testudo_gateway::{Clock, OffloadMode, PlacementMode, PortPair, SchedulerSettings, SystemClock, Worker};
 use testudo_packet::{Pool, PortCounters, StageTimes, ticks};
@@ -56,6 +58,16 @@ pub(super) struct Run {
     /// Time in which this thread had a processor.
     pub(super) running: Duration,
     pub(super) stages: StageTimes,
+    /// The processors that this thread had when the run began and when it ended.
+    pub(super) processors: [usize; 2],
+}
+
+impl Run {
+    /// The processors of these runs, for JSON: of those who do all work in one thread.
+    pub(super) fn cores<'a>(runs: impl Iterator<Item = &'a Self>) -> Value {
+        let worker: BTreeSet<usize> = runs.flat_map(|run| run.processors).collect();
+        json!({ "worker": worker })
+    }
 }
 
 /// A gateway whose packets all go in one direction.
@@ -76,6 +88,8 @@ struct Reading {
     at: Instant,
     running: Duration,
     ticks: u64,
+    /// The processor that this thread has.
+    processor: usize,
 }
 
 /// How long this thread has had a processor.
@@ -151,7 +165,9 @@ impl Subject {
     fn read(&self) -> Reading {
         let (received, sent) = self.ports();
         let running = running();
-        Reading { received, sent, stages: self.stages(), running, at: Instant::now(), ticks: ticks() }
+        let processor = sched_getcpu();
+        let (stages, at, ticks) = (self.stages(), Instant::now(), ticks());
+        Reading { received, sent, stages, running, processor, at, ticks }
     }
 
     /// Reads the clock for each turn, as `testudo run` does.
@@ -227,7 +243,9 @@ impl Subject {
             Way::Inbound => now.sent.tx_bytes - before.sent.tx_bytes,
         };
         let packets = now.sent.tx_packets - before.sent.tx_packets;
-        Run { packets, bytes, ticks, elapsed, running, stages: now.stages.since(&before.stages) }
+        let stages = now.stages.since(&before.stages);
+        let processors = [before.processor, now.processor];
+        Run { packets, bytes, ticks, elapsed, running, stages, processors }
     }
 
     /// Stops receiving and drains what is in flight.

@@ -1,6 +1,8 @@
 //! What the rows of a command say: findings, pictures, remarks. Rows may come from a file, so that nothing in
 //! them is trusted.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use serde_json::Value;
 
 use crate::bench::bars::Bars;
@@ -63,6 +65,42 @@ impl Reading {
 /// Notes of a row, for people.
 fn notes(row: &Value) -> impl Iterator<Item = &str> {
     row.get("notes").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str)
+}
+
+/// The processors that rows name, and how many of the rows say that threads shared some, in one line; `None`
+/// if no row names any.
+pub(super) fn cores(rows: &[Value]) -> Option<String> {
+    let mut named: BTreeMap<&str, BTreeSet<u64>> = BTreeMap::new();
+    let mut available = BTreeSet::new();
+    let (mut shared, mut counted) = (0, 0);
+    for row in rows {
+        let cores = row.get("cores").unwrap_or(&Value::Null);
+        let flags = [cores.get("shared"), row.get("cores_shared"), row.get("processors_shared")];
+        let is_shared = flags.into_iter().flatten().find_map(Value::as_bool);
+        counted += usize::from(is_shared.is_some());
+        shared += usize::from(is_shared == Some(true));
+        available.extend(cores.as_u64());
+        for (role, which) in cores.as_object().into_iter().flatten() {
+            let one = std::slice::from_ref(which);
+            let all = which.as_array().map_or(one, Vec::as_slice);
+            let numbers: Vec<u64> = all.iter().filter_map(Value::as_u64).collect();
+            if !numbers.is_empty() {
+                named.entry(role.as_str()).or_default().extend(numbers);
+            }
+        }
+    }
+    let list = |numbers: &BTreeSet<u64>| numbers.iter().map(u64::to_string).collect::<Vec<_>>().join(", ");
+    let mut parts: Vec<String> =
+        named.iter().map(|(role, numbers)| format!("{role} {}", list(numbers))).collect();
+    if !available.is_empty() {
+        parts.push(format!("{} to choose from", list(&available)));
+    }
+    let end = match shared {
+        0 => String::new(),
+        some => format!("cores shared in {some} of {counted} rows"),
+    };
+    parts.extend((!end.is_empty()).then_some(end));
+    (!parts.is_empty()).then(|| format!("Cores: {}.", parts.join("; ")))
 }
 
 /// The array that a command prints.
@@ -176,6 +214,26 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn the_processors_of_a_measurement_are_one_line() {
+        let line = |rows: Value| cores(rows.as_array().unwrap());
+        assert_eq!(
+            line(json!([{ "cores": { "worker": [1] } }, { "cores": { "worker": [0, 1] } }])).unwrap(),
+            "Cores: worker 0, 1."
+        );
+        let pair = |shared: bool| json!({ "cores": { "gateways": 1, "generator": 0, "shared": shared } });
+        assert_eq!(line(json!([pair(false)])).unwrap(), "Cores: gateways 1; generator 0.");
+        assert_eq!(
+            line(json!([pair(true), pair(false), { "other": 1 }])).unwrap(),
+            "Cores: gateways 1; generator 0; cores shared in 1 of 2 rows."
+        );
+        assert_eq!(
+            line(json!([{ "cores": 2, "cores_shared": true }])).unwrap(),
+            "Cores: 2 to choose from; cores shared in 1 of 1 rows."
+        );
+        assert_eq!(line(json!([{ "cores": "x" }, { "processors_shared": false }])), None);
+    }
 
     #[test]
     fn rows_of_other_kinds_are_refused_not_believed() {
