@@ -12,7 +12,7 @@
 //! device of known cost on a clock of its own.
 //!
 //! `experiments` says what is compared, `run` has the gateway, `engine` watches or models a device, `lanes`
-//! is the measure, `in_memory` is what takes a GPU's place beside threads, `report` prints.
+//! is the measure, `stay` has times, `in_memory` is what takes a GPU's place beside threads, `report` prints.
 
 mod engine;
 mod experiments;
@@ -20,6 +20,7 @@ mod in_memory;
 mod lanes;
 mod report;
 mod run;
+mod stay;
 
 use std::io::IsTerminal;
 use std::path::PathBuf;
@@ -41,7 +42,7 @@ use experiments::Cell;
 use in_memory::InMemory;
 use lanes::Geometry;
 use report::Row;
-use run::Time;
+use stay::Time;
 
 /// What `testudo bench scheduler` compares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, clap::ValueEnum)]

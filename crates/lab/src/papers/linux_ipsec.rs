@@ -88,11 +88,15 @@ const TUNING: Method = Method {
     read: reading::steps,
 };
 const MTU: Method = Method {
-    quick: "lab tcp --quick --repetitions 2 --link 1000 --tuning all --mtu 1500,9000 --protocols esp,ah,ah+esp --ah-suite sha1 --suites md5,aes256-sha1 --sizes 32768",
-    full: "lab tcp --link 1000 --tuning all --mtu 1500,4096,9000 --protocols esp,ah,ah+esp --ah-suite sha1 --suites md5,aes256-sha1 --sizes 32768",
-    quick_seconds: 27,
-    full_seconds: 600,
-    conditions: conditions!("All steps of testudo tune but that of the MTU, as in the paper; tunnel mode."),
+    quick: "lab tcp --quick --repetitions 2 --link 1000 --tuning all --mtu 1500,9000 --protocols esp,ah --suites md5,sha1,aes128-sha1,3des-sha1 --sizes 1024,32768 \
+        && testudo lab tcp --quick --repetitions 2 --link 1000 --tuning all --mtu 1500,9000 --protocols ah+esp --ah-suite sha1 --suites aes256-sha1 --sizes 1024,32768",
+    full: "lab tcp --link 1000 --tuning all --mtu 1500,4096,9000 --protocols esp,ah --suites md5,sha1,aes128-sha1,3des-sha1 --sizes 64,1024,32768 \
+        && testudo lab tcp --link 1000 --tuning all --mtu 1500,4096,9000 --protocols ah+esp --ah-suite sha1 --suites aes256-sha1 --sizes 64,1024,32768",
+    quick_seconds: 75,
+    full_seconds: 2700,
+    conditions: conditions!(
+        "All steps of testudo tune but that of the MTU, and the protections of section 5.3, as in the paper; tunnel mode."
+    ),
     read: reading::frames,
 };
 

@@ -1,5 +1,6 @@
 //! Paper 002: a gateway whose GPU does the cryptography, and how packets are scheduled for it.
 
+mod delay;
 mod discrete;
 mod effectiveness;
 mod gpu;
@@ -124,15 +125,6 @@ const SUITES: Method = Method {
     conditions: "One core does all work of a gateway, in memory, where the paper has three and a GPU; 60 SAs. Sizes are of inner IP packets, the paper's of frames; the mix is of nine suites, the paper's of six combinations.",
     read: suites,
 };
-const DELAY: Method = Method {
-    quick: "lab rfc2544 --tests throughput,latency --suite aes128-sha1 --sizes 64,1024,1280,random,imix --trial-seconds 0.1 --repetitions 1",
-    full: "lab rfc2544 --tests throughput,latency --suite aes128-sha1 --sizes 64,1024,1280,random,imix --trial-seconds 0.5 --repetitions 3",
-    quick_seconds: 20,
-    full_seconds: 300,
-    conditions: "Two gateways in series on one core, no GPU, no chunks: latencies of both, queues included, at the highest rate without loss. The paper prints averages, Testudo medians and 99 % quantiles.",
-    read: latencies,
-};
-
 const EFFECTIVENESS: Method = Method {
     quick: "lab efficiency --quick --suite aes128-sha1 --sizes 1280 --rates 50% --repetitions 2 {prices}",
     full: "lab efficiency --suite aes128-sha1 --sizes 1280 --rates 50% {prices}",
@@ -202,7 +194,7 @@ pub(super) static ITEMS: [Item; 21] = [
         threads::MODELS,
     ),
     measured("Figure 14(a)", "Latency distribution for different chunk sizes", &[], CHUNK_LATENCY),
-    measured("Figure 14(b)", "Latency distribution for different packet sizes", LATENCY, DELAY),
+    measured("Figure 14(b)", "Latency distribution for different packet sizes", LATENCY, delay::BY_SIZE),
     measured("Figure 15(a)", "Throughput of AES-NI and GPU", &[], PROCESSOR_AND_GPU),
     measured(
         "Figure 15(b)",
@@ -396,45 +388,6 @@ fn suites(rows: &[Value]) -> Result<Reading, Wrong> {
         name_engine(&mut reading, row)?;
     }
     reading.panels.push(lines.panel("One core of a gateway", [ACROSS, UP], Extent::Zero));
-    Ok(reading)
-}
-
-/// Figure 14(b): the latencies at the highest load that was offered of each size.
-fn latencies(rows: &[Value]) -> Result<Reading, Wrong> {
-    let (mut reading, mut lines) = (Reading::default(), Lines::default());
-    let of_latency = |row: &&Value| row.get("test").and_then(Value::as_str) == Some("latency");
-    let mut highest: Vec<(Length, f64, &Value)> = Vec::new();
-    for row in rows.iter().filter(of_latency) {
-        let (length, offered) = (Length::of(row, "frame_bytes")?, number(row, "offered_packets_per_second")?);
-        match highest.iter_mut().find(|(other, ..)| *other == length) {
-            Some(known) if known.1 < offered => *known = (length, offered, row),
-            Some(_) => {}
-            None => highest.push((length, offered, row)),
-        }
-    }
-    for (length, offered, row) in highest {
-        reading.findings.push(Finding {
-            what: format!("offered load, {}", length.words()),
-            unit: "packets/s",
-            here: Some(Spread::of([offered])),
-            predicted: None,
-        });
-        let Some(latency) = row.get("latency_us").filter(|latency| !latency.is_null()) else {
-            reading.remark(format!("{}: no packet came back.", length.words()));
-            continue;
-        };
-        for (colour, (member, words)) in
-            [("p50", "median latency"), ("p99", "99 % of packets within")].into_iter().enumerate()
-        {
-            let milliseconds = scaled(Spread::of([number(latency, member)?]), 1e-3);
-            reading.find(format!("{words}, {}", length.words()), "ms", milliseconds);
-            lines.add(words, (colour, 0), length, milliseconds);
-        }
-        let notes = row.get("notes").and_then(Value::as_array).into_iter().flatten();
-        notes.filter_map(Value::as_str).for_each(|note| reading.remark(format!("{note}.")));
-    }
-    let axes = ["frame size (bytes, with check sequence)", "latency (ms)"];
-    reading.panels.push(lines.panel("Latency at the highest rate without loss", axes, Extent::Zero));
     Ok(reading)
 }
 

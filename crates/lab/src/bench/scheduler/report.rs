@@ -5,6 +5,7 @@ use testudo_gateway::{Scheduled, ThreadingModel};
 
 use super::experiments::Cell;
 use super::run::Outcome;
+use super::stay::QUANTILES;
 use crate::bench::case::{Size, Way};
 use crate::bench::chart::{self, Extent, Line, Panel};
 use crate::bench::device::Device;
@@ -72,10 +73,21 @@ impl Row {
         )
     }
 
-    /// Median and 99 % quantile, if it is of this kind.
+    /// The time within which this share of packets leave, in microseconds.
+    fn quantile_us(&self, share: f64) -> Option<f64> {
+        let place = QUANTILES.iter().position(|known| (known - share).abs() < 1e-9)?;
+        self.outcome.latency_us?.get(place).copied()
+    }
+
+    /// Median, 99 % quantile and the distribution, if it is of this kind.
     fn latency(&self, is_of_this_kind: bool) -> Value {
         let latency = self.outcome.latency_us.filter(|_| is_of_this_kind);
-        latency.map_or(Value::Null, |[p50, p99]| json!({ "p50": p50, "p99": p99 }))
+        let distribution = |times: [f64; QUANTILES.len()]| {
+            let points = QUANTILES.into_iter().zip(times);
+            let points: Vec<Value> = points.map(|(share, us)| json!({ "share": share, "us": us })).collect();
+            json!({ "p50": self.quantile_us(0.5), "p99": self.quantile_us(0.99), "distribution": points })
+        };
+        latency.map_or(Value::Null, distribution)
     }
 
     fn direction(&self) -> &'static str {
@@ -206,7 +218,7 @@ fn legend(rows: &[Row]) -> String {
         );
     }
     for row in rows.iter().filter(|row| row.device.note.is_none()) {
-        let Some([p50, p99]) = row.outcome.latency_us else { continue };
+        let (Some(p50), Some(p99)) = (row.quantile_us(0.5), row.quantile_us(0.99)) else { continue };
         let kind = if row.has_speed { "measured" } else { "predicted" };
         let (setting, size) = (&row.cell.setting, row.cell.plan.size);
         text += &format!(

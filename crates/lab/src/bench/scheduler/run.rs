@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use testudo_crypto::{Engine, PortableEngine};
 use testudo_gateway::{
-    CHUNKS, Clock, Formation, ManualClock, OffloadMode, PortPair, Scheduled, SchedulerSettings, SystemClock, ThreadingModel,
+    CHUNKS, Formation, OffloadMode, PortPair, Scheduled, SchedulerSettings, SystemClock, ThreadingModel,
     Worker, transmit_apart,
 };
 use testudo_packet::{Batch, Pool, Port, PortCounters, PortError};
@@ -23,12 +23,12 @@ use testudo_port_memory::{Demand, LoopPort, Packets, SinkHandle, SinkPort};
 
 use super::engine::Watch;
 use super::lanes::Tally;
+use super::stay::{QUANTILES, Stay, Time};
 use crate::bench::case::{Carrier, Case, Order, Size, Suites, Way};
 use crate::bench::error::Wrong;
 use crate::bench::load::packets;
 use crate::bench::tunnels::{self, OVERHEAD_BYTES};
 use crate::bench::{judge, load};
-use crate::generator::Latency;
 use crate::supply::Supply;
 
 /// Tunnels, each with an SA in either direction, where latencies are not asked for.
@@ -36,8 +36,6 @@ pub(super) const SAS: u32 = 60;
 const BUFFER_BYTES: usize = 2048;
 /// What a turn may bring in a direction.
 const TURN_PACKETS: usize = 256;
-/// A turn's time on the clock of the model: far less than a launch.
-const TURN: Duration = Duration::from_micros(5);
 /// After this many turns in a row without a packet, none is expected any more: for a device of its own speed
 /// some seconds.
 const QUIET_TURNS: u32 = 20_000_000;
@@ -111,83 +109,8 @@ pub(super) struct Outcome {
     pub(super) packets: u64,
     pub(super) mean_bytes: f64,
     pub(super) elapsed: Duration,
-    /// Median and 99 % quantile of how long packets were in the gateway, in microseconds of its clock.
-    pub(super) latency_us: Option<[f64; 2]>,
-}
-
-/// What time it is for the gateway: the system's, or the model's, which a turn moves.
-#[derive(Clone)]
-pub(super) enum Time {
-    System(SystemClock),
-    Model(ManualClock),
-}
-
-impl Time {
-    fn now(&self) -> testudo_ipsec::Moment {
-        match self {
-            Self::System(clock) => clock.now(),
-            Self::Model(clock) => {
-                clock.advance(TURN);
-                clock.now()
-            }
-        }
-    }
-}
-
-impl Time {
-    /// The same without a turn.
-    fn look(&self) -> testudo_ipsec::Moment {
-        match self {
-            Self::System(clock) => clock.now(),
-            Self::Model(clock) => clock.now(),
-        }
-    }
-}
-
-/// How long packets of one SA are in the gateway: they leave in the order in which they came.
-struct Stay {
-    clock: Time,
-    /// Packets that came at once, and when.
-    came: VecDeque<(usize, testudo_ipsec::Moment)>,
-    left: usize,
-    latency: Latency,
-}
-
-impl Stay {
-    /// Where latencies are to be taken.
-    fn of(plan: &Plan, clock: &Time) -> Option<Self> {
-        let is_one = plan.sas == 1 && plan.way.is_some();
-        let (clock, came, latency) = (clock.clone(), VecDeque::new(), Latency::default());
-        is_one.then_some(Self { clock, came, left: 0, latency })
-    }
-
-    fn came(&mut self, packets: usize) {
-        if packets > 0 {
-            self.came.push_back((packets, self.clock.look()));
-        }
-    }
-
-    /// So many have left so far; those count that leave while launches count.
-    fn left(&mut self, all: usize, counts: bool) {
-        let now = self.clock.look();
-        while self.left < all {
-            let Some((packets, at)) = self.came.front_mut() else { return };
-            let some = (*packets).min(all - self.left);
-            let stay = now.0.saturating_sub(at.0);
-            (0..some).filter(|_| counts).for_each(|_| {
-                self.latency.record(u64::try_from(stay.as_nanos()).unwrap_or(u64::MAX));
-            });
-            self.left += some;
-            *packets -= some;
-            if *packets == 0 {
-                self.came.pop_front();
-            }
-        }
-    }
-
-    fn quantiles(&self) -> Option<[f64; 2]> {
-        Some([self.latency.quantile_us(0.5)?, self.latency.quantile_us(0.99)?])
-    }
+    /// How long packets were in the gateway: the quantiles of [`QUANTILES`], in microseconds of its clock.
+    pub(super) latency_us: Option<[f64; QUANTILES.len()]>,
 }
 
 /// A port that receives from one and sends to another.
@@ -404,7 +327,7 @@ pub(super) fn run(plan: &Plan, engine: Box<dyn Engine>, watch: &Watch, time: Tim
 struct Span {
     packets: u64,
     elapsed: Duration,
-    latency_us: Option<[f64; 2]>,
+    latency_us: Option<[f64; QUANTILES.len()]>,
 }
 
 /// Keeps the engine supplied until all packets have come out.

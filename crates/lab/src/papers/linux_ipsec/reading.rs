@@ -283,41 +283,65 @@ fn step(name: &str) -> &str {
     }
 }
 
-/// Figure 6.
+/// Figure 6. Plain IP is in the measurements of protections of their own and of combined ones: the first one
+/// counts.
 pub(super) fn frames(rows: &[Value]) -> Result<Reading, Wrong> {
     let (mut reading, mut lines) = (Reading::default(), Lines::default());
-    let streams = streams(rows, &mut reading)?;
-    let mut names: Vec<&str> = Vec::new();
-    for stream in &streams {
-        let known = names.iter().position(|name| *name == stream.name).unwrap_or(names.len());
-        if known == names.len() {
+    let mut each: Vec<Stream<'_>> = Vec::new();
+    for stream in streams(rows, &mut reading)? {
+        let key = |one: &Stream<'_>| (one.name.clone(), one.bytes, one.mtu);
+        if !each.iter().any(|known| key(known) == key(&stream)) {
+            each.push(stream);
+        }
+    }
+    let (mut names, mut sizes): (Vec<&str>, Vec<usize>) = Default::default();
+    for stream in &each {
+        if !names.contains(&stream.name.as_str()) {
             names.push(&stream.name);
         }
-        reading.find(format!("{}, MTU {} bytes", stream.name, stream.mtu), "Mbit/s", stream.mbit_s);
-        lines.add(&stream.name, (known, 0), Length::Bytes(stream.mtu), stream.mbit_s);
+        if !sizes.contains(&stream.bytes) {
+            sizes.push(stream.bytes);
+        }
+        let place = |of: Option<usize>| of.unwrap_or(0);
+        let style = (
+            place(names.iter().position(|name| *name == stream.name)),
+            place(sizes.iter().position(|bytes| *bytes == stream.bytes)),
+        );
+        let of = format!("{}, messages of {} bytes", stream.name, stream.bytes);
+        reading.find(format!("{of}, MTU {} bytes", stream.mtu), "Mbit/s", stream.mbit_s);
+        lines.add(&of, style, Length::Bytes(stream.mtu), stream.mbit_s);
     }
     for name in names {
-        let of_it = || streams.iter().filter(|stream| stream.name == name);
-        let (Some(first), Some(last)) = (of_it().min_by_key(|s| s.mtu), of_it().max_by_key(|s| s.mtu)) else {
-            continue;
-        };
-        let peak = of_it().map(|stream| stream.mbit_s.median).fold(0.0, f64::max);
-        let what = match (first.protocol, first.name.as_str()) {
-            ("plain", _) => Some("plain IP, peak"),
-            ("ah", "AH md5") => Some("AH with MD5 in tunnel mode, peak"),
-            _ => None,
-        };
-        if let Some(what) = what {
-            reading.find(what, "Mbit/s", Spread::of([peak]));
-        }
-        let gain = Spread::of([last.mbit_s.median - first.mbit_s.median]);
-        let what = match first.protocol {
-            "ah+esp" => format!("ESP and AH combined, gain, {name}"),
-            _ => format!("gain, {name}"),
-        };
-        reading.find(format!("{what}, MTU {} over {} bytes", last.mtu, first.mtu), "Mbit/s", gain);
+        let of_it: Vec<&Stream<'_>> = each.iter().filter(|stream| stream.name == name).collect();
+        gains(&of_it, &sizes, &mut reading);
     }
     let axes = ["MTU (bytes of an IP packet)", "throughput (Mbit/s of user data)"];
     reading.panels.push(of_means(lines.panel("Throughput over MTU (figure 6)", axes, Extent::FirstPoint)));
     Ok(reading)
+}
+
+/// The peak of a protection where the paper has it, and what the largest MTU brings, of each message size.
+fn gains(of_it: &[&Stream<'_>], sizes: &[usize], reading: &mut Reading) {
+    let Some(any) = of_it.first() else { return };
+    let peak = of_it.iter().map(|stream| stream.mbit_s.median).fold(0.0, f64::max);
+    let what = match (any.protocol, any.name.as_str()) {
+        ("plain", _) => Some("plain IP, peak"),
+        ("ah", "AH md5") => Some("AH with MD5 in tunnel mode, peak"),
+        _ => None,
+    };
+    if let Some(what) = what {
+        reading.find(what, "Mbit/s", Spread::of([peak]));
+    }
+    for bytes in sizes {
+        let of_size = || of_it.iter().filter(|stream| stream.bytes == *bytes);
+        let (Some(first), Some(last)) = (of_size().min_by_key(|s| s.mtu), of_size().max_by_key(|s| s.mtu))
+        else {
+            continue;
+        };
+        let gain = Spread::of([last.mbit_s.median - first.mbit_s.median]);
+        let what = if any.protocol == "ah+esp" { "ESP and AH combined, gain" } else { "gain" };
+        let of = format!("{}, messages of {bytes} bytes", any.name);
+        let what = format!("{what}, {of}, MTU {} over {} bytes", last.mtu, first.mtu);
+        reading.find(what, "Mbit/s", gain);
+    }
 }

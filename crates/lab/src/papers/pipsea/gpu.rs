@@ -70,9 +70,10 @@ pub(super) fn beside_processor(rows: &[Value]) -> Result<Reading, Wrong> {
 
 /// Figure 14(a).
 pub(super) fn chunk_latency(rows: &[Value]) -> Result<Reading, Wrong> {
-    let mut reading = Reading::default();
+    let (mut reading, mut lines) = (Reading::default(), Lines::default());
     for row in rows {
         let (setting, engine) = (text(row, "setting")?, text(row, "engine")?);
+        distribution(row, &format!("{setting}, {engine}"), &mut lines)?;
         for (member, is_measured) in [("latency_us", true), ("predicted_latency_us", false)] {
             let Some(latency) = row.get(member).filter(|latency| !latency.is_null()) else { continue };
             for (quantile, words) in [("p50", "median latency"), ("p99", "99 % of packets within")] {
@@ -82,7 +83,35 @@ pub(super) fn chunk_latency(rows: &[Value]) -> Result<Reading, Wrong> {
             }
         }
     }
+    let title = "Latency distribution by chunk, measured or predicted (figure 14a)";
+    reading.panels.push(lines.panel(title, DISTRIBUTION, Extent::Zero));
     Ok(reading)
+}
+
+/// The axes of a distribution of latencies.
+pub(super) const DISTRIBUTION: [&str; 2] = ["latency (µs)", "packets that took no longer (%)"];
+
+/// Adds the distribution of a row of `bench scheduler --experiment latency`, if it has one: its points, as
+/// shares of packets, 0 to 1, and milliseconds, and whether they were measured.
+pub(super) fn distribution(
+    row: &Value,
+    name: &str,
+    lines: &mut Lines,
+) -> Result<Vec<(f64, f64, bool)>, Wrong> {
+    let mut found = Vec::new();
+    for (member, is_measured) in [("latency_us", true), ("predicted_latency_us", false)] {
+        let points = row.get(member).and_then(|latency| latency.get("distribution"));
+        let line = if is_measured { name.to_owned() } else { format!("{name} (predicted)") };
+        let colour = name.bytes().fold(0, |sum: usize, byte| sum.wrapping_mul(31).wrapping_add(byte.into()));
+        for point in points.and_then(Value::as_array).into_iter().flatten() {
+            let (share, us) = (number(point, "share")?, number(point, "us")?);
+            let at = usize::try_from(crate::harness::count(us)).unwrap_or(usize::MAX);
+            let style = (colour % 8, usize::from(!is_measured));
+            lines.add(&line, style, Length::Bytes(at), Spread::of([share * 100.0]));
+            found.push((share, us * 1e-3, is_measured));
+        }
+    }
+    Ok(found)
 }
 
 #[cfg(test)]
