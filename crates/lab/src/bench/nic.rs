@@ -9,8 +9,8 @@
 //! Both paths in turns in the same run, with the same tunnel and packets, outbound as drawn and inbound. No
 //! such NIC was measured: the twin takes packets for sealed as they are, and what it does to find its session
 //! counts as the CPU's. So what is measured of the NIC's path is the processor's part; the throughput that
-//! follows from it alone, without the link and the NIC itself, is a prediction. Cycles per byte are the paper's: clock times busy share, divided by packets a second
-//! and bytes of a frame.
+//! follows from it alone, without the link and the NIC itself, is a prediction. Cycles per byte
+//! are the paper's: clock times busy share, divided by packets a second and bytes of a frame.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;

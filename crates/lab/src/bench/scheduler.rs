@@ -33,7 +33,7 @@ use testudo_gateway::{Candidate, ManualClock, SystemClock};
 
 use super::case::Size;
 use super::device::{Device, GPU};
-use super::engines::Engines;
+use super::engines::{Available, Engines};
 use super::error::BenchError;
 use super::{open_picture, write_picture};
 use crate::progress::Progress;
@@ -173,6 +173,8 @@ pub(crate) fn array(
 }
 
 fn rows(options: &BenchSchedulerOptions, candidates: Vec<Candidate>) -> Result<Vec<Row>, BenchError> {
+    /// Threads wait for each other and for processors, so that one measurement says little of them.
+    const REPEATS: usize = 5;
     /// Of a row, roughly: packets are sealed, opened and judged.
     const VISIT: Duration = Duration::from_millis(400);
     let cells = options.cells();
@@ -187,7 +189,9 @@ fn rows(options: &BenchSchedulerOptions, candidates: Vec<Candidate>) -> Result<V
     for name in &names {
         for cell in &cells {
             progress.stage(&format!("{}, {}, {name}", cell.setting, cell.plan.size), VISIT);
-            rows.push(row(options.geometry(), [&engines, &processors], name, cell)?);
+            let once = || row(options.geometry(), [&engines, &processors], name, cell);
+            let repeats = if cell.experiment == Experiment::Threading { REPEATS } else { 1 };
+            rows.extend(report::median((0..repeats).map(|_| once()).collect::<Result<Vec<_>, _>>()?));
         }
     }
     Ok(rows)
@@ -229,8 +233,14 @@ fn engine(
     let system = || Time::System(SystemClock::default());
     let is_threading = cell.experiment == Experiment::Threading;
     if name == MODEL && is_threading {
-        let fastest = processors.available.iter().find(|engine| engine.instance.is_synchronous());
-        let fastest = fastest.ok_or_else(|| BenchError::Engine("no engine of the processor".to_owned()))?;
+        let suites = cell.plan.suites.all();
+        let does_all = |engine: &&Available| {
+            engine.instance.is_synchronous()
+                && suites.iter().all(|suite| engine.instance.capability(*suite).is_some())
+        };
+        let fastest = processors.available.iter().find(does_all);
+        let fastest =
+            fastest.ok_or_else(|| BenchError::Engine("no engine of the processor does it".to_owned()))?;
         let inner = fastest.open().map_err(BenchError::Engine)?;
         return Ok((Box::new(InMemory::over(inner)), system()));
     }
@@ -256,5 +266,5 @@ fn row(geometry: Geometry, engines: [&Engines; 2], name: &str, cell: &Cell) -> R
     let case = || format!("{}, {}, {name}", cell.setting, cell.plan.size);
     let outcome = run::run(&cell.plan, Box::new(observed), &watch, time);
     let outcome = outcome.map_err(|what| BenchError::Invalid { case: case(), what })?;
-    Ok(Row { cell: cell.clone(), engine, description, device, has_speed, outcome })
+    Ok(Row { cell: cell.clone(), engine, description, device, has_speed, outcome, measured: None })
 }

@@ -1,7 +1,7 @@
 //! Paper 000: what is left for the CPU if a NIC does the cryptography.
 //!
-//! The NIC is simulated, and costs nothing. What is measured is the processor's part beside it; the throughput
-//! of a NIC that keeps up with that is predicted.
+//! The NIC is simulated, and costs nothing. What is measured is the processor's part beside it; the
+//! throughput of a NIC that keeps up with that is predicted.
 
 use serde_json::Value;
 

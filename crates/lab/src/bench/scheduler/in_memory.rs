@@ -13,7 +13,7 @@ const DEPTH_JOBS: usize = 8192;
 /// Jobs that are done in one call of the engine.
 const BURST: usize = 64;
 
-/// An engine behind a queue. What is given between two flushes is a chunk; whoever polls does its work.
+/// An engine behind a queue. What is given between two flushes is a chunk, and the thread that polls does it.
 pub(super) struct InMemory {
     inner: Box<dyn Engine>,
     open: VecDeque<Job>,
@@ -93,13 +93,17 @@ mod tests {
         let words = ["scheduler", "--experiment", "threading", "--sizes", "64", "--chunks", "1"];
         let rows = array(&Program::parse_from(words).options, Vec::new()).unwrap();
         let rows = rows.as_array().unwrap();
-        assert_eq!(rows.len(), 12);
+        assert_eq!(rows.len(), 6);
         for (row, (model, threads)) in
             rows.iter().zip([("run_to_completion", 1), ("one_io", 2), ("two_io", 3)].into_iter().cycle())
         {
             assert_eq!((row["threading"].as_str(), row["threads"].as_u64()), (Some(model), Some(threads)));
             assert!(row["gbit_s"].as_f64().is_some_and(|rate| rate > 0.0), "{row}");
             assert_eq!((&row["engine"], &row["reordered"]), (&IN_MEMORY.into(), &0.into()), "{row}");
+            let [lowest, highest] = ["gbit_s_lowest", "gbit_s_highest"].map(|end| row[end].as_f64());
+            assert!(lowest <= row["gbit_s"].as_f64() && row["gbit_s"].as_f64() <= highest, "{row}");
+            assert!(row["launches"].as_u64() > Some(0), "the device in memory did it: {row}");
+            assert!(row["predicted_gbit_s"].is_null(), "nobody has a model of threads: {row}");
             assert!(row["device"].as_str().unwrap().contains("no GPU"), "{row}");
             assert_eq!(row["cores_shared"], threads > row["cores"].as_u64().unwrap());
         }

@@ -3,6 +3,7 @@
 use serde_json::{Map, Value, json};
 use testudo_gateway::{Scheduled, ThreadingModel};
 
+use super::Experiment;
 use super::experiments::Cell;
 use super::run::Outcome;
 use super::stay::QUANTILES;
@@ -24,6 +25,18 @@ pub(super) struct Row {
     /// Whether time is real: of the model it is not.
     pub(super) has_speed: bool,
     pub(super) outcome: Outcome,
+    /// Of several measurements in Gbit/s, of which this is the one in the middle.
+    pub(super) measured: Option<Spread>,
+}
+
+/// The measurement in the middle, with the spread of all; `None` of none.
+pub(super) fn median(mut rows: Vec<Row>) -> Option<Row> {
+    let rates: Vec<f64> = rows.iter().filter_map(Row::measured_gbit_s).collect();
+    let spread = (rows.len() > 1 && !rates.is_empty()).then(|| Spread::of(rates));
+    let rate = |row: &Row| row.measured_gbit_s().unwrap_or(0.0);
+    rows.sort_by(|one, other| rate(one).total_cmp(&rate(other)));
+    let middle = rows.len() / 2;
+    rows.into_iter().nth(middle).map(|row| Row { measured: spread, ..row })
 }
 
 /// Threads of a model: the worker, and those beside it.
@@ -42,6 +55,11 @@ fn gbit_s(packets: u64, mean_bytes: f64, nanoseconds: f64) -> f64 {
 }
 
 impl Row {
+    /// Whether there is a model of it: of threads there is none.
+    fn is_predicted(&self) -> bool {
+        self.cell.experiment != Experiment::Threading
+    }
+
     /// What the profile's costs make of the launches: a prediction.
     pub(super) fn predicted_gbit_s(&self) -> f64 {
         let Outcome { tally, mean_bytes, .. } = &self.outcome;
@@ -125,8 +143,11 @@ impl Row {
             ("spilled", json!(outcome.scheduled.no_room + outcome.scheduled.too_late)),
             ("reordered", json!(outcome.reordered)),
             ("judged_packets", json!(outcome.judged)),
-            ("predicted_gbit_s", json!(self.predicted_gbit_s())),
-            ("predicted_diverging_gbit_s", json!(self.predicted_diverging_gbit_s())),
+            ("predicted_gbit_s", json!(self.is_predicted().then(|| self.predicted_gbit_s()))),
+            (
+                "predicted_diverging_gbit_s",
+                json!(self.is_predicted().then(|| self.predicted_diverging_gbit_s())),
+            ),
             ("gbit_s", json!(self.measured_gbit_s())),
             ("latency_us", self.latency(self.has_speed && self.device.note.is_none())),
             ("predicted_latency_us", self.latency(!self.has_speed)),
@@ -136,9 +157,11 @@ impl Row {
             ("cores", json!(processors().len())),
             ("cores_shared", json!(threads(plan.threads) > processors().len())),
         ];
-        Value::Object(
-            members.into_iter().map(|(name, value)| (name.to_owned(), value)).collect::<Map<_, _>>(),
-        )
+        let ends = self.measured.map(|spread| {
+            [("gbit_s_lowest", json!(spread.lowest)), ("gbit_s_highest", json!(spread.highest))]
+        });
+        let members = members.into_iter().chain(ends.into_iter().flatten());
+        Value::Object(members.map(|(name, value)| (name.to_owned(), value)).collect::<Map<_, _>>())
     }
 
     /// What rows of a group have in common.
@@ -148,6 +171,10 @@ impl Row {
 
     fn cells(&self) -> Vec<String> {
         let outcome = &self.outcome;
+        let predicted = |rate: f64| match self.is_predicted() {
+            true => format!("{rate:.2}"),
+            false => "-".to_owned(),
+        };
         vec![
             format!("{}, {}", self.cell.setting, self.cell.plan.size),
             format!("{:.1}", 100.0 * outcome.tally.lanes_used()),
@@ -156,8 +183,8 @@ impl Row {
             outcome.scheduled.chunks.to_string(),
             outcome.scheduled.left_over.to_string(),
             outcome.reordered.to_string(),
-            format!("{:.2}", self.predicted_gbit_s()),
-            format!("{:.2}", self.predicted_diverging_gbit_s()),
+            predicted(self.predicted_gbit_s()),
+            predicted(self.predicted_diverging_gbit_s()),
             self.measured_gbit_s().map_or_else(|| "-".to_owned(), |rate| format!("{rate:.2}")),
         ]
     }
