@@ -73,3 +73,40 @@ fn table(text: &mut String, lines: &[Line]) {
         let _ = writeln!(text, "| {} |", line.cells().map(escaped).join(" | "));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::super::registry;
+    use super::*;
+
+    /// What a document says of an item of a paper, from the line below its heading on.
+    fn section<'a>(document: &'a str, paper: &str, heading: &str) -> Option<&'a str> {
+        let (_, of_paper) = document.split_once(&format!("\n## {paper}: "))?;
+        let of_paper = of_paper.split("\n## ").next()?;
+        let (_, text) = of_paper.split_once(&format!("\n### {heading}\n"))?;
+        text.split("\n### ").next()
+    }
+
+    /// The latest run in docs/ has every item under its title, and lacks none that needs a processor alone:
+    /// streams need namespaces as well.
+    #[test]
+    fn the_document_in_docs_has_every_item_and_lacks_none_that_needs_only_a_processor() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/PAPERS.md");
+        let document = std::fs::read_to_string(path).unwrap();
+        for item in registry::all() {
+            let heading = format!("{}: {}", escaped(item.name), escaped(item.title));
+            let text = section(&document, item.paper.number(), &heading);
+            let text = text.unwrap_or_else(|| panic!("{} is not there: {heading}", item.id()));
+            let said = |words: &str| text.lines().next().is_some_and(|line| line.starts_with(words));
+            let needs_more = item.method().is_some_and(super::super::item::Method::crosses_the_kernel);
+            assert!(!said("not possible here") || needs_more, "{}: {text}", item.id());
+            assert!(!said("failed") && !said("not yet measured"), "{}: {text}", item.id());
+        }
+        assert_eq!(
+            section("\n## 001: a\n### F: t\nx\n### G: t\n\n## 002: b\n### H: t\ny", "001", "H: t"),
+            None
+        );
+    }
+}
