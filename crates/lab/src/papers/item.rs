@@ -92,9 +92,9 @@ pub(super) const AND: &str = " && testudo ";
 /// A command of the program that measures it, and how its rows are read.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Method {
-    /// What follows `testudo`, in either mode; several are joined by [`AND`]. `{workers}` is
-    /// 1, 2, 4, … up to the number of processors, `{pin}` binds ends to processors where there are two, `{prices}` names
-    /// the user's file of prices.
+    /// What follows `testudo`, in either mode; several are joined by [`AND`]. `{workers}` is 1, 2, 4, … up to
+    /// the number of processors, `{pin}` binds ends to processors where there are two, `{prices}` names the
+    /// user's file of prices.
     pub(super) quick: &'static str,
     pub(super) full: &'static str,
     /// About how long either takes, in seconds.
