@@ -398,6 +398,7 @@ impl Worker {
     fn outbound(&mut self, now: Moment) -> usize {
         self.outbound_clock.begin();
         let mut moved = 0;
+        let gathers = self.dispatcher.gathers();
         for _ in 0..rounds(&self.unprotected) {
             if self.ipsec.waits_for_numbers() && !self.send_waiting(now, &mut moved) {
                 break;
@@ -423,14 +424,16 @@ impl Worker {
             for packet in self.prepared.replies.drain(..) {
                 self.protected.push(packet, &mut self.pool);
             }
-            if !self.dispatcher.gathers() {
+            if !gathers {
                 self.seal(now);
             }
             if moved >= PACKETS {
                 break;
             }
         }
-        self.seal(now);
+        if gathers || !self.prepared.jobs.is_empty() {
+            self.seal(now);
+        }
         self.flush(moved);
         self.outbound_clock.lap(Stage::Transmit);
         self.outbound_clock.end(moved);
@@ -474,6 +477,7 @@ impl Worker {
     fn inbound(&mut self, now: Moment) -> usize {
         self.inbound_clock.begin();
         let mut moved = 0;
+        let (gathers, in_order) = (self.dispatcher.gathers(), self.ipsec.is_in_order());
         for _ in 0..rounds(&self.protected) {
             let received = self.receive_unprotected();
             if received == 0 {
@@ -489,10 +493,10 @@ impl Worker {
             for packet in self.prepared.pass.drain(..) {
                 self.protected.push(packet, &mut self.pool);
             }
-            if !self.dispatcher.gathers() {
+            if !gathers {
                 self.open(now);
             }
-            if self.ipsec.is_in_order() {
+            if in_order {
                 // Other workers wait for what is next here: all of this turn would keep them longer.
                 self.send_in_order(now);
             }
@@ -500,7 +504,9 @@ impl Worker {
                 break;
             }
         }
-        self.open(now);
+        if gathers || !self.prepared.jobs.is_empty() {
+            self.open(now);
+        }
         self.flush(moved);
         self.inbound_clock.lap(Stage::Transmit);
         self.inbound_clock.end(moved);
@@ -545,7 +551,8 @@ impl Worker {
         while let Some(direction) = jobs.first().map(|job| job.direction) {
             let mut count = jobs.len().min(BATCH_SIZE);
             if is_mixed {
-                count = jobs[..count].iter().take_while(|job| job.direction == direction).count();
+                let is_other = |job: &Job| job.direction != direction;
+                count = jobs[..count].iter().position(is_other).unwrap_or(count);
             }
             match direction {
                 Direction::Seal => self.finish_sealed(&mut jobs, count, now),

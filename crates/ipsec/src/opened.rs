@@ -202,8 +202,11 @@ impl Ipsec {
         }
         at = 0;
         let check = FragmentCheck { checker: RefCell::new(&mut self.checker), now };
+        let mut rest = jobs;
         for &CompletedRun { sa, jobs: count, is_done } in &runs {
-            let run = &mut jobs[at..at + count];
+            // All runs together are the batch.
+            let (run, later) = std::mem::take(&mut rest).split_at_mut(count);
+            rest = later;
             match self.inbound.get_mut(sa) {
                 _ if is_done => {}
                 Some(sa) => sa.decapsulate_run::<CHAINS>(
