@@ -123,7 +123,7 @@ impl Place {
         matches!(self, Self::Sysctl { .. }) || self.is_machines()
     }
 
-    /// Whether it is the machine's, whatever the network namespace. Interrupts are: the interfaces of one
+    /// Whether it is the machine's, in every network namespace. Interrupts are: the interfaces of one
     /// function of a bus share them, and may be in different namespaces.
     #[must_use]
     pub const fn is_machines(&self) -> bool {
