@@ -61,6 +61,7 @@ pub fn apply(args: &TuneApplyArgs) -> Result<(), Failure> {
     // A sink that is not there is noticed before anything changes.
     let measured = Measured::before(&host, args)?;
     if args.persist {
+        testudo_tune::apply::admit(&host, stores(&folder, &machines), &plan).map_err(failure)?;
         keep(&folder, &args.interface, &options)?;
         tell_systemd();
     }

@@ -37,6 +37,16 @@ pub fn apply(host: &dyn Host, stores: Stores<'_>, plan: &Plan) -> Result<Report,
     Ok(report)
 }
 
+/// Whether [`apply`] would begin: for who does something before it, such as to have it done at boot.
+///
+/// # Errors
+/// Those with which `apply` would end before the first change.
+pub fn admit(host: &dyn Host, stores: Stores<'_>, plan: &Plan) -> Result<(), TuneError> {
+    refuse_to_lose_ipv6(host, plan)?;
+    let stores = [Some(stores.namespace), stores.machine].into_iter().flatten();
+    stores.map(|store| Believed::read(host, store)).try_for_each(|believed| believed.map(drop))
+}
+
 /// The least MTU of IPv6 (RFC 8200 5).
 const LEAST_OF_IPV6: u64 = 1280;
 

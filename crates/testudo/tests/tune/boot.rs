@@ -51,6 +51,10 @@ fn persists(site: &mut Site) -> TestResult {
     ensure(said.code == Some(0), || format!("{said:#?}"))?;
     assert_eq!((is_enabled()?.as_str(), site.file("mtu")?.as_str()), ("enabled", "8000"));
 
+    // What is refused as a whole takes the place of nothing: the unit applies what it did.
+    let small = [&["apply", INTERFACE, "--mtu", "1200", "--persist"][..], &ONLY].concat();
+    site.says_of_the_machine(&small)?.refused(1, "takes IPv6 from wan")?;
+
     // The device goes, and comes as it is at boot; the unit runs.
     site.here.run(&["ip", "link", "delete", INTERFACE])?;
     veth_with_queues((&site.here, INTERFACE), (&site.there, INTERFACE), 2)?;
