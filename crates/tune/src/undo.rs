@@ -1,6 +1,7 @@
 //! Undo: what the journals have is brought back, the last change first.
 
 use crate::believed::Believed;
+use crate::companions::is_companion;
 use crate::error::TuneError;
 use crate::host::{Host, Reading};
 use crate::journal::{Entry, Journal, Store, Stores};
@@ -34,6 +35,7 @@ pub fn undo(host: &dyn Host, stores: Stores<'_>) -> Result<Report, TuneError> {
         }
     }
     restore_what_was_reset(host, &mut undone);
+    wait_for_what_failed(&mut undone);
     for (number, (store, _, journal)) in all.into_iter().enumerate() {
         let of_it = |undone: &&Undone| undone.store == number && undone.row.outcome == Outcome::Refused;
         let failed = undone.iter().filter(of_it).map(|undone| undone.entry.clone());
@@ -77,6 +79,22 @@ fn restore_what_was_reset(host: &dyn Host, undone: &mut [Undone]) {
         row.outcome = Outcome::Refused;
         row.after = value(host, entry);
         row.note = Some("it was brought back, and has changed again since".to_owned());
+    }
+}
+
+/// A governor that could not be brought back has its tunables with it: these are tried again, too.
+fn wait_for_what_failed(undone: &mut [Undone]) {
+    let of_outcome = |outcome| move |undone: &&mut Undone| undone.row.outcome == outcome;
+    let failed: Vec<Place> = undone
+        .iter_mut()
+        .filter(of_outcome(Outcome::Refused))
+        .map(|undone| undone.entry.place.clone())
+        .collect();
+    for Undone { entry, row, .. } in undone.iter_mut().filter(of_outcome(Outcome::Gone)) {
+        if let Some(of) = failed.iter().find(|of| is_companion(entry, of)) {
+            row.outcome = Outcome::Refused;
+            row.note = Some(format!("it comes with {of}, which could not be brought back"));
+        }
     }
 }
 

@@ -153,6 +153,24 @@ fn what_goes_along_with_a_refused_setting_is_put_back_with_it() {
 }
 
 #[test]
+fn tunables_of_a_governor_that_undo_cannot_bring_back_wait_for_it() {
+    let machine = Machine::new().with_companions();
+    let before = machine.everything();
+    machine.apply("eth0", &all());
+    let governor = Place::Governor { policy: "policy0".to_owned() };
+    machine.refused.borrow_mut().push(governor.clone());
+    let report = machine.undo("eth0");
+    let refused = rows(&report, Outcome::Refused);
+    for name in [&*governor.to_string(), "rate_limit_us of schedutil of policy0", "shared_limit of schedutil"]
+    {
+        assert!(refused.contains(&name), "{name} of {refused:?}");
+    }
+    machine.refused.borrow_mut().clear();
+    machine.undo("eth0");
+    assert_eq!(machine.everything(), before);
+}
+
+#[test]
 fn the_mtu_of_another_interface_of_the_same_name_is_left_alone() {
     let machine = Machine::new().with_companions();
     machine.apply("eth0", &all());
