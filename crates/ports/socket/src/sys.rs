@@ -1,4 +1,4 @@
-//! The raw calls: setsockopt(2), recvmsg(2), recvmmsg(2), sendmmsg(2). The only unsafe code of this crate.
+//! The raw calls: getsockopt(2), setsockopt(2), recvmsg(2), recvmmsg(2), sendmmsg(2). The only unsafe code of this crate.
 //!
 //! Neither the standard library nor rustix passes the control messages that segmentation offload and traffic
 //! classes need.
@@ -82,6 +82,30 @@ impl Socket {
             }
         }
     }
+}
+
+/// Datagrams that came to any socket and were dropped there so far, most of them since it was full. The count
+/// wraps (`SO_MEMINFO`, Linux 4.12).
+///
+/// # Errors
+/// Those of getsockopt(2); `Unsupported` if the kernel does not count them.
+pub fn dropped(socket: &impl AsFd) -> io::Result<u32> {
+    const DROPS: usize = libc::SK_MEMINFO_DROPS as usize;
+    let mut counts = [0_u32; DROPS + 1];
+    let mut bytes =
+        libc::socklen_t::try_from(size_of_val(&counts)).map_err(|_| io::ErrorKind::InvalidInput)?;
+    let descriptor = socket.as_fd().as_raw_fd();
+    // SAFETY: rustix has no such option. The descriptor is open as long as `socket` is borrowed; the kernel
+    // writes at most `bytes` bytes into `counts`, which has that many, and any are numbers.
+    let status = unsafe {
+        let counts = (&raw mut counts).cast();
+        libc::getsockopt(descriptor, libc::SOL_SOCKET, libc::SO_MEMINFO, counts, &raw mut bytes)
+    };
+    if status < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let written = usize::try_from(bytes).unwrap_or(0);
+    if written < size_of_val(&counts) { Err(io::ErrorKind::Unsupported.into()) } else { Ok(counts[DROPS]) }
 }
 
 impl MessageSocket for Socket {
