@@ -22,6 +22,7 @@ use testudo_tune::persist::{self, Reload};
 use testudo_tune::plan::{Options, plan};
 use testudo_tune::report::{Outcome, Report, Row};
 use testudo_tune::setting::Group;
+use testudo_tune::undo::Undo;
 
 /// How long to wait for another `testudo tune`.
 const WAIT: Duration = Duration::from_secs(5);
@@ -120,45 +121,56 @@ pub fn undo(args: &TuneUndoArgs) -> Result<(), Failure> {
     let device = Ethtool::open(&args.interface).map_err(failure)?;
     let host = System::without_interface("/", &args.interface, device).map_err(failure)?;
     let folder = Folder::open_within(&args.state.state, WAIT).map_err(failure)?;
-    if let Some(namespace) = &args.namespace {
-        let ended = Ended::new(&host, namespace).ok_or_else(|| {
+    let ended = args.namespace.as_ref().map(|namespace| {
+        Ended::new(&host, namespace).ok_or_else(|| {
             let text = format!("network namespace {namespace} has not ended: run `testudo tune undo` there");
             Failure::new(Kind::State, text)
-        })?;
-        return said(&undone(&ended, &folder)?, args);
+        })
+    });
+    let ended = ended.transpose()?;
+    let host: &dyn Host = ended.as_ref().map_or(&host as &dyn Host, |ended| ended as &dyn Host);
+    // If there is none, nothing of the machine was changed since it booted.
+    let is_there = Path::new(folder::MACHINE).symlink_metadata().is_ok();
+    // What this cannot have back does not keep the interface's own settings.
+    let (machines, no_machine) = match is_there.then(|| folder_of_the_machine(host, WAIT)).transpose() {
+        Ok(machines) => (machines, None),
+        Err(failure) => (None, Some(failure)),
+    };
+    // Before anything ends: this may be the wrong place.
+    let undo = Undo::read(host, stores(&folder, &machines)).map_err(failure)?;
+    let was_persisted = ended.is_none() && not_persisted_any_more(&folder, args)?;
+    let (report, refusal) = match undo.run() {
+        Ok(report) => (report, no_machine),
+        Err(TuneError::Partly { report, why }) => (*report, Some(failure(*why))),
+        Err(error) => return Err(failure(error)),
+    };
+    if was_persisted && !args.json {
+        outln!("{} applies nothing at boot any more", persist::unit(&args.interface));
     }
-    // First, so that a reboot in the middle of this ends it. Only the default folder is what the unit reads.
+    said(&report, args, refusal)
+}
+
+/// First, so that a reboot in the middle of the rest ends it. Only the default folder is what the unit reads.
+fn not_persisted_any_more(folder: &Folder, args: &TuneUndoArgs) -> Result<bool, Failure> {
     let was_persisted = args.state.state == Path::new(folder::DEFAULT)
         && persist::disable(Path::new("/"), &args.interface).map_err(failure)?;
     folder.forget(&args.interface).map_err(failure)?;
     if was_persisted {
         tell_systemd();
     }
-    let report = undone(&host, &folder)?;
-    if was_persisted && !args.json {
-        outln!("{} applies nothing at boot any more", persist::unit(&args.interface));
-    }
-    said(&report, args)
+    Ok(was_persisted)
 }
 
-fn undone(host: &dyn Host, folder: &Folder) -> Result<Report, Failure> {
-    // If there is none, nothing of the machine was changed since it booted.
-    let is_there = Path::new(folder::MACHINE).symlink_metadata().is_ok();
-    let machines = is_there.then(|| folder_of_the_machine(host, WAIT)).transpose()?;
-    testudo_tune::undo::undo(host, stores(folder, &machines)).map_err(failure)
-}
-
-fn said(report: &Report, args: &TuneUndoArgs) -> Result<(), Failure> {
+/// Says what was undone, and fails where that was not all.
+fn said(report: &Report, args: &TuneUndoArgs, refusal: Option<Failure>) -> Result<(), Failure> {
     if args.json {
         print_json(report, None);
-        return unless_refused(report);
-    }
-    if report.rows.is_empty() {
-        outln!("nothing is to be undone for {}", args.interface);
-    } else {
+    } else if !report.rows.is_empty() {
         print(&change_table(report, "original"));
+    } else if refusal.is_none() {
+        outln!("nothing is to be undone for {}", args.interface);
     }
-    unless_refused(report)
+    refusal.map_or_else(|| unless_refused(report), Err)
 }
 
 /// `testudo tune sink`

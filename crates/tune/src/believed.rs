@@ -21,8 +21,14 @@ pub(crate) struct Believed {
 impl Believed {
     pub(crate) fn read(host: &dyn Host, store: &dyn Store) -> Result<Self, TuneError> {
         let now = Identity::of(host);
-        let own = store.load(host.interface())?.filter(|journal| journal.identity.boot == now.boot);
+        let mut own = store.load(host.interface())?.filter(|journal| journal.identity.boot == now.boot);
         let mut others = store.others(host.interface(), &now.boot)?;
+        if store.scope() == Scope::Namespace {
+            // Those of a namespace that has ended, whose number this one has, ended with it.
+            let is_here = |journal: &Journal| !now.has_replaced(&journal.identity);
+            own = own.filter(is_here);
+            others.retain(is_here);
+        }
         if store.scope() == Scope::Namespace
             && let Some(other) =
                 own.iter().chain(&others).find(|journal| journal.identity.namespace != now.namespace)
@@ -30,7 +36,8 @@ impl Believed {
             let (interface, of) = (other.interface.clone(), other.identity.namespace.clone());
             return Err(TuneError::OtherNamespace { interface, of });
         }
-        if let Some(journal) = own.as_ref().filter(|journal| journal.identity.index != now.index)
+        let may_be_renamed = |of: &Identity| of.index != now.index && !now.has_replaced(of);
+        if let Some(journal) = own.as_ref().filter(|journal| may_be_renamed(&journal.identity))
             && let Some(name) = name_of(host, journal.identity.index)
         {
             return Err(TuneError::Renamed { was: journal.interface.clone(), now: name });
@@ -44,7 +51,7 @@ impl Believed {
         }
         let mut dropped = Vec::new();
         let own = own.map(|mut journal| {
-            if journal.identity.index != now.index {
+            if journal.identity.index != now.index || now.has_replaced(&journal.identity) {
                 // The device that these were of has gone.
                 let is_its = |entry: &Entry| entry.place.is_of_the_device();
                 (dropped, journal.entries) = journal.entries.into_iter().partition(is_its);
@@ -83,6 +90,9 @@ impl Believed {
 
     fn called(&self, journal: &Journal) -> String {
         let (interface, namespace) = (&journal.interface, &journal.identity.namespace);
+        if self.now.has_replaced(&journal.identity) {
+            return format!("{interface} of a network namespace that has ended");
+        }
         if *namespace == self.now.namespace {
             return interface.clone();
         }
@@ -115,7 +125,8 @@ fn adopt(
     // Indexes are a namespace's own.
     let is_its = |journal: &Journal| {
         let of = &journal.identity;
-        now.index.is_some() && of.index == now.index && of.namespace == now.namespace
+        let is_here = of.namespace == now.namespace && !now.has_replaced(of);
+        now.index.is_some() && of.index == now.index && is_here
     };
     let Some(place) = others.iter().position(is_its) else { return Ok(None) };
     let mut journal = others.remove(place);
@@ -128,6 +139,7 @@ fn adopt(
 /// Whether the interrupts of another journal are those of this device. A device that has gone may have had
 /// the same numbers.
 fn shares_interrupts(host: &dyn Host, now: &Identity, other: &Identity) -> bool {
-    let is_there = other.namespace != now.namespace || name_of(host, other.index).is_some();
+    let is_here = other.namespace == now.namespace;
+    let is_there = !is_here || (!now.has_replaced(other) && name_of(host, other.index).is_some());
     now.device.is_some() && other.device == now.device && is_there
 }

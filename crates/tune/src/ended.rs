@@ -67,6 +67,14 @@ impl Host for Ended<'_> {
             _ => self.host.link(file),
         }
     }
+
+    fn cookie(&self) -> Option<u64> {
+        None
+    }
+
+    fn has_ended(&self) -> bool {
+        true
+    }
 }
 
 /// Interfaces of the same names are others.

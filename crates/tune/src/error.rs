@@ -1,6 +1,7 @@
 //! Why nothing, or not everything, could be done.
 
 use crate::believed::number;
+use crate::report::Report;
 use std::io;
 use std::path::PathBuf;
 
@@ -31,7 +32,7 @@ pub enum TuneError {
         why: &'static str,
     },
     /// A file of the state folder cannot be read as what it should be.
-    #[error("{}: {why}; nothing was changed", path.display())]
+    #[error("{}: {why}; nothing of it was changed", path.display())]
     Damaged {
         /// The file.
         path: PathBuf,
@@ -84,12 +85,25 @@ pub enum TuneError {
     /// Nothing was kept for the next boot.
     #[error("nothing is kept for {0}: `testudo tune apply {0} --persist`")]
     NotKept(String),
+    /// Some was undone, and the rest was not.
+    #[error("{why}")]
+    Partly {
+        /// What was.
+        report: Box<Report>,
+        /// Why that was not all.
+        why: Box<TuneError>,
+    },
     /// The measurement failed; what was applied stays.
     #[error("measurement: {0}")]
     Measurement(String),
 }
 
 impl TuneError {
+    /// Whether there is a better place to say it, where all can be done.
+    pub(crate) const fn is_elsewhere(&self) -> bool {
+        matches!(self, Self::OtherNamespace { .. } | Self::Renamed { .. })
+    }
+
     /// An error of a file, for `map_err`.
     pub(crate) fn file<E: Into<io::Error>>(
         action: &'static str,

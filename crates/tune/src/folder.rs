@@ -293,8 +293,8 @@ mod tests {
     use std::os::unix::fs::{PermissionsExt, symlink};
 
     fn journal(interface: &str) -> Journal {
-        let identity =
-            Identity { boot: "b".to_owned(), namespace: "n".to_owned(), index: Some(3), device: None };
+        let (boot, namespace) = ("b".to_owned(), "n".to_owned());
+        let identity = Identity { boot, namespace, index: Some(3), device: None, cookie: None };
         let mut journal = Journal::new(interface, identity);
         let (original, made) = ("1500".to_owned(), None);
         journal.entries.push(Entry { place: Place::interface("mtu"), original, made });

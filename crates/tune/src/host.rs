@@ -40,6 +40,11 @@ pub trait Host {
     fn names(&self, folder: &str) -> Vec<String>;
     /// Where a symbolic link below the root leads; nothing if there is none.
     fn link(&self, file: &str) -> Option<String>;
+    /// The number of this network namespace, which no other one gets until the next boot; nothing where the
+    /// kernel does not say.
+    fn cookie(&self) -> Option<u64>;
+    /// Whether its network namespace has ended: only what is the machine's is left.
+    fn has_ended(&self) -> bool;
 }
 
 /// Linux: `/sys` and `/proc` below a root, and the device by netlink.
@@ -142,6 +147,14 @@ impl<D: Device> Host for System<D> {
 
     fn link(&self, file: &str) -> Option<String> {
         fs::read_link(self.path(file)).ok().map(|target| target.to_string_lossy().into_owned())
+    }
+
+    fn cookie(&self) -> Option<u64> {
+        self.device.cookie()
+    }
+
+    fn has_ended(&self) -> bool {
+        false
     }
 }
 

@@ -44,6 +44,9 @@ pub struct Identity {
     /// share interrupts. Nothing if it is on none.
     #[serde(default)]
     pub device: Option<String>,
+    /// The namespace's number that no other one gets, where the kernel says it: the one above comes again.
+    #[serde(default)]
+    pub cookie: Option<u64>,
 }
 
 impl Identity {
@@ -56,7 +59,15 @@ impl Identity {
             namespace: host.link(NAMESPACE).unwrap_or_default(),
             index: index.and_then(|text| text.parse().ok()),
             device: host.link(&format!("sys/class/net/{}/device", host.interface())),
+            cookie: host.cookie(),
         }
+    }
+
+    /// Whether the other's network namespace had the number of this one's, and has ended.
+    #[must_use]
+    pub fn has_replaced(&self, other: &Self) -> bool {
+        let cookies = self.cookie.zip(other.cookie);
+        self.namespace == other.namespace && cookies.is_some_and(|(own, other)| own != other)
     }
 }
 

@@ -15,34 +15,73 @@ use crate::report::{Outcome, Report, Row};
 /// What cannot be brought back stays in the journal, and its row says why.
 ///
 /// # Errors
-/// A journal cannot be read, written or removed.
+/// Those of [`Undo`].
 pub fn undo(host: &dyn Host, stores: Stores<'_>) -> Result<Report, TuneError> {
-    let mut report = Report::new(host.interface());
-    let stores = [Some(stores.namespace), stores.machine].into_iter().flatten();
-    let mut all = Vec::new();
-    // All are read before the first change.
-    for store in stores {
-        let mut believed = Believed::read(host, store)?;
-        report.rows.extend(believed.dropped_rows());
-        let journal = believed.own.take();
-        all.push((store, believed, journal));
-    }
-    let mut undone: Vec<Undone> = Vec::new();
-    for (number, (_, believed, journal)) in all.iter().enumerate() {
-        for entry in journal.iter().flat_map(|journal| journal.entries.iter().rev()) {
-            let row = entry_row(host, believed, entry);
-            undone.push(Undone { store: number, entry: entry.clone(), row });
+    Undo::read(host, stores)?.run()
+}
+
+/// What is to be undone: all journals are read before the first change.
+pub struct Undo<'a> {
+    host: &'a dyn Host,
+    stores: Vec<(&'a dyn Store, Believed, Option<Journal>)>,
+    failed: Option<TuneError>,
+}
+
+impl<'a> Undo<'a> {
+    /// Reads the journals. One store that refuses does not keep what the other one has.
+    ///
+    /// # Errors
+    /// The interface has another name, or the folder's namespace is another; no store can be read.
+    pub fn read(host: &'a dyn Host, stores: Stores<'a>) -> Result<Self, TuneError> {
+        let mut undo = Self { host, stores: Vec::new(), failed: None };
+        for store in [Some(stores.namespace), stores.machine].into_iter().flatten() {
+            match Believed::read(host, store) {
+                Ok(mut believed) => {
+                    let journal = believed.own.take();
+                    undo.stores.push((store, believed, journal));
+                }
+                // What was the namespace's own ended with it, and this folder is another's.
+                Err(TuneError::OtherNamespace { .. }) if host.has_ended() => {}
+                Err(error) if error.is_elsewhere() => return Err(error),
+                Err(error) => undo.failed = undo.failed.or(Some(error)),
+            }
+        }
+        match undo.failed {
+            Some(error) if undo.stores.is_empty() => Err(error),
+            _ => Ok(undo),
         }
     }
-    restore_what_was_reset(host, &mut undone);
-    wait_for_what_failed(&mut undone);
-    for (number, (store, _, journal)) in all.into_iter().enumerate() {
-        let of_it = |undone: &&Undone| undone.store == number && undone.row.outcome == Outcome::Refused;
-        let failed = undone.iter().filter(of_it).map(|undone| undone.entry.clone());
-        keep_what_failed(store, host.interface(), journal, failed.rev().collect())?;
+
+    /// Takes it back.
+    ///
+    /// # Errors
+    /// A journal cannot be read, written or removed. If others were undone, [`TuneError::Partly`].
+    pub fn run(self) -> Result<Report, TuneError> {
+        let Self { host, stores, mut failed } = self;
+        let mut report = Report::new(host.interface());
+        report.rows.extend(stores.iter().flat_map(|(_, believed, _)| believed.dropped_rows()));
+        let mut undone: Vec<Undone> = Vec::new();
+        for (number, (_, believed, journal)) in stores.iter().enumerate() {
+            for entry in journal.iter().flat_map(|journal| journal.entries.iter().rev()) {
+                let row = entry_row(host, believed, entry);
+                undone.push(Undone { store: number, entry: entry.clone(), row });
+            }
+        }
+        restore_what_was_reset(host, &mut undone);
+        wait_for_what_failed(&mut undone);
+        for (number, (store, _, journal)) in stores.into_iter().enumerate() {
+            let of_it = |undone: &&Undone| undone.store == number && undone.row.outcome == Outcome::Refused;
+            let refused = undone.iter().filter(of_it).map(|undone| undone.entry.clone());
+            let kept = keep_what_failed(store, host.interface(), journal, refused.rev().collect());
+            failed = failed.or(kept.err());
+        }
+        report.rows.extend(undone.into_iter().map(|undone| undone.row));
+        match failed {
+            None => Ok(report),
+            Some(error) if report.rows.is_empty() => Err(error),
+            Some(error) => Err(TuneError::Partly { report: Box::new(report), why: Box::new(error) }),
+        }
     }
-    report.rows.extend(undone.into_iter().map(|undone| undone.row));
-    Ok(report)
 }
 
 /// An entry, the store that it is from, and what became of it.

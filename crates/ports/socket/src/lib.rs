@@ -88,5 +88,5 @@ pub use kernel::{Incoming, MessageSocket, Outgoing};
 pub use open::{Encapsulation, Endpoint, SocketConfig};
 pub use port::SocketPort;
 pub use queues::SocketQueues;
-pub use sys::{Socket, dropped};
+pub use sys::{Socket, dropped, namespace_cookie};
 pub use transmit::Bypass;

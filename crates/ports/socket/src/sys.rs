@@ -1,4 +1,5 @@
-//! The raw calls: getsockopt(2), setsockopt(2), recvmsg(2), recvmmsg(2), sendmmsg(2). The only unsafe code of this crate.
+//! The raw calls: getsockopt(2), setsockopt(2), recvmsg(2), recvmmsg(2), sendmmsg(2). The only unsafe code of
+//! this crate.
 //!
 //! Neither the standard library nor rustix passes the control messages that segmentation offload and traffic
 //! classes need.
@@ -91,21 +92,39 @@ impl Socket {
 /// Those of getsockopt(2); `Unsupported` if the kernel does not count them.
 pub fn dropped(socket: &impl AsFd) -> io::Result<u32> {
     const DROPS: usize = libc::SK_MEMINFO_DROPS as usize;
-    let mut counts = [0_u32; DROPS + 1];
+    Ok(option::<{ DROPS + 1 }, _>(socket, libc::SO_MEMINFO)?[DROPS])
+}
+
+/// The number of a socket's network namespace, which the kernel gives no other one until it boots
+/// (`SO_NETNS_COOKIE`, Linux 5.14): that of `/proc/self/ns/net` comes again.
+///
+/// # Errors
+/// Those of getsockopt(2).
+pub fn namespace_cookie(socket: &impl AsFd) -> io::Result<u64> {
+    let words: [u32; 2] = option(socket, libc::SO_NETNS_COOKIE)?;
+    let mut bytes = [0; 8];
+    bytes[..4].copy_from_slice(&words[0].to_ne_bytes());
+    bytes[4..].copy_from_slice(&words[1].to_ne_bytes());
+    Ok(u64::from_ne_bytes(bytes))
+}
+
+/// An option of any socket that is `N` words.
+fn option<const N: usize, S: AsFd>(socket: &S, name: i32) -> io::Result<[u32; N]> {
+    let mut words = [0_u32; N];
     let mut bytes =
-        libc::socklen_t::try_from(size_of_val(&counts)).map_err(|_| io::ErrorKind::InvalidInput)?;
+        libc::socklen_t::try_from(size_of_val(&words)).map_err(|_| io::ErrorKind::InvalidInput)?;
     let descriptor = socket.as_fd().as_raw_fd();
-    // SAFETY: rustix has no such option. The descriptor is open as long as `socket` is borrowed; the kernel
-    // writes at most `bytes` bytes into `counts`, which has that many, and any are numbers.
+    // SAFETY: rustix has none of these options. The descriptor is open as long as `socket` is borrowed; the
+    // kernel writes at most `bytes` bytes into `words`, which has that many, and any are numbers.
     let status = unsafe {
-        let counts = (&raw mut counts).cast();
-        libc::getsockopt(descriptor, libc::SOL_SOCKET, libc::SO_MEMINFO, counts, &raw mut bytes)
+        let words = (&raw mut words).cast();
+        libc::getsockopt(descriptor, libc::SOL_SOCKET, name, words, &raw mut bytes)
     };
     if status < 0 {
         return Err(io::Error::last_os_error());
     }
     let written = usize::try_from(bytes).unwrap_or(0);
-    if written < size_of_val(&counts) { Err(io::ErrorKind::Unsupported.into()) } else { Ok(counts[DROPS]) }
+    if written < size_of_val(&words) { Err(io::ErrorKind::Unsupported.into()) } else { Ok(words) }
 }
 
 impl MessageSocket for Socket {

@@ -13,6 +13,7 @@ use std::cell::Cell;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
+use testudo_port_socket::namespace_cookie;
 use testudo_wire::netlink::ack::Answer;
 use testudo_wire::netlink::datagram::{Datagram, MessageBuilder};
 use testudo_wire::netlink::{Message, kind, messages as all_messages};
@@ -193,6 +194,10 @@ impl Device for Ethtool {
     fn ring_limit(&self, direction: Direction) -> Option<u64> {
         let kind = if direction == Direction::Rx { ring::RX_MAX } else { ring::TX_MAX };
         self.number(command::RINGS_GET, kind).ok().flatten().map(u64::from)
+    }
+
+    fn cookie(&self) -> Option<u64> {
+        namespace_cookie(&self.socket).ok()
     }
 }
 

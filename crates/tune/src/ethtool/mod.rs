@@ -21,4 +21,6 @@ pub trait Device {
     fn write(&self, place: &Place, value: &str) -> io::Result<()>;
     /// The most descriptors that a ring can have, where the device says so.
     fn ring_limit(&self, direction: Direction) -> Option<u64>;
+    /// The number of its network namespace, which no other one gets; nothing before Linux 5.14.
+    fn cookie(&self) -> Option<u64>;
 }

@@ -1,6 +1,7 @@
 //! What undo meets when the host is not as apply left it.
 
 use super::played::{Life, Machine, rows};
+use crate::error::TuneError;
 use crate::host::Reading;
 use crate::place::{Direction, Place};
 use crate::plan::{Options, plan};
@@ -116,4 +117,29 @@ fn modes_of_intel_drivers_are_no_microseconds() {
         .process("eth0", Life::long(), |host, stores| apply::apply(host, stores, &plan(host, &everything())))
         .unwrap();
     assert!(rows(&report, Outcome::NotSupported).contains(&"rx-usecs"), "{report:#?}");
+}
+
+/// Either store, damaged, leaves the other's settings to be undone.
+#[test]
+fn a_store_that_refuses_does_not_keep_what_the_other_one_has() {
+    for (damaged, has_come_back) in [("state", [false, true]), ("machine", [true, false])] {
+        let machine = Machine::new();
+        let files = ["proc/sys/net/core/rmem_max", "sys/devices/system/cpu/cpufreq/policy0/scaling_governor"];
+        let before = files.map(|file| machine.value(file));
+        machine.apply("eth0", &everything());
+        let file = match damaged {
+            "state" => machine.state().join("eth0.json"),
+            _ => machine.machines().join("eth0@1.json"),
+        };
+        let journal = fs::read(&file).unwrap();
+        fs::write(&file, "no journal").unwrap();
+        let undone = machine.process("eth0", Life::long(), |host, stores| undo::undo(host, stores));
+        let Err(TuneError::Partly { report, why }) = undone else { panic!("{damaged}: {undone:?}") };
+        assert!(!report.rows.is_empty() && why.to_string().contains("nothing of it was changed"), "{why}");
+        let now = files.map(|file| machine.value(file));
+        assert_eq!([now[0] == before[0], now[1] == before[1]], has_come_back, "{damaged}");
+        fs::write(&file, journal).unwrap();
+        machine.undo("eth0");
+        assert_eq!(files.map(|file| machine.value(file)), before, "{damaged}");
+    }
 }

@@ -49,6 +49,10 @@ impl Device for Twin {
     fn ring_limit(&self, _: Direction) -> Option<u64> {
         Some(512)
     }
+
+    fn cookie(&self) -> Option<u64> {
+        None
+    }
 }
 
 /// The namespace of processes, unless told.
@@ -65,6 +69,8 @@ pub struct Machine {
     pub resets_queues: Cell<bool>,
     /// Writes that reached the kernel.
     pub writes: Cell<usize>,
+    /// The number of the processes' network namespace that no other one gets.
+    pub cookie: Cell<Option<u64>>,
 }
 
 const FILES: [(&str, &str); 17] = [
@@ -108,6 +114,7 @@ impl Machine {
             clamped: RefCell::default(),
             resets_queues: Cell::new(false),
             writes: Cell::new(0),
+            cookie: Cell::new(None),
         };
         FILES.iter().for_each(|(file, text)| machine.put(file, text));
         for (index, (name, twin)) in machine.devices.iter().enumerate() {
@@ -298,6 +305,14 @@ struct Mortal {
 impl Host for Process<'_> {
     fn interface(&self) -> &str {
         self.system.interface()
+    }
+
+    fn cookie(&self) -> Option<u64> {
+        self.machine.cookie.get()
+    }
+
+    fn has_ended(&self) -> bool {
+        false
     }
 
     fn read(&self, place: &Place) -> Reading {

@@ -175,3 +175,51 @@ fn what_a_namespace_that_has_ended_wanted_of_the_machine_is_taken_back_by_its_nu
     assert_eq!(machine.everything(), before);
     assert!(machine.journals().is_empty() && !there.2.join("eth1.json").exists());
 }
+
+/// The state folder of this namespace, which has changed settings of its own, does not stand in the way.
+#[test]
+fn what_an_ended_namespace_wanted_is_taken_back_where_another_has_settings_of_its_own() {
+    let machine = Machine::new();
+    let [home, there] = places(&machine);
+    let before = machine.value(PAGES);
+    let pages = Options { only: vec![Group::HugePages], ..of_the_machine() };
+    let applied = machine.process_in((THERE, &there.2), "eth1", Life::long(), |host, stores| {
+        apply::apply(host, stores, &plan(host, &pages))
+    });
+    applied.unwrap();
+    machine.apply("eth0", &Options { only: vec![Group::Napi], ..Options::default() });
+    // The machine's folder as the ended namespace saw it, and the other one of this namespace.
+    let report = machine.process_in((THERE, &home.2), "eth1", Life::long(), |host, stores| {
+        undo::undo(&Ended::new(host, "2").unwrap(), stores)
+    });
+    assert_eq!(rows(&report.unwrap(), Outcome::Restored), ["huge pages of 2048 KiB"]);
+    assert_eq!((machine.value(PAGES), machine.journals()), (before, vec!["eth0.json".to_owned()]));
+}
+
+/// The kernel gives numbers of namespaces again.
+#[test]
+fn a_namespace_with_the_number_of_one_that_has_ended_has_its_machine_settings_and_none_of_its_own() {
+    let machine = Machine::new();
+    let governor = machine.value(GOVERNOR);
+    machine.cookie.set(Some(7));
+    let only = Options { only: vec![Group::Napi, Group::Governor, Group::Affinity], ..of_the_machine() };
+    machine.apply("eth0", &only);
+    machine.apply("eth1", &only);
+    // Other interfaces have the names and the indexes, and are as they are.
+    machine.cookie.set(Some(8));
+    for name in ["eth0", "eth1"] {
+        machine.put(&format!("sys/class/net/{name}/gro_flush_timeout"), "7");
+    }
+    machine.put(INTERRUPT, "3");
+    let report = machine.undo("eth0");
+    assert_eq!(rows(&report, Outcome::Kept), ["governor of policy0"]);
+    assert!(note(&report, "governor of policy0").contains("eth1 of a network namespace that has ended"));
+    assert!(rows(&report, Outcome::Gone).contains(&"processors of interrupt 41"), "{report:#?}");
+    machine.undo("eth1");
+    assert_eq!(machine.value(GOVERNOR), governor);
+    assert_eq!(
+        (machine.value("sys/class/net/eth0/gro_flush_timeout"), machine.value(INTERRUPT)),
+        ("7".to_owned(), "3".to_owned())
+    );
+    assert!(machine.journals().is_empty());
+}
