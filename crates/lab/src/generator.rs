@@ -30,7 +30,7 @@ pub use sizes::{FRAME_EXTRA_BYTES, LONGEST_FRAME_BYTES, SHORTEST_FRAME_BYTES, Si
 pub use stamp::{STAMP_AT, STAMP_BYTES, Stamp};
 pub use traffic::{Templates, Traffic};
 pub(crate) use udp::MOST_FLOWS;
-pub use udp::UdpPath;
+pub use udp::{Sources, UdpPath};
 
 /// Numbers, stamps and paces the packets of one trial.
 #[derive(Debug, Clone)]

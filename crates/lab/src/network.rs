@@ -54,6 +54,8 @@ pub(crate) struct Site {
     pub(crate) outer: IpAddr,
     /// The protected network.
     pub(crate) network: String,
+    /// Its parts that have tunnels of their own: usually the whole.
+    pub(crate) parts: Vec<String>,
     /// The gateway's addresses at the site and on the link, with their prefix lengths.
     ends: [String; 2],
 }
@@ -144,7 +146,8 @@ impl Site {
         let (address, outer) = (plan.host()?, plan.outer()?);
         let network = format!("{}/{}", plan.network, plan.lengths.0);
         let ends = plan.ends();
-        Ok(Self { host, gateway, address, outer, network, ends })
+        let parts = vec![network.clone()];
+        Ok(Self { host, gateway, address, outer, network, parts, ends })
     }
 }
 
@@ -261,15 +264,16 @@ impl Network {
         Ok(())
     }
 
-    /// Starts a build of the program at each gateway, with a tunnel of fresh keys between them;
-    /// configurations and logs are in `folder`.
+    /// Starts a build of the program at each gateway, with a tunnel of fresh keys between each two parts of
+    /// their networks; configurations and logs are in `folder`.
     pub(crate) fn start_gateways(
         &self,
         tunnel: &Tunnel,
         program: &Path,
         folder: &Path,
     ) -> Result<[Gateway; 2], LabError> {
-        let keys = Keys::random(tunnel.protection)?;
+        let tunnels = self.a.parts.len() * self.b.parts.len();
+        let keys: Vec<_> = (0..tunnels).map(|_| Keys::random(tunnel.protection)).collect::<Result<_, _>>()?;
         self.start_both(program, folder, tunnel.processors, |here, there, is_a, folder| {
             settings(here, there, is_a, tunnel).write(&keys, folder)
         })
@@ -323,12 +327,15 @@ fn on<T>(own: Option<&[usize]>, start: impl FnOnce() -> T) -> T {
 }
 
 fn settings(here: &Site, there: &Site, is_a: bool, tunnel: &Tunnel) -> Settings {
+    let (a, b) = if is_a { (here, there) } else { (there, here) };
+    // Both ends number tunnels in the same order.
+    let all = a.parts.iter().flat_map(|a| b.parts.iter().map(move |b| [a.clone(), b.clone()]));
+    let networks = all.map(|[a, b]| if is_a { [a, b] } else { [b, a] }).collect();
     Settings {
         is_a,
         local: here.outer,
         remote: there.outer,
-        local_network: here.network.clone(),
-        remote_network: there.network.clone(),
+        networks,
         protection: tunnel.protection.clone(),
         interface: LINK,
         addresses: here.ends.clone(),

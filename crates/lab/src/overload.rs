@@ -153,6 +153,8 @@ fn array(options: &OverloadOptions, subject: &Subject, rows: &[Row]) -> Value {
             "over": options.over.name(),
             "suite": options.device.suite,
             "engine": subject.engine,
+            "sas": options.device.sas,
+            "flows": subject.flows,
             "seed": options.device.seed,
             "notes": one.notes(&subject.notes),
         })

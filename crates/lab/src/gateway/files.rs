@@ -20,6 +20,8 @@ pub(crate) const CONFIGURATION: &str = "testudo.toml";
 pub(super) const DAEMON_SOCKET: &str = "xfrm.sock";
 /// The UDP port of ESP at both gateways (RFC 3948).
 pub(crate) const UDP_PORT: u16 = 4500;
+/// Between the SPI of ESP and that of AH that covers it: more than tunnels have.
+const AH_SPIS: u32 = 0x1000;
 
 /// Fresh keying material for both directions of a tunnel.
 #[derive(Debug)]
@@ -68,10 +70,8 @@ pub struct Settings {
     pub local: IpAddr,
     /// The peer's outer address.
     pub remote: IpAddr,
-    /// The protected network at this end.
-    pub local_network: String,
-    /// The protected network at the other end.
-    pub remote_network: String,
+    /// The protected networks of each tunnel: at this end, and at the other.
+    pub networks: Vec<[String; 2]>,
     /// Protocols, mode, suites.
     pub protection: Protection,
     /// The interface to the unprotected side: sealed packets go by it, whatever routes say.
@@ -89,53 +89,68 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Creates `folder` and writes the configuration and the key files into it.
+    /// Creates `folder` and writes the configuration and the key files of each tunnel into it.
     ///
     /// # Errors
     /// The folder exists or cannot be written.
-    pub fn write(&self, keys: &Keys, folder: &Path) -> Result<(), LabError> {
+    pub fn write(&self, keys: &[Keys], folder: &Path) -> Result<(), LabError> {
         fs::create_dir(folder).map_err(io(format!("make the folder {}", folder.display())))?;
-        write_private(&folder.join("a-to-b.key"), &format!("{}\n", keys.a_to_b))?;
-        write_private(&folder.join("b-to-a.key"), &format!("{}\n", keys.b_to_a))?;
-        if let Some([there, back]) = &keys.ah {
-            write_private(&folder.join("a-to-b-ah.key"), &format!("{there}\n"))?;
-            write_private(&folder.join("b-to-a-ah.key"), &format!("{back}\n"))?;
+        for (number, keys) in (0..).zip(keys) {
+            let file = |name: &str| folder.join(format!("{}{name}.key", prefix(number)));
+            write_private(&file("a-to-b"), &format!("{}\n", keys.a_to_b))?;
+            write_private(&file("b-to-a"), &format!("{}\n", keys.b_to_a))?;
+            if let Some([there, back]) = &keys.ah {
+                write_private(&file("a-to-b-ah"), &format!("{there}\n"))?;
+                write_private(&file("b-to-a-ah"), &format!("{back}\n"))?;
+            }
         }
         write_private(&folder.join(CONFIGURATION), &self.text()?)
     }
 
     fn text(&self) -> Result<String, LabError> {
-        let (peer, outbound, inbound) = if self.is_a {
-            ("b", (0x1001, "a-to-b"), (0x1002, "b-to-a"))
-        } else {
-            ("a", (0x1002, "b-to-a"), (0x1001, "a-to-b"))
-        };
         let common = common((self.engine.as_deref(), self.workers), (self.port, self.mtu), &self.addresses);
+        // Between two hosts the policy is about the outer addresses, and the route to the peer leads inside.
+        let interface = match self.protection.in_transport {
+            true => format!("interface = \"{}\"\n", self.interface),
+            false => String::new(),
+        };
+        let tunnels = (0..).zip(&self.networks).map(|(number, networks)| self.tunnel(number, networks));
+        Ok([Ok(common + &interface)]
+            .into_iter()
+            .chain(tunnels)
+            .collect::<Result<Vec<_>, LabError>>()?
+            .concat())
+    }
+
+    /// The section of a tunnel.
+    fn tunnel(&self, number: u32, networks: &[String; 2]) -> Result<String, LabError> {
+        let first = 0x1001 + 2 * number;
+        let (peer, outbound, inbound) = if self.is_a {
+            ("b", (first, "a-to-b"), (first + 1, "b-to-a"))
+        } else {
+            ("a", (first + 1, "b-to-a"), (first, "a-to-b"))
+        };
         let peer_window = if self.workers > 1 { "peer_window = 4096\n" } else { "" };
         let Self { local, remote, protection, .. } = self;
         let (suite, ah_suite) = protection.suites()?;
+        let prefix = prefix(number);
         let sa = |(spi, key): (u32, &str)| {
             let ah = match ah_suite {
-                Some(_) => format!(", ah_spi = {:#x}, ah_key_file = \"{key}-ah.key\"", spi + 0x1000),
+                Some(_) => format!(", ah_spi = {:#x}, ah_key_file = \"{prefix}{key}-ah.key\"", spi + AH_SPIS),
                 None => String::new(),
             };
-            format!("{{ spi = {spi:#x}, key_file = \"{key}.key\"{ah} }}")
+            format!("{{ spi = {spi:#x}, key_file = \"{prefix}{key}.key\"{ah} }}")
         };
         let (outbound, inbound) = (sa(outbound), sa(inbound));
         let confirmations = suites::confirmations(suite, ah_suite);
         let lines = protection.lines();
-        // Between two hosts the policy is about the outer addresses, and the route to the peer leads inside.
-        let (interface, networks) = match protection.in_transport {
-            true => {
-                (format!("interface = \"{}\"\n", self.interface), [local.to_string(), remote.to_string()])
-            }
-            false => (String::new(), [self.local_network.clone(), self.remote_network.clone()]),
-        };
-        let [local_network, remote_network] = networks;
+        let outer = [local.to_string(), remote.to_string()];
+        let [local_network, remote_network] = if protection.in_transport { &outer } else { networks };
+        let name = if number == 0 { format!("site-{peer}") } else { format!("site-{peer}-{}", number + 1) };
         Ok(format!(
-            r#"{common}{interface}
+            r#"
 [[tunnel]]
-name = "site-{peer}"
+name = "{name}"
 local = "{local}"
 remote = "{remote}"
 {lines}{confirmations}replay_window = 4096
@@ -145,6 +160,11 @@ inbound = {inbound}
 "#
         ))
     }
+}
+
+/// What the names of a tunnel's key files begin with: the first one's are those of a gateway with one tunnel.
+fn prefix(number: u32) -> String {
+    if number == 0 { String::new() } else { format!("{}-", number + 1) }
 }
 
 /// The sections of any gateway of the laboratory, the last one still open.
@@ -221,8 +241,7 @@ mod tests {
             is_a,
             local: "192.0.2.1".parse().unwrap(),
             remote: "192.0.2.2".parse().unwrap(),
-            local_network: "10.1.0.0/24".to_owned(),
-            remote_network: "10.2.0.0/24".to_owned(),
+            networks: vec![["10.1.0.0/24", "10.2.0.0/24"].map(str::to_owned)],
             protection: Protection::esp("aes128gcm16", "esp-in-udp"),
             interface: "wan",
             addresses: ["10.1.0.1/24", "192.0.2.1/24"].map(str::to_owned),
@@ -251,6 +270,20 @@ mod tests {
         let text = Settings { port: PortKind::Dpdk, ..settings(true) }.text().unwrap();
         assert!(text.contains("device = \"net_tap1,iface=dtap1\""), "{text}");
         assert!(text.contains("addresses = [\"192.0.2.1/24\"]"), "{text}");
+    }
+
+    #[test]
+    fn each_tunnel_has_spis_keys_and_networks_of_its_own() {
+        let networks: Vec<_> =
+            (0..3).map(|part| [format!("10.1.0.{}/26", 64 * part), "10.2.0.0/24".to_owned()]).collect();
+        let text = Settings { networks: networks.clone(), ..settings(true) }.text().unwrap();
+        assert_eq!(text.matches("[[tunnel]]").count(), 3);
+        for [local, _] in &networks {
+            assert_eq!(text.matches(&format!("local = \"{local}\"")).count(), 1, "{text}");
+        }
+        for sa in ["spi = 0x1005, key_file = \"3-a-to-b.key\"", "spi = 0x1006, key_file = \"3-b-to-a.key\""] {
+            assert!(text.contains(sa), "{text}");
+        }
     }
 
     #[test]

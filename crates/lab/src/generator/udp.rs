@@ -55,9 +55,8 @@ pub struct UdpPath {
 
 impl UdpPath {
     /// Opens `flows` sockets in `from`, at most 16,384, and one in `to`, whose address is `address`. If there
-    /// are `sources`, a network and the length of its prefix, each flow has an address of its own, drawn from
-    /// it: `from` takes all of them as its own, and `to` needs a route back only where reverse paths are
-    /// checked.
+    /// are `sources`, each flow has an address that is drawn from a part of them, in turn: `from` takes them
+    /// all as its own, and `to` needs a route back only where reverse paths are checked.
     ///
     /// # Errors
     /// A namespace refuses sockets or addresses.
@@ -66,10 +65,10 @@ impl UdpPath {
         to: &Namespace,
         address: IpAddr,
         flows: u32,
-        sources: Option<(Ipv4Addr, u8)>,
+        sources: Option<Sources>,
         seed: u64,
     ) -> Result<Self, LabError> {
-        if let Some((network, length)) = sources {
+        if let Some(Sources { network: (network, length), .. }) = sources {
             let prefix = format!("{network}/{length}");
             from.run(&["ip", "route", "add", "local", &prefix, "dev", "lo"])?;
         }
@@ -85,7 +84,8 @@ impl UdpPath {
     /// A socket cannot be opened.
     pub fn loopback(flows: u32, seed: u64) -> Result<Self, LabError> {
         let sink = receiver((Ipv4Addr::LOCALHOST, 0).into())?;
-        let senders = senders(bound_to(&sink)?, flows, Some((Ipv4Addr::new(127, 0, 0, 0), 16)), seed)?;
+        let senders =
+            senders(bound_to(&sink)?, flows, Some(Sources::whole((Ipv4Addr::new(127, 0, 0, 0), 16))), seed)?;
         Ok(Self::of(senders, sink, seed))
     }
 
@@ -127,14 +127,14 @@ fn receiver(at: SocketAddr) -> Result<UdpSocket, LabError> {
 fn senders(
     there: SocketAddr,
     flows: u32,
-    sources: Option<(Ipv4Addr, u8)>,
+    sources: Option<Sources>,
     seed: u64,
 ) -> Result<Vec<UdpSocket>, LabError> {
     allow_files(u64::from(flows) + OTHER_FILES)?;
     let mut draw = Rng::with_seed(seed);
     let any = if there.is_ipv6() { IpAddr::from([0_u16; 8]) } else { IpAddr::from([0_u8; 4]) };
-    let open = |_| {
-        let source = sources.map_or(any, |prefix| IpAddr::V4(address_of(prefix, &mut draw)));
+    let open = |flow| {
+        let source = sources.map_or(any, |sources| IpAddr::V4(address_of(sources.part(flow), &mut draw)));
         let socket = UdpSocket::bind((source, 0)).and_then(|socket| socket.connect(there).map(|()| socket));
         socket.map_err(io_error(format!("send from {source} to {there}")))
     };
@@ -149,6 +149,32 @@ fn allow_files(wanted: u64) -> Result<(), LabError> {
     }
     let raised = setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), ..limit });
     raised.map_err(|errno| io_error(format!("open {wanted} files: fewer --flows need fewer"))(errno.into()))
+}
+
+/// A network that flows have their addresses from, in equal parts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sources {
+    /// The network, and the length of its prefix.
+    pub network: (Ipv4Addr, u8),
+    /// How many parts: a power of two, and no more than there are addresses.
+    pub parts: u32,
+}
+
+impl Sources {
+    /// In one part.
+    #[must_use]
+    pub const fn whole(network: (Ipv4Addr, u8)) -> Self {
+        Self { network, parts: 1 }
+    }
+
+    /// The part with a number, from 0 on; after the last one they begin again.
+    #[must_use]
+    pub fn part(&self, number: u32) -> (Ipv4Addr, u8) {
+        let ((network, length), parts) = (self.network, self.parts.max(1));
+        let longer = (u32::from(length) + parts.ilog2()).min(32);
+        let place = (number % parts).checked_shl(32 - longer).unwrap_or(0);
+        (Ipv4Addr::from_bits(network.to_bits() | place), u8::try_from(longer).unwrap_or(32))
+    }
 }
 
 /// A host of a network: neither its first address nor its last, where there are others.
@@ -312,6 +338,24 @@ mod tests {
         assert_eq!((trial.offered, trial.received), (1_500, 1_500), "each flow has sent one");
         let asked = allow_files(u64::MAX / 2).unwrap_err().to_string();
         assert!(asked.contains("fewer --flows need fewer"), "{asked}");
+    }
+
+    #[test]
+    fn flows_have_addresses_of_the_parts_in_turn() {
+        let sources = Sources { network: (Ipv4Addr::new(127, 1, 2, 128), 25), parts: 4 };
+        let parts: Vec<_> = (0..5).map(|number| sources.part(number)).collect();
+        let expected = [128, 160, 192, 224, 128].map(|last| (Ipv4Addr::new(127, 1, 2, last), 27));
+        assert_eq!(parts, expected);
+        assert_eq!(Sources::whole((Ipv4Addr::UNSPECIFIED, 0)).part(7), (Ipv4Addr::UNSPECIFIED, 0));
+        let all = Sources { network: (Ipv4Addr::new(127, 0, 0, 0), 30), parts: 4 };
+        assert_eq!(all.part(3), (Ipv4Addr::new(127, 0, 0, 3), 32));
+        let sink = receiver((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+        let senders = senders(bound_to(&sink).unwrap(), 8, Some(sources), 9).unwrap();
+        for (number, sender) in (0..).zip(&senders) {
+            let IpAddr::V4(address) = sender.local_addr().unwrap().ip() else { panic!("IPv4 alone") };
+            let (part, _) = sources.part(number);
+            assert_eq!(address.to_bits() >> 5, part.to_bits() >> 5, "{address}");
+        }
     }
 
     #[test]

@@ -33,7 +33,8 @@ pub struct TandemArgs {
     #[arg(long, value_name = "NAME")]
     pub engine: Option<String>,
 
-    /// SAs from the first gateway to the second, which flows are spread over evenly
+    /// SAs from the first gateway to the second, which flows are spread over evenly; where packets cross a
+    /// network a power of two, since each has a tunnel for a part of the sources
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub sas: u32,
 

@@ -8,8 +8,10 @@
 //! Generator and sink send and receive by sockets; the kernel carries what is between them and the gateways.
 //! The cables carry the longest frame sealed, so that nothing is fragmented.
 //!
-//! Deliberately missing: SAs beyond one, which a tunnel of configured keys has; and DPDK, whose driver of TAP
-//! carries frames of 1,522 bytes at most: a long frame, sealed, is longer.
+//! Each SA has a tunnel, for a part of the sources' network.
+//!
+//! Deliberately missing: DPDK, whose driver of TAP carries frames of 1,522 bytes at most: a long frame,
+//! sealed, is longer.
 
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -22,7 +24,7 @@ use crate::bench::{BenchError, threads};
 use crate::demo::{program, require_programs};
 use crate::error::LabError;
 use crate::gateway::Gateway;
-use crate::generator::{MOST_FLOWS, Sizes, UdpPath};
+use crate::generator::{MOST_FLOWS, Sizes, Sources, UdpPath};
 use crate::harness::{Ceiling, Device, DeviceError, Load, Trial};
 use crate::namespaces::require_tun;
 use crate::network::{Network, PortKind, Tunnel};
@@ -35,6 +37,8 @@ const MTU: u16 = 1700;
 const THREADS: usize = 4;
 /// Addresses of flows: the upper half of site A's network.
 const SOURCES: (Ipv4Addr, u8) = (Ipv4Addr::new(10, 1, 0, 128), 25);
+/// SAs at most: each is a tunnel of the gateways' configurations, with key files.
+const MOST_SAS: u32 = 1024;
 
 /// Networks that are somebody else's: site A's gateway and host, site B, the link, loopback, multicast.
 const TAKEN: [(Ipv4Addr, u8); 5] = [
@@ -48,21 +52,29 @@ const TAKEN: [(Ipv4Addr, u8); 5] = [
 /// What sources are to be had over a network.
 ///
 /// # Errors
-/// SAs beyond one, more flows than sockets, or sources that others have.
-fn check(args: &TandemArgs) -> Result<(Ipv4Addr, u8), BenchError> {
+/// SAs that are no power of two or more than parts, more flows than sockets or fewer than SAs, or sources
+/// that others have.
+fn check(args: &TandemArgs) -> Result<Sources, BenchError> {
     let refuse = |what: String| Err(BenchError::Usage(what));
-    if args.sas != 1 {
-        return refuse("a tunnel of configured keys over a network has one SA: leave --sas out".to_owned());
+    let sources = args.sources.unwrap_or(SOURCES);
+    let most = MOST_SAS.min(1_u32.checked_shl(u32::from(32 - sources.1)).unwrap_or(MOST_SAS));
+    if !args.sas.is_power_of_two() || args.sas > most {
+        return refuse(format!(
+            "--sas: each is for a part of {}/{} over a network: a power of two, {most} at most",
+            sources.0, sources.1
+        ));
     }
     if args.flows > MOST_FLOWS {
         return refuse(format!("--flows: each is a socket over a network, {MOST_FLOWS} at most"));
     }
-    let sources = args.sources.unwrap_or(SOURCES);
+    if args.flows < args.sas {
+        return refuse(format!("--flows: {} SAs need as many", args.sas));
+    }
     match TAKEN.into_iter().find(|taken| overlap(*taken, sources)) {
         Some((taken, length)) => {
             refuse(format!("--sources: {taken}/{length} is of gateways, site B or nobody over a network"))
         }
-        None => Ok(sources),
+        None => Ok(Sources { network: sources, parts: args.sas }),
     }
 }
 
@@ -106,11 +118,13 @@ impl Path {
         }
         let mut network = Network::build(inside, false, port)?;
         network.set_mtu(MTU)?;
-        if let Some((address, length)) = args.sources {
-            // The tunnel is for these, and gateway A finds their hosts where site A's are.
-            network.a.network = format!("{address}/{length}");
+        if args.sources.is_some() {
+            // Gateway A finds their hosts where site A's are.
             let (gateway, host) = (&network.a.gateway, network.a.address.to_string());
-            gateway.route_via(&network.a.network, &host).map_err(LabError::from)?;
+            gateway.route_via(&text(sources.network), &host).map_err(LabError::from)?;
+        }
+        if args.sources.is_some() || args.sas > 1 {
+            network.a.parts = (0..sources.parts).map(|number| text(sources.part(number))).collect();
         }
         let processors = halves();
         let protection = Protection::esp(&args.suite, "esp");
@@ -166,9 +180,9 @@ impl Path {
         let shared = if is_shared { " (cores shared)" } else { "" };
         Ok(Subject {
             heading: format!(
-                "Two gateways in namespaces over virtual cables, one seals and one opens, by {ports}: {}, {engine}, SAs 1, flows {flows}.\n\
+                "Two gateways in namespaces over virtual cables, one seals and one opens, by {ports}: {}, {engine}, SAs {}, flows {flows}.\n\
                  Cores: gateways {gateways}, generator and sink {generator}{shared}.\n",
-                args.suite,
+                args.suite, args.sas,
             ),
             cores: json!({ "gateways": of_gateways, "generator": of_generator, "shared": is_shared }),
             engine,
@@ -190,6 +204,10 @@ impl Device for Path {
         }
         self.path.trial(sizes, load)
     }
+}
+
+fn text((network, length): (Ipv4Addr, u8)) -> String {
+    format!("{network}/{length}")
 }
 
 /// Processors of the gateways and of the generator: halves, or the same where there is one.
@@ -224,11 +242,20 @@ mod tests {
             let words = ["device"].into_iter().chain(words.split_whitespace());
             check(&Program::parse_from(words).args).map_err(|error| error.to_string())
         };
-        assert_eq!(checked(""), Ok(SOURCES));
-        let sources = (Ipv4Addr::new(172, 16, 0, 0), 12);
-        assert_eq!(checked("--sources 172.16.0.0/12 --flows 16384"), Ok(sources));
+        assert_eq!(checked(""), Ok(Sources { network: SOURCES, parts: 1 }));
+        let network = (Ipv4Addr::new(172, 16, 0, 0), 12);
+        assert_eq!(
+            checked("--sources 172.16.0.0/12 --flows 16384 --sas 1024"),
+            Ok(Sources { network, parts: 1024 })
+        );
         assert!(checked("--flows 16385").unwrap_err().contains("16384 at most"));
-        assert!(checked("--sas 2").unwrap_err().contains("one SA"));
+        assert!(checked("--sas 3").unwrap_err().contains("a power of two, 128 at most"));
+        assert!(checked("--sas 256").unwrap_err().contains("10.1.0.128/25"));
+        assert!(checked("--sas 128 --flows 127").unwrap_err().contains("128 SAs need as many"));
+        assert_eq!(
+            checked("--sas 128").map(|sources| sources.part(127)),
+            Ok((Ipv4Addr::new(10, 1, 0, 255), 32))
+        );
         for taken in ["0.0.0.0/0", "10.0.0.0/8", "10.2.0.0/25", "192.0.2.0/30", "127.1.0.0/16", "230.0.0.0/8"]
         {
             assert!(checked(&format!("--sources {taken}")).unwrap_err().contains("--sources: "), "{taken}");
