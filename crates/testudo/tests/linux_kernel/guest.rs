@@ -55,7 +55,7 @@ fn layers<'a>(row: &Row, tunnel: &'a Tunnel) -> Vec<(&'static str, Mode, Suite, 
 
 /// The commands, in the syntax of `ip -batch`, that configure the guest's end of `tunnel`, which is given
 /// from the host's point of view; `None` if Linux has no name for the row's suite.
-pub fn states_and_policies(row: &Row, slot: Slot, tunnel: &Tunnel) -> Option<String> {
+pub fn states_and_policies(row: &Row, slot: Slot, tunnel: &Tunnel, replay_window: u32) -> Option<String> {
     let (host, guest) = (&tunnel.local, &tunnel.remote);
     let reqid = slot.0 + 1;
     let any = if row.ipv6 { "::" } else { "0.0.0.0" };
@@ -70,7 +70,7 @@ pub fn states_and_policies(row: &Row, slot: Slot, tunnel: &Tunnel) -> Option<Str
                  {encapsulation} {algorithms}\n",
                 sa.spi,
                 mode.name(),
-                window(row, protocol, mode),
+                window(row, protocol, mode, replay_window),
             );
         }
         let mode = mode.name();
@@ -87,7 +87,7 @@ pub fn states_and_policies(row: &Row, slot: Slot, tunnel: &Tunnel) -> Option<Str
 }
 
 /// The replay window and the flags of a state.
-fn window(row: &Row, protocol: &str, mode: Mode) -> String {
+fn window(row: &Row, protocol: &str, mode: Mode, replay_window: u32) -> String {
     let mut flags = Vec::new();
     if row.esn {
         flags.push("esn");
@@ -102,9 +102,7 @@ fn window(row: &Row, protocol: &str, mode: Mode) -> String {
         flags.push("af-unspec");
     }
     let flags = if flags.is_empty() { String::new() } else { format!("flag {}", flags.join(" ")) };
-    // A large window: while AES instructions are busy, Linux defers single packets and handles them hundreds
-    // of packets later.
-    format!("replay-window 4096 {flags}")
+    format!("replay-window {replay_window} {flags}")
 }
 
 /// The beginning of the script that configures the guest: nothing is left of what was there.

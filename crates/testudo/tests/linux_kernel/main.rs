@@ -19,6 +19,7 @@ mod attacks;
 mod guest;
 mod matrix;
 mod scapy_rows;
+mod shared_sa;
 mod site;
 mod slot;
 mod traffic;
@@ -59,6 +60,14 @@ fn main() -> ExitCode {
         .test("linux_takes_off_padding_and_ignores_dummies", attacks::hides_traffic)
         .test("replayed_packets_of_linux_are_refused", attacks::refuses_replays)
         .test("packets_of_linux_under_a_wrong_key_are_counted_and_do_not_pass", attacks::refuses_wrong_keys)
+        .test(
+            "two_workers_of_one_sa_keep_within_the_smallest_window_of_linux",
+            shared_sa::workers_keep_within_the_smallest_window,
+        )
+        .test(
+            "a_window_of_linux_that_is_smaller_than_we_were_told_loses_packets",
+            shared_sa::a_wider_window_than_the_peers_loses_packets,
+        )
         .test("linux_refuses_our_packets_under_a_wrong_key", attacks::linux_refuses_wrong_keys)
         .run(boot)
 }

@@ -75,6 +75,22 @@ pub struct Lot {
     statistics: String,
 }
 
+/// What ends have besides their tunnels.
+pub struct Ends {
+    /// Lines of our `[gateway]`.
+    pub gateway: String,
+    /// The guest's replay window, in packets.
+    pub replay_window: u32,
+}
+
+impl Default for Ends {
+    /// A large window: while AES instructions are busy, Linux defers single packets and handles them
+    /// hundreds of packets later.
+    fn default() -> Self {
+        Self { gateway: String::new(), replay_window: 4096 }
+    }
+}
+
 impl Site {
     /// Name and version of the guest's kernel.
     pub fn peer_name(&mut self) -> Outcome<String> {
@@ -84,16 +100,21 @@ impl Site {
     /// Configures both ends of rows alike, at most [`SLOTS`] of them, except for what `spoil` changes at
     /// ours.
     pub fn connect(&mut self, rows: &[Row], spoil: impl Fn(&mut Tunnel)) -> Outcome<Lot> {
+        self.connect_as(&Ends::default(), rows, spoil)
+    }
+
+    /// The same with ends that are not as usual.
+    pub fn connect_as(&mut self, ends: &Ends, rows: &[Row], spoil: impl Fn(&mut Tunnel)) -> Outcome<Lot> {
         self.lots += 1;
         let folder = folder(&format!("lot-{}", self.lots))?;
         let mut standing = Vec::new();
         let mut refused = Vec::new();
-        let mut config = Config::default();
+        let mut config = Config { gateway: ends.gateway.clone(), ..Config::default() };
         let mut script = guest::ip_batch(&guest::fresh());
         let mut wanted = Vec::new();
         for (row, slot) in rows.iter().zip((0..SLOTS).map(Slot)) {
             let tunnel = self.tunnel(row, slot)?;
-            match guest::states_and_policies(row, slot, &tunnel) {
+            match guest::states_and_policies(row, slot, &tunnel, ends.replay_window) {
                 None => refused.push((*row, "Linux does not have this algorithm".to_owned())),
                 Some(batch) => {
                     script += &format!("echo row {}\n{}", slot.0, guest::ip_batch(&batch));
