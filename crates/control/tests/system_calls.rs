@@ -10,14 +10,15 @@ use rustix::process::{Signal, getpid, kill_process};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitStatus};
 use testudo_control::service::system_calls::{Needs, filter};
+use testudo_ebpf::objects::Map;
 
 /// Names the case that a child is to run.
 const CASE: &str = "TESTUDO_FILTERED_CASE";
 
 /// Runs `case` in a child process, which filters its system calls first.
-fn in_child(test: &str, case: fn()) -> ExitStatus {
+fn in_child(test: &str, needs: Needs, case: fn()) -> ExitStatus {
     if std::env::var(CASE).is_ok_and(|name| name == test) {
-        filter(Needs::default()).unwrap();
+        filter(needs).unwrap();
         case();
         // An exit status of neither a panic nor a success of the harness.
         std::process::exit(42);
@@ -29,12 +30,20 @@ fn in_child(test: &str, case: fn()) -> ExitStatus {
 }
 
 fn is_killed(test: &str, case: fn()) {
-    let status = in_child(test, case);
+    is_killed_with(test, Needs::default(), case);
+}
+
+fn is_killed_with(test: &str, needs: Needs, case: fn()) {
+    let status = in_child(test, needs, case);
     assert_eq!(status.signal(), Some(libc::SIGSYS), "{status}");
 }
 
 fn goes_on(test: &str, case: fn()) {
-    let status = in_child(test, case);
+    goes_on_with(test, Needs::default(), case);
+}
+
+fn goes_on_with(test: &str, needs: Needs, case: fn()) {
+    let status = in_child(test, needs, case);
     assert_eq!(status.code(), Some(42), "{status}");
 }
 
@@ -102,8 +111,37 @@ fn a_filtered_process_starts_threads_and_its_panics_are_caught() {
 
 #[test]
 fn an_abort_is_an_abort() {
-    let status = in_child("an_abort_is_an_abort", || std::process::abort());
+    let status = in_child("an_abort_is_an_abort", Needs::default(), || std::process::abort());
     assert_eq!(status.signal(), Some(libc::SIGABRT), "{status}");
+}
+
+/// A command of bpf(2) that is no gateway's.
+fn makes_a_map() {
+    let refused = Map::of_numbers(1).map(drop).unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(libc::EPERM));
+}
+
+#[test]
+fn a_gateway_that_makes_maps_of_bpf_is_killed() {
+    is_killed("a_gateway_that_makes_maps_of_bpf_is_killed", makes_a_map);
+}
+
+#[test]
+fn a_gateway_whose_filter_has_maps_is_killed_when_it_makes_others() {
+    let needs = Needs { filter_maps: true, ..Needs::default() };
+    is_killed_with("a_gateway_whose_filter_has_maps_is_killed_when_it_makes_others", needs, makes_a_map);
+}
+
+/// libxdp asks more of bpf(2) when it closes a device than a gateway ever does. Who is not root is refused by
+/// the kernel, too.
+#[test]
+fn a_driver_with_a_filter_of_its_own_is_refused_bpf_and_the_gateway_goes_on() {
+    let needs = Needs { filter_of_driver: true, ..Needs::default() };
+    goes_on_with(
+        "a_driver_with_a_filter_of_its_own_is_refused_bpf_and_the_gateway_goes_on",
+        needs,
+        makes_a_map,
+    );
 }
 
 #[test]

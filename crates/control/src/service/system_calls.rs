@@ -43,6 +43,9 @@ pub enum FilterError {
 pub struct Needs {
     /// Elements of maps of bpf(2), which the filter of an AF_XDP port looks up, are changed.
     pub filter_maps: bool,
+    /// A device's driver has a filter of its own library's, which changes elements of its map and asks bpf(2)
+    /// about it when the device is closed: other commands are refused, not an attack.
+    pub filter_of_driver: bool,
 }
 
 /// Filters the system calls of this thread and of the threads that it starts from now on, permanently. To be
@@ -94,7 +97,9 @@ fn compile(
 fn hostile(processor: TargetArch, needs: Needs) -> Result<BpfProgram, FilterError> {
     let mut rules = with_any_arguments(HOSTILE);
     rules.extend(with_any_arguments(HOSTILE_HERE));
-    if needs.filter_maps {
+    if needs.filter_of_driver {
+        rules.remove(&libc::SYS_bpf);
+    } else if needs.filter_maps {
         let other = |command: u32| {
             SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Ne, command.into())
         };
@@ -116,7 +121,7 @@ fn clone3(processor: TargetArch) -> Result<BpfProgram, FilterError> {
 
 fn allowed(processor: TargetArch, needs: Needs) -> Result<BpfProgram, FilterError> {
     let mut rules = with_any_arguments(PACKETS);
-    if needs.filter_maps {
+    if needs.filter_maps || needs.filter_of_driver {
         rules.insert(libc::SYS_bpf, one_of(0, &FILTER_MAP_COMMANDS)?);
     }
     [FILES, MEMORY_AND_THREADS, TIME_AND_SELF, OLD_NAMES]

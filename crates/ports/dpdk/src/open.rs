@@ -26,12 +26,13 @@ const INSIDE: usize = 6144;
 /// What a device is configured with for its cryptography.
 const SECURITY: u32 = offers::SEALING | offers::OPENING | offers::IP_CHECKSUMS;
 /// Drivers whose mbufs must have their rooms inside.
-const COPYING: [&str; 2] = ["net_af_xdp", "net_virtio_user"];
+const COPYING: [&str; 2] = [AF_XDP, "net_virtio_user"];
+/// The driver of AF_XDP sockets.
+const AF_XDP: &str = "net_af_xdp";
 /// The driver that cuts super-frames by DPDK's own library, which finds an mbuf by its room.
 const CUTTING: &str = "net_tap";
 /// Drivers that deliver what a local kernel sends.
-const LOCAL: [&str; 6] =
-    ["net_af_packet", "net_af_xdp", "net_tap", "net_vhost", "net_virtio", "net_virtio_user"];
+const LOCAL: [&str; 6] = ["net_af_packet", AF_XDP, "net_tap", "net_vhost", "net_virtio", "net_virtio_user"];
 /// Drivers whose other end takes and makes super-frames and partial checksums without computing anything.
 const VIRTIO: [&str; 3] = ["net_vhost", "net_virtio", "net_virtio_user"];
 
@@ -61,6 +62,15 @@ pub struct Chosen {
     pub segmentation: bool,
     /// Whether frames for other stations are received.
     pub promiscuous: bool,
+}
+
+impl Chosen {
+    /// Whether the driver has a filter at an interface of the kernel's, by a library of its own: libxdp asks
+    /// bpf(2) about it when the device is closed, and DPDK takes it away by netlink.
+    #[must_use]
+    pub fn has_filter(&self) -> bool {
+        self.driver == AF_XDP
+    }
 }
 
 /// A device that is being opened.

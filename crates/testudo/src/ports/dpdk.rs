@@ -33,6 +33,8 @@ pub struct Opened {
     pub details: Arc<Details>,
     /// If the device does cryptography.
     pub nic: Option<Nic>,
+    /// Whether its driver has a filter of its own ([`Chosen::has_filter`]).
+    pub has_filter: bool,
 }
 
 /// The side of the gateway that a device is for.
@@ -80,6 +82,7 @@ pub fn open(
     let Fitted { device, nic } = dpdk_offload::fit(side.name, device, side.offload)?;
     let details = Arc::new(Details::of(device.dpdk(), eal, nic.as_ref().err()));
     details.tell(side.name);
+    let has_filter = device.dpdk().chosen().has_filter();
     let own = settings.addresses.iter();
     let own = own.map(|own| OwnAddress { address: own.address, prefix_bits: own.prefix_length });
     let resolver =
@@ -93,7 +96,7 @@ pub fn open(
     let started = Instant::now();
     let link = LinkPort::new(device, resolver, &link, Box::new(move || started.elapsed()));
     let port = DpdkPort { link, details: Arc::clone(&details), look_in: 0, published: started };
-    Ok(Opened { port, details, nic: nic.ok() })
+    Ok(Opened { port, details, nic: nic.ok(), has_filter })
 }
 
 /// The networks of the port's addresses, whose hosts are neighbours, and those beyond routers.

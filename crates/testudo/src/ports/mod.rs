@@ -58,6 +58,8 @@ pub struct Opened {
     /// What has the filter of the unprotected interface follow this host's addresses.
     followed: Option<Arc<FollowedAddresses>>,
     background: Vec<Background>,
+    /// Whether a driver of DPDK's has a filter of its own.
+    has_drivers_filter: bool,
 }
 
 /// A port of one side, with what belongs to it.
@@ -66,11 +68,13 @@ struct Side {
     ports: Vec<Vec<Box<dyn Port>>>,
     details: Option<Arc<dyn PortDetails>>,
     background: Option<Background>,
+    /// Whether a driver of DPDK's has a filter of its own.
+    has_drivers_filter: bool,
 }
 
 impl Side {
     fn of_host(ports: Vec<Vec<Box<dyn Port>>>) -> Self {
-        Self { ports, details: None, background: None }
+        Self { ports, details: None, background: None, has_drivers_filter: false }
     }
 }
 
@@ -108,10 +112,10 @@ pub fn open(configuration: &Configuration, transmits: bool) -> Result<Opened, Fa
             let (mtu, served) = (configuration.unprotected.mtu, dpdk::Served::of(configuration));
             let offload = configuration.unprotected.offload;
             let side = dpdk::Side { name: xdp::UNPROTECTED, mtu, served, offload };
-            let opened = dpdk::open(side, settings, eal.as_ref(), &mut pool)?;
-            nic = opened.nic;
+            let mut opened = dpdk::open(side, settings, eal.as_ref(), &mut pool)?;
+            nic = opened.nic.take();
             // No route of the kernel concerns its packets.
-            (Side::alone(opened.port, opened.details), true)
+            (Side::of_dpdk(opened), true)
         }
     };
     let (protected, leading) = match &configuration.protected.kind {
@@ -131,7 +135,7 @@ pub fn open(configuration: &Configuration, transmits: bool) -> Result<Opened, Fa
             let side = dpdk::Side { name: xdp::PROTECTED, mtu, served, offload };
             let opened = dpdk::open(side, settings, eal.as_ref(), &mut pool)?;
             let networks = FilterNetworks::of(configuration).map_err(failure(Kind::Port))?;
-            (Side::alone(opened.port, opened.details), Leading::ByHosts(Arc::new(networks)))
+            (Side::of_dpdk(opened), Leading::ByHosts(Arc::new(networks)))
         }
     };
     let tuns = host::open_tuns(configuration, &roles, &mut queue_sets)?;
@@ -140,10 +144,23 @@ pub fn open(configuration: &Configuration, transmits: bool) -> Result<Opened, Fa
     let senders = if transmits { senders(&mut protected_ports, &mut unprotected_ports)? } else { None };
     let pairs = pairs(configuration, pool, protected_ports, unprotected_ports)?;
     let queues = takers.into_iter().zip(pairs).map(|(role, (ports, pool))| (role, ports, pool)).collect();
+    let has_drivers_filter = protected.has_drivers_filter || unprotected.has_drivers_filter;
     let details = BothDetails { protected: protected.details, unprotected: unprotected.details };
     let background = protected.background.into_iter().chain(unprotected.background).collect();
     let (spread, running) = spread::start(configuration, queue_sets, workers);
-    Ok(Opened { queues, senders, spread, running, is_marked, details, nic, leading, followed, background })
+    Ok(Opened {
+        queues,
+        senders,
+        spread,
+        running,
+        is_marked,
+        details,
+        nic,
+        leading,
+        followed,
+        background,
+        has_drivers_filter,
+    })
 }
 
 /// The ports of the transmit thread: those that were opened last.
@@ -170,7 +187,12 @@ impl Side {
 
     /// A port with nothing beside the worker.
     fn alone(port: impl Port + 'static, details: Arc<impl PortDetails + 'static>) -> Self {
-        Self { ports: vec![vec![Box::new(port)]], details: Some(details), background: None }
+        Self { details: Some(details), ..Self::of_host(vec![vec![Box::new(port)]]) }
+    }
+
+    /// A device of DPDK's.
+    fn of_dpdk(opened: dpdk::Opened) -> Self {
+        Self { has_drivers_filter: opened.has_filter, ..Self::alone(opened.port, opened.details) }
     }
 }
 
@@ -191,7 +213,8 @@ impl Opened {
     /// The system calls that the ports make while the gateway runs, beside those of every gateway.
     pub fn needs(&self) -> Needs {
         let has_filter = matches!(self.leading, Leading::Filter(_)) || self.followed.is_some();
-        Needs { filter_maps: has_filter || self.spread.is_ok() }
+        let filter_maps = has_filter || self.spread.is_ok();
+        Needs { filter_maps, filter_of_driver: self.has_drivers_filter }
     }
 
     /// Starts what runs beside the worker. To be called once privileges are dropped: threads keep theirs.
