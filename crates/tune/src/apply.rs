@@ -183,7 +183,7 @@ impl<'a> Change<'a> {
 
     /// The same, before the entry of another place if there is one: undo comes to it later.
     fn keep_before(&mut self, place: &Place, before: &str, next: Option<&Place>) -> Result<bool, TuneError> {
-        if let Some(entry) = self.journal.entries.iter_mut().find(|entry| entry.place == *place) {
+        if let Some(entry) = self.journal.entries.iter_mut().find(|entry| entry.place.is_same(place)) {
             // What the kernel made of the last change is about to be no longer there.
             if entry.made.take().is_some() {
                 self.store.save(&self.journal)?;
@@ -194,13 +194,14 @@ impl<'a> Change<'a> {
         let original = theirs.unwrap_or_else(|| before.to_owned());
         let mut entries = self.journal.entries.iter();
         let at = entries.position(|entry| Some(&entry.place) == next).unwrap_or(self.journal.entries.len());
-        self.journal.entries.insert(at, Entry { place: place.clone(), original, made: None });
+        let number = self.believed.last_number(&self.journal) + 1;
+        self.journal.entries.insert(at, Entry { place: place.clone(), original, made: None, number });
         self.store.save(&self.journal)?;
         Ok(true)
     }
 
     fn note(&mut self, place: &Place, made: &str) {
-        if let Some(entry) = self.journal.entries.iter_mut().find(|entry| entry.place == *place) {
+        if let Some(entry) = self.journal.entries.iter_mut().find(|entry| entry.place.is_same(place)) {
             entry.made = Some(made.to_owned());
         }
     }

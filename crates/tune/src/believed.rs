@@ -12,10 +12,10 @@ pub(crate) struct Believed {
     /// The interface's own.
     pub own: Option<Journal>,
     /// Those of other interfaces.
-    others: Vec<Journal>,
+    pub(crate) others: Vec<Journal>,
     /// What was the own device's, which has gone.
     dropped: Vec<Entry>,
-    now: Identity,
+    pub(crate) now: Identity,
 }
 
 impl Believed {
@@ -60,6 +60,12 @@ impl Believed {
             journal
         });
         Ok(Self { own, others, dropped, now })
+    }
+
+    /// The highest number of an entry, of the own journal as it is now and of all others.
+    pub(crate) fn last_number(&self, own: &Journal) -> u64 {
+        let all = self.others.iter().chain([own]).flat_map(|journal| &journal.entries);
+        all.map(|entry| entry.number).max().unwrap_or(0)
     }
 
     /// Rows that say what can be brought back no longer.
@@ -107,7 +113,7 @@ pub fn number(namespace: &str) -> &str {
 }
 
 /// The name of the interface with an index.
-fn name_of(host: &dyn Host, index: Option<u64>) -> Option<String> {
+pub(crate) fn name_of(host: &dyn Host, index: Option<u64>) -> Option<String> {
     let has = |name: &String| {
         let text = host.text(&format!("sys/class/net/{name}/ifindex"));
         text.and_then(|text| text.parse().ok()).is_some_and(|have: u64| Some(have) == index)

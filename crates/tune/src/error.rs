@@ -1,9 +1,10 @@
 //! Why nothing, or not everything, could be done.
 
 use crate::believed::number;
+use crate::folder::MACHINE;
 use crate::report::Report;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Why a command failed. The text says what to do.
 #[derive(Debug, thiserror::Error)]
@@ -24,7 +25,7 @@ pub enum TuneError {
     #[error("another `testudo tune` is at work with {}: try again when it has ended", .0.display())]
     Busy(PathBuf),
     /// The state folder is not to be trusted.
-    #[error("{} {why}: originals are kept there, so it must be a folder of this user alone; name another with --state", path.display())]
+    #[error("{} {why}: originals are kept there, so it must be this user's alone; {}", path.display(), advice(path))]
     Untrusted {
         /// The folder, or a file in it.
         path: PathBuf,
@@ -96,6 +97,15 @@ pub enum TuneError {
     /// The measurement failed; what was applied stays.
     #[error("measurement: {0}")]
     Measurement(String),
+}
+
+/// What to do about a folder that is not to be trusted: the machine's has one place.
+fn advice(path: &Path) -> &'static str {
+    if path.starts_with(MACHINE) {
+        "have its owner take it away, or make it so: it has what was changed of this machine since it booted"
+    } else {
+        "name another folder with --state"
+    }
 }
 
 impl TuneError {

@@ -297,8 +297,15 @@ mod tests {
         let identity = Identity { boot, namespace, index: Some(3), device: None, cookie: None };
         let mut journal = Journal::new(interface, identity);
         let (original, made) = ("1500".to_owned(), None);
-        journal.entries.push(Entry { place: Place::interface("mtu"), original, made });
+        journal.entries.push(Entry { place: Place::interface("mtu"), original, made, number: 1 });
         journal
+    }
+
+    #[test]
+    fn who_cannot_name_another_folder_is_not_told_to() {
+        let said = |path: &str| untrusted(Path::new(path), "can be written by others").to_string();
+        assert!(said(DEFAULT).ends_with("name another folder with --state"));
+        assert!(!said(&format!("{MACHINE}/lock")).contains("--state"), "{}", said(MACHINE));
     }
 
     #[test]

@@ -29,6 +29,10 @@ pub struct Entry {
     pub original: String,
     /// What the kernel made of the change; nothing until it was read back.
     pub made: Option<String>,
+    /// Later than that of each entry which any interface of the namespace had then; 0 in a journal that is
+    /// older than this field.
+    #[serde(default)]
+    pub number: u64,
 }
 
 /// Of which kernel a journal is. After a reboot, or in another namespace, its originals mean nothing.
@@ -94,7 +98,7 @@ impl Journal {
     /// The entry of a place.
     #[must_use]
     pub fn entry(&self, place: &Place) -> Option<&Entry> {
-        self.entries.iter().find(|entry| entry.place == *place)
+        self.entries.iter().find(|entry| entry.place.is_same(place))
     }
 
     /// Whether it can be what this module wrote for `interface`: a clause that says what is wrong.

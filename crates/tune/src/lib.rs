@@ -47,6 +47,7 @@ pub mod ended;
 pub mod error;
 pub mod ethtool;
 pub mod folder;
+mod heirs;
 pub mod host;
 pub mod journal;
 pub mod measure;

@@ -117,6 +117,15 @@ impl Place {
         Self::Feature { name: name.to_owned() }
     }
 
+    /// Whether another one is the same, whatever name an interface on top has by now.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::MtuOf { index, .. }, Self::MtuOf { index: other, .. }) => index == other,
+            _ => self == other,
+        }
+    }
+
     /// Whether several interfaces may want it: it is the network namespace's, or the machine's.
     #[must_use]
     pub const fn is_shared(&self) -> bool {
@@ -141,10 +150,11 @@ impl Place {
         format!("sys/devices/system/cpu/cpufreq/{policy}{governor}")
     }
 
-    /// Whether it goes when the interface's device goes.
+    /// Whether it goes when the interface's device goes. An interface on top may stay.
     #[must_use]
     pub const fn is_of_the_device(&self) -> bool {
-        !self.is_shared() || matches!(self, Self::Interrupt { .. })
+        let is_its_own = !self.is_shared() && !matches!(self, Self::MtuOf { .. });
+        is_its_own || matches!(self, Self::Interrupt { .. })
     }
 
     /// Whether its names are such as [`plan`](crate::plan::plan) makes them: journals may name nothing else.

@@ -1,6 +1,6 @@
 //! Undo: what the journals have is brought back, the last change first.
 
-use crate::believed::Believed;
+use crate::believed::{Believed, name_of};
 use crate::companions::is_companion;
 use crate::error::TuneError;
 use crate::host::{Host, Reading};
@@ -61,10 +61,17 @@ impl<'a> Undo<'a> {
         let mut report = Report::new(host.interface());
         report.rows.extend(stores.iter().flat_map(|(_, believed, _)| believed.dropped_rows()));
         let mut undone: Vec<Undone> = Vec::new();
-        for (number, (_, believed, journal)) in stores.iter().enumerate() {
+        for (number, (store, believed, journal)) in stores.iter().enumerate() {
             for entry in journal.iter().flat_map(|journal| journal.entries.iter().rev()) {
-                let row = entry_row(host, believed, entry);
-                undone.push(Undone { store: number, entry: entry.clone(), row });
+                let mut entry = entry.clone();
+                follow_name(host, &mut entry.place);
+                let row = match believed.heir(host, &entry) {
+                    Some(heir) => {
+                        left_to(heir, believed.leave(*store, heir, &entry), value(host, &entry), &entry)
+                    }
+                    None => entry_row(host, believed, &entry),
+                };
+                undone.push(Undone { store: number, entry, row });
             }
         }
         restore_what_was_reset(host, &mut undone);
@@ -141,6 +148,30 @@ fn value(host: &dyn Host, entry: &Entry) -> Option<String> {
     match host.read(&entry.place) {
         Reading::Value(value) | Reading::Fixed(value) => Some(value),
         Reading::Absent(_) | Reading::Unreadable(_) => None,
+    }
+}
+
+/// An interface on top may have another name by now.
+fn follow_name(host: &dyn Host, place: &mut Place) {
+    if let Place::MtuOf { interface, index } = place
+        && let Some(name) = name_of(host, Some(*index))
+    {
+        *interface = name;
+    }
+}
+
+/// What is said of an original that another interface's undo brings back.
+fn left_to(heir: &str, left: Result<(), TuneError>, now: Option<String>, entry: &Entry) -> Row {
+    let row = |outcome| Row::named(entry.place.to_string(), outcome);
+    let row = match left {
+        Ok(()) => {
+            row(Outcome::Kept).note(format!("{heir} wants it, and its undo brings back {}", entry.original))
+        }
+        Err(error) => row(Outcome::Refused).note(format!("{heir} wants it, and is not told: {error}")),
+    };
+    match now {
+        Some(now) => row.values(&now, &now),
+        None => row,
     }
 }
 

@@ -180,6 +180,85 @@ fn the_mtu_of_another_interface_of_the_same_name_is_left_alone() {
     assert_eq!(machine.value("sys/class/net/eth0.7/mtu"), "1400");
 }
 
+const STACK: [&str; 3] = ["eth0", "eth0.7", "eth0.7.8"];
+
+/// All orders of the interfaces on top of each other.
+fn orders() -> impl Iterator<Item = [&'static str; 3]> {
+    let orders = [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]];
+    orders.into_iter().map(|order| order.map(|place| STACK[place]))
+}
+
+/// Each is lowered in this order, further than the one before it.
+fn apply_in(machine: &Machine, order: [&str; 3]) {
+    for (name, mtu) in order.into_iter().zip([1450, 1400, 1350]) {
+        machine.apply(name, &Options { mtu: Some(mtu), only: vec![Group::Mtu], huge_pages: None });
+    }
+}
+
+#[test]
+fn mtus_of_interfaces_on_top_of_each_other_come_back_in_any_order() {
+    for applied in orders() {
+        for undone in orders() {
+            let machine = Machine::new().with_companions();
+            let before = machine.everything();
+            apply_in(&machine, applied);
+            undone.into_iter().for_each(|name| drop(machine.undo(name)));
+            assert_eq!(machine.everything(), before, "applied {applied:?}, undone {undone:?}");
+        }
+    }
+}
+
+/// The upper one was lowered first, and so far that the lower one does not change it.
+#[test]
+fn an_mtu_above_that_of_the_interface_below_comes_back_after_it() {
+    let machine = Machine::new().with_companions();
+    let before = machine.everything();
+    for (name, mtu) in [("eth0.7", 1300), ("eth0", 1400)] {
+        machine.apply(name, &Options { mtu: Some(mtu), only: vec![Group::Mtu], huge_pages: None });
+    }
+    let report = machine.undo("eth0.7");
+    assert_eq!(rows(&report, Outcome::Refused), ["mtu", "mtu of eth0.7.8"], "{report:#?}");
+    assert_eq!(machine.value("sys/class/net/eth0.7/mtu"), "1300");
+    machine.undo("eth0");
+    machine.undo("eth0.7");
+    assert_eq!(machine.everything(), before);
+}
+
+#[test]
+fn an_mtu_that_another_interface_wants_is_left_to_its_undo_after_a_kill_at_any_step() {
+    for step in 0.. {
+        let (machine, life) = (Machine::new().with_companions(), Life::until(step, step % 2 == 0));
+        let before = machine.everything();
+        apply_in(&machine, STACK);
+        let undone = machine.process("eth0", life.clone(), |host, stores| undo::undo(host, stores));
+        if life.is_over() {
+            assert_eq!(machine.value("sys/class/net/eth0.7.8/mtu"), "1350", "killed at step {step}");
+        } else {
+            let report = undone.unwrap();
+            assert_eq!(rows(&report, Outcome::Kept), ["mtu of eth0.7", "mtu of eth0.7.8"], "{report:#?}");
+        }
+        STACK.into_iter().for_each(|name| drop(machine.undo(name)));
+        assert_eq!(machine.everything(), before, "killed at step {step}");
+        if !life.is_over() {
+            assert!(step >= 4, "{step}");
+            break;
+        }
+    }
+}
+
+#[test]
+fn the_mtu_of_an_interface_with_a_new_name_comes_back() {
+    let machine = Machine::new().with_companions();
+    machine.apply("eth0", &all());
+    let net = machine.root().join("sys/class/net");
+    fs::rename(net.join("eth0.7"), net.join("lan7")).unwrap();
+    fs::remove_file(net.join("eth0/upper_eth0.7")).unwrap();
+    symlink("../lan7", net.join("eth0/upper_lan7")).unwrap();
+    let report = machine.undo("eth0");
+    assert!(rows(&report, Outcome::Restored).contains(&"mtu of lan7"), "{report:#?}");
+    assert_eq!(machine.value("sys/class/net/lan7/mtu"), "1500");
+}
+
 #[test]
 fn an_mtu_that_takes_ipv6_away_is_refused_before_anything_changes() {
     let machine = Machine::new();

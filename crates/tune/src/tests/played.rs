@@ -175,9 +175,10 @@ impl Machine {
         }
     }
 
-    /// The device of `eth0` may be called `wan0`.
+    /// The device of `eth0` may be called `wan0`. Interfaces on top of it have none.
     pub fn device(&self, interface: &str) -> Twin {
-        self.devices.iter().find(|(name, _)| *name == interface || interface == "wan0").unwrap().1.clone()
+        let of = self.devices.iter().find(|(name, _)| *name == interface || interface == "wan0");
+        of.map_or_else(Twin::default, |(_, twin)| twin.clone())
     }
 
     pub fn system(&self, interface: &str) -> System<Twin> {
@@ -329,7 +330,7 @@ impl Host for Process<'_> {
                 "{place} is not journalled"
             );
             self.machine.writes.set(self.machine.writes.get() + 1);
-            if self.machine.refused.borrow().contains(place) {
+            if self.machine.refused.borrow().contains(place) || self.is_above_the_lower_one(place, value) {
                 return Err(io::ErrorKind::InvalidInput.into());
             }
             if self.machine.resets_queues.get() && matches!(place, Place::Ring { .. }) {
@@ -362,6 +363,22 @@ impl Host for Process<'_> {
 
     fn link(&self, file: &str) -> Option<String> {
         if file == NAMESPACE { Some(self.namespace.to_owned()) } else { self.system.link(file) }
+    }
+}
+
+impl Process<'_> {
+    /// Linux gives no VLAN a larger MTU than the interface below has (`vlan_dev_change_mtu`).
+    fn is_above_the_lower_one(&self, place: &Place, value: &str) -> bool {
+        let name = match place {
+            Place::MtuOf { interface, .. } => interface.as_str(),
+            place if *place == Place::interface("mtu") => self.interface(),
+            _ => return false,
+        };
+        let number = |text: &str| text.parse::<u64>().unwrap();
+        let has_it_on_top =
+            |below: &String| self.names(&format!("sys/class/net/{below}")).contains(&format!("upper_{name}"));
+        let mut below = self.names("sys/class/net").into_iter().filter(has_it_on_top);
+        below.any(|below| number(&self.machine.value(&format!("sys/class/net/{below}/mtu"))) < number(value))
     }
 }
 
