@@ -43,7 +43,7 @@ fn load(charons: &[Charon; 2], connection: &Connection) -> Outcome<()> {
 /// The gateway has opened all that came.
 fn nothing_dropped(network: &Network) -> Outcome<()> {
     let drops = drops(&network.a)?;
-    ensure(drops.is_empty(), || format!("A has dropped: {}", drops.join(", ")))
+    ensure(drops.is_empty(), || format!("A has dropped: {drops:?}"))
 }
 
 fn suites(network: &mut Network) -> TestResult {

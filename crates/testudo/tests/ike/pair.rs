@@ -66,8 +66,13 @@ pub fn ends(network: &mut Network, charons: [Charon; 2]) -> TestResult {
 pub fn left(network: &mut Network, charons: [Charon; 2]) -> TestResult {
     for host in network.hosts() {
         let Some(program) = &host.program else { continue };
-        let left = program.process.ask_json(&["sa", "list"])?;
-        ensure(left.as_array().is_some_and(Vec::is_empty), || format!("SAs are left: {left:#}"))?;
+        // charon says that a connection has ended, and then takes its SAs away.
+        let mut left = serde_json::Value::Null;
+        wait::until("for the end of all SAs", || {
+            left = program.process.ask_json(&["sa", "list"])?;
+            Ok(left.as_array().is_some_and(Vec::is_empty).then_some(()))
+        })
+        .map_err(|error| format!("{error}: {left:#}"))?;
         let routes = host.namespace.run(&["ip", "route", "show", "table", "all", "dev", "testudo0"])?;
         let rules = host.namespace.run(&["ip", "rule"])?;
         ensure(!routes.contains("table 7465") && !rules.contains("7465"), || {

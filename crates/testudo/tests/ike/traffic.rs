@@ -10,7 +10,7 @@ use crate::rekey::until_renewed;
 use crate::strongswan::{Charon, only_child};
 use crate::support::{Outcome, ensure, wait};
 use crate::tape::of_road_warrior;
-use serde_json::Value;
+use std::collections::BTreeMap;
 use std::thread;
 use testudo_judge::harness::{Suite, TestResult};
 use testudo_lab::traffic::Stream;
@@ -81,14 +81,13 @@ pub fn lost<const N: usize>(streams: [Stream; N]) -> Outcome<[Vec<u64>; N]> {
 
 /// What a host's gateway has dropped of packets that it should have sealed or opened, by reason. Keepalives
 /// and what hosts say on a new interface (Router Solicitations, which no policy selects) are none of these.
-pub fn drops(host: &Host) -> Outcome<Vec<String>> {
+pub fn drops(host: &Host) -> Outcome<BTreeMap<String, u64>> {
     let status = host.program().process.ask_json(&["status"])?;
     let drops = status["drops"].as_object().ok_or("no drops")?;
-    let is_one = |name: &str, count: &Value| {
-        !["no_policy", "nat_keepalive"].contains(&name) && count.as_u64() != Some(0)
-    };
-    let drops = drops.iter().filter(|(name, count)| is_one(name, count));
-    Ok(drops.map(|(name, count)| format!("{name}: {count}")).collect())
+    let drops = drops.iter().filter(|(name, _)| !["no_policy", "nat_keepalive"].contains(&name.as_str()));
+    let counted = drops.map(|(name, count)| Some((name.clone(), count.as_u64()?)));
+    let counted = counted.collect::<Option<BTreeMap<_, _>>>().ok_or("a count that is no number")?;
+    Ok(counted.into_iter().filter(|(_, count)| *count > 0).collect())
 }
 
 fn passes(network: &mut Network, connection: &Connection) -> TestResult {
