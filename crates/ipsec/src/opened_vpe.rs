@@ -118,15 +118,19 @@ impl InboundSa {
     ) {
         for (chunk, jobs) in jobs.chunks(ByWindow::MOST).enumerate() {
             let at = at + chunk * ByWindow::MOST;
-            self.refuse_unauthentic(jobs, at, refusals);
-            for (window, places) in ByWindow::of(jobs) {
+            let by_window = ByWindow::of(jobs);
+            if !by_window.has_all(jobs) {
+                self.refuse_unauthentic(jobs, at, refusals);
+            }
+            for (window, places) in by_window {
                 let numbers = places.map(|place| (at + place, jobs[place].sequence));
                 windows.commit(window, numbers, |place, reason| refusals.add(place, reason));
             }
         }
     }
 
-    #[inline]
+    #[cold]
+    #[inline(never)]
     fn refuse_unauthentic(&mut self, jobs: &[Job], at: usize, refusals: &mut Refusals) {
         for (place, job) in (at..).zip(jobs) {
             if let Err(reason) = verdict_of(job) {
@@ -150,8 +154,11 @@ impl InboundSa {
     ) {
         for (chunk, jobs) in jobs.chunks(ByWindow::MOST).enumerate() {
             let at = at + chunk * ByWindow::MOST;
-            self.refuse_unauthentic(jobs, at, refusals);
-            for (window, places) in ByWindow::of(jobs) {
+            let by_window = ByWindow::of(jobs);
+            if !by_window.has_all(jobs) {
+                self.refuse_unauthentic(jobs, at, refusals);
+            }
+            for (window, places) in by_window {
                 let mut heard = 0_u64;
                 places.for_each(|place| heard |= 1 << place);
                 let numbers = places.map(|place| (place, jobs[place].sequence));

@@ -84,6 +84,25 @@ impl Word {
     }
 }
 
+/// Numbers of a batch that are in one block, at least one.
+#[derive(Debug, Clone, Copy)]
+struct OfBlock {
+    block: u64,
+    /// Which numbers of the block.
+    bits: u64,
+    /// How many; more than bits where some are there twice.
+    count: usize,
+}
+
+impl OfBlock {
+    /// The lowest and the highest number.
+    fn bounds(self) -> [u64; 2] {
+        let first = self.block * NUMBERS;
+        let [low, high] = [self.bits.trailing_zeros(), self.bits.checked_ilog2().unwrap_or(0)];
+        [low, high].map(|place| first + u64::from(place))
+    }
+}
+
 /// The half of a word.
 const BITS: u64 = 0xFFFF_FFFF;
 
@@ -208,29 +227,54 @@ impl SharedWindow {
         }
         let mut rest = numbers.peekable();
         while let Some(&(_, first)) = rest.peek() {
-            let (block, group) = (first / NUMBERS, rest.clone());
-            let mut count = 0;
-            while rest.next_if(|(_, number)| number / NUMBERS == block).is_some() {
-                count += 1;
+            let (group, mut of) = (rest.clone(), OfBlock { block: first / NUMBERS, bits: 0, count: 0 });
+            while let Some((_, number)) = rest.next_if(|(_, number)| number / NUMBERS == of.block) {
+                of.bits |= bit(number);
+                of.count += 1;
             }
-            self.commit_block(block, group.take(count), &mut arrivals, &mut refuse);
+            self.commit_block(of, group.take(of.count), &mut arrivals, &mut refuse);
         }
     }
 
     /// Commits numbers of one block.
+    #[inline]
     fn commit_block(
         &self,
-        block: u64,
+        of: OfBlock,
         numbers: impl Iterator<Item = (usize, u64)> + Clone,
         arrivals: &mut Option<Arrivals<'_>>,
         refuse: &mut impl FnMut(usize, ReplayError),
     ) {
+        let [low, high] = of.bounds();
         // A block is no longer than the window: none of its numbers pushes another one out.
-        numbers.clone().for_each(|(_, number)| self.raise_top(number));
-        let (mut received, top) = self.mark(block, |top| {
+        self.raise_top(high);
+        let (received, top) = self.mark(of.block, |top| {
+            if !self.is_left_of(top, low) {
+                return of.bits;
+            }
             let within = numbers.clone().filter(|(_, number)| !self.is_left_of(top, *number));
             within.fold(0, |bits, (_, number)| bits | bit(number))
         });
+        // Then each bit is of one number, and none was set before.
+        let is_all_new = of.bits.count_ones() as usize == of.count && received & of.bits == 0;
+        if !is_all_new || self.is_left_of(top, low) {
+            return self.settle((received, top), numbers, arrivals, refuse);
+        }
+        if let Some(arrivals) = arrivals {
+            numbers.for_each(|(_, number)| arrivals.note(number));
+        }
+    }
+
+    /// Tells numbers of one block that were committed from those that are refused, by what was received
+    /// before them and by the top.
+    #[cold]
+    fn settle(
+        &self,
+        (mut received, top): (u64, u64),
+        numbers: impl Iterator<Item = (usize, u64)>,
+        arrivals: &mut Option<Arrivals<'_>>,
+        refuse: &mut impl FnMut(usize, ReplayError),
+    ) {
         for (place, number) in numbers {
             if self.is_left_of(top, number) {
                 refuse(place, ReplayError::TooOld);

@@ -28,6 +28,12 @@ impl ByWindow {
         }
         Self { names, left }
     }
+
+    /// Whether every one of these jobs is to be given out: of those that it is [of](Self::of), before any is.
+    #[inline]
+    pub(crate) fn has_all(&self, jobs: &[Job]) -> bool {
+        self.left.count_ones() as usize == jobs.len()
+    }
 }
 
 impl Iterator for ByWindow {
@@ -109,8 +115,9 @@ mod tests {
                         job
                     })
                     .collect();
-                let found: Vec<_> =
-                    ByWindow::of(&jobs).map(|(name, places)| (name, places.collect())).collect();
+                let by_window = ByWindow::of(&jobs);
+                assert_eq!(by_window.has_all(&jobs), windows.iter().all(Option::is_some), "{windows:?}");
+                let found: Vec<_> = by_window.map(|(name, places)| (name, places.collect())).collect();
                 assert_eq!(found, model(&windows), "{windows:?}");
             }
         }

@@ -265,6 +265,11 @@ impl SharedWindows {
             numbers.for_each(|(place, number)| refuse(place, reason(number)));
             return 0;
         };
+        if floor == 0 {
+            // The window refuses number 0 itself.
+            window.commit_batch(numbers, |place, error| refuse(place, reason_of_replay(error)));
+            return window.top();
+        }
         for (place, number) in numbers.filter(|(_, number)| *number <= floor) {
             let error = window.check(number).err().unwrap_or(ReplayError::Duplicate);
             refuse(place, reason_of_replay(error));
