@@ -126,9 +126,11 @@ impl Worker {
         worker
     }
 
-    /// It is one of several, and another one sends keepalives and dummies for all.
+    /// It is one of several, and another one sends keepalives and dummies for all; fill packets of VPE each
+    /// that encrypts sends in its own windows.
     pub fn follow(&mut self) {
         self.is_follower = true;
+        self.ipsec.leave_dummies_of_esp();
     }
 
     /// Measures stages in what `source` shows, instead of the processor's ticks: from the next turn on.
@@ -609,7 +611,13 @@ impl Worker {
     /// the port has taken what waits for it.
     #[must_use]
     pub fn next_dummy(&self) -> Option<Moment> {
-        if self.can_originate() && !self.is_follower { self.ipsec.next_dummy() } else { None }
+        if self.sends_dummies() { self.ipsec.next_dummy() } else { None }
+    }
+
+    /// A worker that is parked, or encrypts nothing, has nothing to hide.
+    fn sends_dummies(&self) -> bool {
+        let hides = self.role.encrypts() && !self.counters.is_parked();
+        self.can_originate() && (hides || !self.is_follower)
     }
 
     /// Whether packets of our own may be made for the unprotected side: as in a turn, none are made for a
@@ -620,7 +628,7 @@ impl Worker {
 
     /// Sends the dummy packets that are due (RFC 4303 2.6), unless other packets wait for the port.
     pub fn send_dummies(&mut self, now: Moment) {
-        if !self.can_originate() || self.is_follower {
+        if !self.sends_dummies() {
             return;
         }
         self.ipsec.dummies(now, &mut self.pool, &mut self.prepared.jobs);

@@ -3,6 +3,8 @@
 //! tunnel carries (RFC 4303 2.7). In VPE they are fill packets, whose plaintext is nothing but zeros
 //! (`docs/VPE.md`), in one window after another by chance, as if each were of another flow.
 //!
+//! Of several workers one sends those of an SA of ESP, and each that encrypts those of its windows of VPE.
+//!
 //! A tunnel sends them at a steady rate, beside its own packets, with intervals that vary by half. They use
 //! up sequence numbers and lifetime as all packets do, and are counted apart. While the peer is unknown there
 //! are none, and what could not be sent in time is not made up for.
@@ -10,10 +12,10 @@
 use crate::Ipsec;
 use crate::encap::esp_tunnel::{Content, Framing};
 use crate::encap::vpe::VpeFraming;
-use crate::encap::{Encap, outer_fields};
+use crate::encap::{Encap, IpsecProtocol, outer_fields};
 use crate::fragments::mix;
 use crate::lifetime::Moment;
-use crate::sa::OutboundSa;
+use crate::sa::{OutboundSa, Tunnel};
 use crate::slots::SaRef;
 use crate::spd::TunnelIndex;
 use std::cmp::Reverse;
@@ -39,6 +41,8 @@ pub(crate) struct Dummies {
     tunnels: u64,
     /// Dummies so far, which lengths and intervals are drawn with.
     count: u64,
+    /// Another worker sends those of ESP.
+    of_vpe_alone: bool,
 }
 
 /// When, for the tunnel at which index, and which of those that were there.
@@ -64,6 +68,12 @@ impl Dummies {
 }
 
 impl Ipsec {
+    /// Another worker sends the dummies of ESP: from now on there are those of VPE alone, whose windows are
+    /// this worker's own.
+    pub fn leave_dummies_of_esp(&mut self) {
+        self.dummies.of_vpe_alone = true;
+    }
+
     /// When [`dummies`](Self::dummies) has something to do next; `None` for never.
     #[must_use]
     pub fn next_dummy(&self) -> Option<Moment> {
@@ -78,7 +88,12 @@ impl Ipsec {
                 return;
             }
             self.dummies.due.pop();
-            let Some(tunnel) = self.tunnel(index).filter(|tunnel| tunnel.dummies == number) else { continue };
+            let of_vpe_alone = self.dummies.of_vpe_alone;
+            let is_sent = |tunnel: &&Tunnel| {
+                let is_ours = !of_vpe_alone || tunnel.parameters.protocol == IpsecProtocol::Vpe;
+                tunnel.dummies == number && is_ours
+            };
+            let Some(tunnel) = self.tunnel(index).filter(is_sent) else { continue };
             let rate = tunnel.parameters.rules.dummy_packets_per_second;
             jobs.extend(self.dummy(index, now, pool));
             let mean = Duration::from_secs(1) / u32::from(rate.max(1));

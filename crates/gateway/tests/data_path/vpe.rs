@@ -4,9 +4,10 @@ use crate::support::gateway::{PoolSize, portable};
 use crate::support::vpe::{datagram, sealed, vpe};
 use crate::support::{Gateway, Inner, LeaseTwin, Side, TunnelSpec};
 use serde_json::Value;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 use testudo_crypto::{KeyMaterial, Suite};
+use testudo_gateway::Role;
 use testudo_ipsec::{Action, PacketRules, Policy, Selector, VpeClasses, VpeRules, VpeSourcePorts};
 use testudo_packet::DropReason;
 use testudo_wire::ip::Version;
@@ -525,6 +526,42 @@ fn fill_packets_look_like_packets_of_many_flows() {
         a.assert_settled();
         b.assert_settled();
     }
+}
+
+/// Of two workers each sends fill packets at the rate that is configured, in windows of its own; one that
+/// decrypts alone, or is parked, sends none, and none but the first dummies of ESP.
+#[test]
+fn each_worker_that_encrypts_sends_fill_packets_in_its_windows() {
+    let sent_by = |worker: usize, role: Role, is_parked: bool, is_vpe: bool| {
+        let vpe = is_vpe.then(|| Box::new(VpeRules::default().of_worker(worker).expect("few windows")));
+        let rules = PacketRules { dummy_packets_per_second: 100, vpe, ..PacketRules::default() };
+        let of_kind = if is_vpe { spec() } else { TunnelSpec::new(0, Suite::AES128GCM16) };
+        let mut a = gateway(Side::A, &TunnelSpec { rules, ..of_kind });
+        a.worker.set_role(role);
+        a.worker.counters().set_parked(is_parked);
+        if worker > 0 {
+            a.worker.follow();
+        }
+        while let Some(due) = a.worker.next_dummy().filter(|due| due.0 <= Duration::from_secs(10)) {
+            a.clock.advance(due.since(a.now()));
+            let now = a.now();
+            a.worker.send_dummies(now);
+            a.settle();
+        }
+        a.unprotected.take()
+    };
+    for worker in [0, 1] {
+        let sent = sent_by(worker, Role::Both, false, true);
+        assert!((900..=1100).contains(&sent.len()), "{} of worker {worker}", sent.len());
+        let windows: BTreeSet<u16> = sent.iter().map(|datagram| header_of(datagram).window).collect();
+        let first = u16::try_from(8 * worker).unwrap();
+        assert!(windows.into_iter().eq(first..first + 8), "worker {worker}");
+    }
+    assert!(!sent_by(1, Role::Encrypt, false, true).is_empty());
+    assert!(sent_by(1, Role::Decrypt, false, true).is_empty());
+    assert!(sent_by(1, Role::Both, true, true).is_empty());
+    assert!(!sent_by(0, Role::Both, false, false).is_empty());
+    assert!(sent_by(1, Role::Both, false, false).is_empty());
 }
 
 /// A flow has other windows from time to time, and all of its packets arrive.
