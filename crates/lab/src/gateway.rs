@@ -6,7 +6,7 @@ mod status;
 use files::DAEMON_SOCKET;
 pub(crate) use files::{CONFIGURATION, UDP_PORT, random_bytes, random_hex, write_for_daemon};
 pub use files::{Keys, Settings};
-pub(crate) use status::{EngineStatus, ListedSa, Ports};
+pub(crate) use status::{EngineStatus, LEAST_BATCHES, ListedSa, Ports, Work};
 pub use status::{PortStatus, Status};
 
 use std::fs::{self, File};
@@ -115,6 +115,14 @@ impl Gateway {
     /// # Errors
     /// It does not answer, or the answer cannot be parsed.
     pub fn status(&self) -> Result<Status, LabError> {
+        self.inquiry.ask(&["status"])
+    }
+
+    /// What its worker has done so far.
+    ///
+    /// # Errors
+    /// As for [`status`](Self::status).
+    pub(crate) fn work(&self) -> Result<Work, LabError> {
         self.inquiry.ask(&["status"])
     }
 

@@ -34,13 +34,18 @@ pub enum PortKind {
     Xdp,
     /// DPDK at both sides, its driver of TAP: needs libdpdk-dev and the plugin
     Dpdk,
+    /// DPDK at both sides, its driver of AF_XDP at the cables themselves: these carry longer frames than its
+    /// TAP. Super-frames of a host do not get in.
+    #[value(skip)]
+    #[serde(rename = "dpdk")]
+    DpdkOnCables,
 }
 
 impl PortKind {
     /// Whether the gateways' kernels have the addresses of their interfaces. Those of DPDK's ports are the
     /// gateways' alone: a kernel would answer for them as well.
     const fn has_kernel_addresses(self) -> bool {
-        !matches!(self, Self::Dpdk)
+        !matches!(self, Self::Dpdk | Self::DpdkOnCables)
     }
 }
 
@@ -154,7 +159,7 @@ impl Site {
 /// A cable as ports of this kind need it.
 fn cable(port: PortKind, a: (&Namespace, &str), b: (&Namespace, &str)) -> Result<(), NamespaceError> {
     match port {
-        PortKind::Tun | PortKind::Dpdk => veth(a, b),
+        PortKind::Tun | PortKind::Dpdk | PortKind::DpdkOnCables => veth(a, b),
         PortKind::Xdp => veth_with_queues(a, b, FAST_QUEUES),
     }
 }
@@ -180,7 +185,7 @@ pub(crate) struct Network {
     pub(crate) b: Site,
     /// A switch in the middle of the link, where frames can be heard that no kernel of a gateway sees.
     switch: Option<Namespace>,
-    has_kernel_addresses: bool,
+    port: PortKind,
 }
 
 /// The switch's interfaces.
@@ -190,22 +195,17 @@ const TO_GATEWAYS: [&str; 2] = ["to-a", "to-b"];
 impl Network {
     pub(crate) fn build(inside: Entered, ipv6: bool, port: PortKind) -> Result<Self, LabError> {
         let site = |is_a| Site::build(inside, ipv6, is_a, port);
-        let mut network = Self {
-            a: site(true)?,
-            b: site(false)?,
-            switch: None,
-            has_kernel_addresses: port.has_kernel_addresses(),
-        };
+        let mut network = Self { a: site(true)?, b: site(false)?, switch: None, port };
         let (a, b) = ((&network.a.gateway, LINK), (&network.b.gateway, LINK));
         match port {
             PortKind::Tun => veth(a, b)?,
-            PortKind::Xdp | PortKind::Dpdk => {
+            PortKind::Xdp | PortKind::Dpdk | PortKind::DpdkOnCables => {
                 let switch = Namespace::new(inside, "link")?;
                 for (gateway, end) in [a, b].into_iter().zip(TO_GATEWAYS) {
                     cable(port, gateway, (&switch, end))?;
                 }
                 switch.bridge(SWITCH, &TO_GATEWAYS)?;
-                if port == PortKind::Dpdk {
+                if !port.has_kernel_addresses() {
                     let plan = Plan::of(ipv6, true);
                     switch.address(SWITCH, &format!("{}/{}", plan.attacker(), plan.lengths.1))?;
                 }
@@ -229,7 +229,7 @@ impl Network {
     /// From where an attacker reaches the gateways: a kernel with an address on the link.
     pub(crate) fn attacker(&self) -> (&Namespace, &'static str) {
         match &self.switch {
-            Some(switch) if !self.has_kernel_addresses => (switch, SWITCH),
+            Some(switch) if !self.port.has_kernel_addresses() => (switch, SWITCH),
             _ => (&self.a.gateway, LINK),
         }
     }
@@ -307,7 +307,7 @@ impl Network {
             write(here, there, is_a, &folder)?;
             let own = processors.map(|[a, b]| if is_a { a } else { b });
             let gateway = on(own, || Gateway::start(&here.gateway, program, name, &folder))?;
-            if !self.has_kernel_addresses {
+            if self.port == PortKind::Dpdk {
                 join_taps(&here.gateway)?;
             }
             Ok::<_, LabError>(gateway)

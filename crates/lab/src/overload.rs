@@ -6,9 +6,11 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use testudo_gateway::Candidate;
+use testudo_packet::MEASURED_OF;
 
 use crate::bench::chart::{self, Extent, Line, Panel, STRIPS};
 use crate::bench::{BenchError, open_picture, write_picture};
+use crate::gateway::LEAST_BATCHES;
 use crate::generator::Sizes;
 use crate::harness::{
     Cores, Device, DeviceError, LatencyUs, Limit, Measurement, OVERLOAD_STEPS, Overload, Plan, Test,
@@ -50,6 +52,19 @@ pub struct OverloadOptions {
     pub svg: Option<PathBuf>,
 }
 
+/// The load that paper 004 has numbers of (section 4.3.2): 50 Mbit/s, of 46 that its gateway could do.
+const PAPER_LOAD: f64 = 50.0 / 46.0;
+/// Success ratio and processor load there; the latter "approaches 100%".
+const PAPER: [f64; 2] = [0.22, 1.0];
+/// Rows say where a packet takes so many times as long as at capacity.
+const DEAR: f64 = 2.0;
+const IS_DEAR: &str = "a packet takes the worker more than twice as long as at capacity: fewer come at once, and share what a turn, or a pass over an engine's lanes, costs";
+
+/// What the paper has for this share of the capacity, if shares are the same that are the same percent.
+fn of_paper(share: f64) -> Option<[f64; 2]> {
+    ((share - PAPER_LOAD).abs() < 0.005).then_some(PAPER)
+}
+
 /// A load, and what became of it.
 struct Row {
     /// As a share of the capacity.
@@ -57,6 +72,7 @@ struct Row {
     row: Measurement,
     /// What the gateways forward of a flood.
     capacity: Measurement,
+    over: Over,
 }
 
 impl Row {
@@ -71,8 +87,35 @@ impl Row {
         let mut notes = notes(&self.row, Cores { device: 1, generator: 0 });
         let of_capacity = self.capacity.unconverged.filter(|why| *why != Unconverged::MeasuredOnce);
         notes.extend(of_capacity.map(|why| format!("capacity: {why}")));
+        notes.extend(self.of_processor());
+        notes.extend(self.is_dear().then(|| IS_DEAR.to_owned()));
         notes.extend(of_all.iter().cloned());
         notes
+    }
+
+    /// What the processor's load is where it is not that of memory, or why it is not known.
+    fn of_processor(&self) -> Option<String> {
+        match (self.over, self.row.busy_share) {
+            (Over::Memory, Some(_)) => None,
+            (Over::Memory, None) => {
+                Some("processor load: not known, since the worker ended no turn in a trial".to_owned())
+            }
+            (_, Some(_)) => Some(format!(
+                "processor load: that of the busier gateway, reckoned from one batch of packets in {MEASURED_OF}; what its worker does between batches is not in it"
+            )),
+            (_, None) => Some(format!(
+                "processor load: not known, since gateways measure one batch of packets in {MEASURED_OF}, and fewer than {LEAST_BATCHES} in a trial say nothing: longer trials have more"
+            )),
+        }
+    }
+
+    /// Whether a packet takes the worker much longer than at capacity.
+    fn is_dear(&self) -> bool {
+        let cost = |row: &Measurement| {
+            row.busy_share.map(|busy| busy / row.throughput_packets_per_second.max(f64::MIN_POSITIVE))
+        };
+        let costs = cost(&self.row).zip(cost(&self.capacity));
+        self.share < 1.0 && costs.is_some_and(|(here, there)| here > DEAR * there)
     }
 }
 
@@ -101,7 +144,8 @@ pub(crate) fn report(options: &OverloadOptions, candidates: Vec<Candidate>) -> R
 
 fn run(options: &OverloadOptions, candidates: Vec<Candidate>) -> Result<(Subject, Vec<Row>), BenchError> {
     if options.over != Over::Memory {
-        let mut path = Path::build(options.over, &options.device, "overload", QUICK_RESIDUAL)?;
+        let path = Path::build(options.over, &options.device, "overload", QUICK_RESIDUAL)?;
+        let mut path = path.watching_workers();
         let rows = of_device(options, &mut path)?;
         return Ok((path.end()?, rows));
     }
@@ -123,14 +167,16 @@ fn of_device(options: &OverloadOptions, device: &mut dyn Device) -> Result<Vec<R
         let measured = overload(&mut watched, sizes, &plan);
         let Overload { capacity, steps } = measured
             .map_err(|DeviceError(what)| BenchError::Invalid { case: format!("frames of {sizes}"), what })?;
-        rows.extend(steps.into_iter().map(|(share, row)| Row { share, row, capacity: capacity.clone() }));
+        let of = |(share, row)| Row { share, row, capacity: capacity.clone(), over: options.over };
+        rows.extend(steps.into_iter().map(of));
     }
     Ok(rows)
 }
 
 fn array(options: &OverloadOptions, subject: &Subject, rows: &[Row]) -> Value {
     let object = |one: &Row| {
-        let Row { share, row, capacity } = one;
+        let Row { share, row, capacity, .. } = one;
+        let paper = of_paper(*share);
         let latency =
             row.latency_us.map(|LatencyUs { p50, p99, max }| json!({ "p50": p50, "p99": p99, "max": max }));
         json!({
@@ -141,6 +187,10 @@ fn array(options: &OverloadOptions, subject: &Subject, rows: &[Row]) -> Value {
             "received_packets_per_second": row.throughput_packets_per_second,
             "success_ratio": 1.0 - row.loss,
             "processor_load": row.busy_share,
+            "paper": {
+                "success_ratio": paper.map(|[success, _]| success),
+                "processor_load": paper.map(|[_, load]| load),
+            },
             "latency_us": latency,
             "capacity_packets_per_second": capacity.throughput_packets_per_second,
             "capacity_repeat_spread": capacity.repeat_spread,
@@ -176,6 +226,8 @@ fn table(options: &OverloadOptions, subject: &Subject, rows: &[Row]) -> String {
         "came through (kpps)",
         "success (%)",
         "processor (%)",
+        "paper: success (%)",
+        "paper: processor (%)",
         "p50 (µs)",
         "p99 (µs)",
         "max (µs)",
@@ -193,6 +245,7 @@ fn table(options: &OverloadOptions, subject: &Subject, rows: &[Row]) -> String {
             cells::percent(Some(1.0 - row.loss)),
             cells::percent(row.busy_share),
         ];
+        line.extend(paper_cells(*share));
         line.extend(cells::latency_cells(row));
         line.push(cells::percent(row.repeat_spread));
         line.push(remarks.refer(one.notes(&subject.notes)));
@@ -201,8 +254,16 @@ fn table(options: &OverloadOptions, subject: &Subject, rows: &[Row]) -> String {
     text += &Table::report(lines).to_string();
     text += "\n  capacity: what the gateways forward when offered twice as much. kpps: thousands of packets per second.\n  \
              processor: share of the time in which the gateways' worker had packets. spread: how far repetitions are apart.\n  \
-             Paper 004, 4.3.2: at 50 Mbit/s offered, of 46 that it could do, 22 % came through an IXP425, and its processor was near 100 %.\n";
+             Paper 004, 4.3.2, is of an IXP425 at 50 Mbit/s, of 46 that it could do: its processor's load \"approaches 100%\".\n";
     text + &remarks.lines()
+}
+
+/// The paper's success and processor load at this share of the capacity, in percent.
+fn paper_cells(share: f64) -> [String; 2] {
+    match of_paper(share) {
+        Some([success, load]) => [format!("{:.0}", success * 100.0), format!("near {:.0}", load * 100.0)],
+        None => ["-"; 2].map(str::to_owned),
+    }
 }
 
 /// Percent over percent, two lines for each size.
@@ -259,21 +320,68 @@ mod tests {
         options: OverloadOptions,
     }
 
+    /// The rows of a device whose rate wanders by so much, in short trials.
+    fn rows(wander: f64, over: Over) -> Vec<Row> {
+        let plan = Plan { trial: Duration::from_millis(200), ..Plan::default() };
+        let mut device = FakeDevice { wander, ..FakeDevice::new(50_000.0, 40) };
+        let Overload { capacity, steps } = overload(&mut device, Sizes::Bytes(64), &plan).unwrap();
+        let of = |(share, row)| Row { share, row, capacity: capacity.clone(), over };
+        steps.into_iter().map(of).collect()
+    }
+
     /// Loads are shares of the capacity: where it does not repeat, no row does.
     #[test]
     fn rows_say_that_the_capacity_does_not_repeat() {
-        let plan = Plan { trial: Duration::from_millis(200), ..Plan::default() };
-        let rows = |wander| {
-            let mut device = FakeDevice { wander, ..FakeDevice::new(50_000.0, 40) };
-            let Overload { capacity, steps } = overload(&mut device, Sizes::Bytes(64), &plan).unwrap();
-            let of = |(share, row)| Row { share, row, capacity: capacity.clone() };
-            steps.into_iter().map(of).collect::<Vec<_>>()
-        };
+        let rows = |wander| rows(wander, Over::Memory);
         for row in rows(0.2) {
             let notes = row.notes(&[]).join("; ");
             assert!(!row.is_converged() && notes.contains("capacity: repetitions differ by "), "{notes}");
         }
         assert!(rows(0.0).iter().all(|row| row.is_converged() && row.notes(&[]).is_empty()));
+    }
+
+    /// The worker of an engine with lanes is busy from a small load on: it goes through all of them for one
+    /// packet.
+    #[test]
+    fn rows_say_where_a_packet_takes_longer_than_at_capacity() {
+        let says = |row: &Row| row.notes(&[]).iter().any(|note| note == IS_DEAR);
+        for mut row in rows(0.0, Over::Memory) {
+            assert!(!says(&row), "a load that rises with the rate");
+            row.row.busy_share = Some(1.0);
+            let share = row.share;
+            println!("{share}: {}", says(&row));
+            assert!(says(&row) || share > 0.3, "four times as long as at capacity");
+            assert!(!says(&row) || share < 0.7, "no more than a third longer");
+        }
+    }
+
+    #[test]
+    fn rows_say_what_the_load_of_a_network_is_or_why_it_is_not_known() {
+        for over in [Over::Memory, Over::Veth, Over::Xdp, Over::Dpdk] {
+            for mut row in rows(0.0, over) {
+                let said = |row: &Row| {
+                    let notes = row.notes(&[]);
+                    notes.into_iter().find(|note| note.starts_with("processor load: ")).unwrap_or_default()
+                };
+                let known = said(&row);
+                assert!(
+                    !known.contains("not known") && known.is_empty() == (over == Over::Memory),
+                    "{known}"
+                );
+                row.row.busy_share = None;
+                assert!(said(&row).starts_with("processor load: not known, since "), "{}", said(&row));
+            }
+        }
+    }
+
+    #[test]
+    fn the_papers_numbers_stand_beside_the_load_that_they_are_of_and_no_other() {
+        let beside: Vec<f64> =
+            OVERLOAD_STEPS.into_iter().filter(|share| of_paper(*share).is_some()).collect();
+        assert_eq!(beside, [1.09]);
+        assert_eq!((of_paper(50.0 / 46.0), of_paper(1.0)), (Some([0.22, 1.0]), None));
+        assert_eq!(paper_cells(1.09), ["22", "near 100"]);
+        assert_eq!(paper_cells(1.1), ["-", "-"]);
     }
 
     #[test]
@@ -288,6 +396,8 @@ mod tests {
         for part in ["load (% of capacity)", "success (%)", "processor (%)", "Paper 004, 4.3.2"] {
             assert!(text.contains(part), "{part}");
         }
+        let of_paper: Vec<&str> = text.lines().filter(|line| line.contains("near 100")).collect();
+        assert!(of_paper.len() == 1 && of_paper[0].split_whitespace().nth(1) == Some("109"), "{text}");
         let drawn = std::fs::read_to_string(picture).unwrap();
         assert!(
             drawn.starts_with("<svg") && drawn.contains("64: success") && drawn.contains("64: processor")
@@ -304,6 +414,13 @@ mod tests {
             assert!(row["capacity_packets_per_second"].is_f64() && row["capacity_repeat_spread"].is_null());
             // A worker that had no processor in such a short trial has no load.
             assert!(row["processor_load"].is_null() || is_ratio(&row["processor_load"]), "{row}");
+            let is_told = row["notes"].to_string().contains("processor load: not known");
+            assert_eq!(row["processor_load"].is_null(), is_told, "{row}");
+            let paper = &row["paper"];
+            let is_of_paper = row["offered_share_of_capacity"] == 1.09;
+            let [success, load] = [&paper["success_ratio"], &paper["processor_load"]];
+            assert!(paper.is_object() && (is_of_paper || (success.is_null() && load.is_null())), "{row}");
+            assert!(!is_of_paper || (*success == 0.22 && *load == 1.0), "{row}");
         }
     }
 }

@@ -295,6 +295,7 @@ impl Report {
             PortKind::Tun => None,
             PortKind::Xdp => Some("AF_XDP in native mode"),
             PortKind::Dpdk => Some("DPDK's TAP, without huge pages"),
+            PortKind::DpdkOnCables => Some("DPDK's AF_XDP, without huge pages"),
         };
         rows.extend(ports.map(|ports| ("ports, both sides", ports.to_owned())));
         rows.extend(self.ike_daemon.as_ref().map(|daemon| ("keys negotiated by", format!("two {daemon}"))));

@@ -182,10 +182,12 @@ fn common(
         PortKind::Tun => ["kind = \"tun\"\nname = \"testudo0\"", "kind = \"socket\""].map(str::to_owned),
         PortKind::Xdp => [SITE, LINK].map(|interface| fast("xdp", interface)),
         PortKind::Dpdk => [0, 1].map(|side| {
-            let ((tap, ..), own) = (TAPS[side], &addresses[side]);
-            format!(
-                "kind = \"dpdk\"\ndevice = \"net_tap{side},iface={tap}\"\neal = [\"--no-huge\"]\naddresses = [\"{own}\"]"
-            )
+            let (tap, ..) = TAPS[side];
+            driven_by(&format!("net_tap{side},iface={tap}"), &addresses[side])
+        }),
+        PortKind::DpdkOnCables => [0, 1].map(|side| {
+            let cable = [SITE, LINK][side];
+            driven_by(&format!("net_af_xdp{side},iface={cable}"), &addresses[side])
         }),
     };
     format!(
@@ -201,6 +203,11 @@ control = "control.sock"
 mtu = {mtu}
 "#
     )
+}
+
+/// A port of DPDK.
+fn driven_by(device: &str, own: &str) -> String {
+    format!("kind = \"dpdk\"\ndevice = \"{device}\"\neal = [\"--no-huge\"]\naddresses = [\"{own}\"]")
 }
 
 /// Creates `folder` and writes the configuration of a gateway whose keys an IKE daemon negotiates.
@@ -270,6 +277,8 @@ mod tests {
         let text = Settings { port: PortKind::Dpdk, ..settings(true) }.text().unwrap();
         assert!(text.contains("device = \"net_tap1,iface=dtap1\""), "{text}");
         assert!(text.contains("addresses = [\"192.0.2.1/24\"]"), "{text}");
+        let text = Settings { port: PortKind::DpdkOnCables, ..settings(true) }.text().unwrap();
+        assert!(text.contains("device = \"net_af_xdp0,iface=lan\""), "{text}");
     }
 
     #[test]

@@ -306,7 +306,7 @@ mod tests {
         println!("{unread} of {sent} were dropped");
         assert!(unread > 0 && (unread as usize) < sent);
         let list = std::fs::read_to_string("/proc/self/net/udp").unwrap();
-        let port = format!(":{:04X}", path.sink.local_addr().unwrap().port());
+        let port = format!("0100007F:{:04X}", path.sink.local_addr().unwrap().port());
         let line =
             list.lines().find(|line| line.split_whitespace().nth(1).is_some_and(|at| at.ends_with(&port)));
         // Sockets that other tests close meanwhile can hide one from the list.

@@ -43,7 +43,7 @@ pub struct TandemArgs {
     #[arg(long, default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub flows: u32,
 
-    /// Network that flows have random addresses of, in IPv4 [default: 10.0.0.0/8; of site A, 10.1.0.128/25,
+    /// Network that flows have random addresses of, in IPv4 [default: 10.0.0.0/8; of site A, 10.1.0.128/26,
     /// where packets cross a network]
     #[arg(long, value_name = "PREFIX", value_parser = prefix)]
     pub sources: Option<(Ipv4Addr, u8)>,
@@ -123,6 +123,9 @@ pub enum Over {
     Veth,
     /// The same cables, by AF_XDP at both sides of both gateways, native mode: needs root
     Xdp,
+    /// The same cables, by DPDK at both sides of both gateways, its driver of AF_XDP: needs root, libdpdk-dev
+    /// and the plugin
+    Dpdk,
 }
 
 impl Over {
@@ -132,6 +135,7 @@ impl Over {
             Self::Memory => "memory",
             Self::Veth => "veth",
             Self::Xdp => "xdp",
+            Self::Dpdk => "dpdk",
         }
     }
 }

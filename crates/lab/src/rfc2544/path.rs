@@ -2,7 +2,7 @@
 //! sink at the other: a [`Device`].
 //!
 //! ```text
-//!   generator ══ gateway A ─── link ─── gateway B ══ sink        cables: veth; gateways: TUN and sockets, or AF_XDP
+//!   generator ══ gateway A ─── link ─── gateway B ══ sink     cables: veth; gateways: TUN and sockets, AF_XDP, DPDK
 //! ```
 //!
 //! Generator and sink send and receive by sockets; the kernel carries what is between them and the gateways.
@@ -10,8 +10,8 @@
 //!
 //! Each SA has a tunnel, for a part of the sources' network.
 //!
-//! Deliberately missing: DPDK, whose driver of TAP carries frames of 1,522 bytes at most: a long frame,
-//! sealed, is longer.
+//! DPDK has its driver of AF_XDP: those of TAP and of packet sockets carry frames of 1,522 bytes at most, and
+//! a long frame, sealed, is longer.
 
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -23,7 +23,7 @@ use super::report::Subject;
 use crate::bench::{BenchError, threads};
 use crate::demo::{program, require_programs};
 use crate::error::LabError;
-use crate::gateway::Gateway;
+use crate::gateway::{Gateway, Work};
 use crate::generator::{MOST_FLOWS, Sizes, Sources, UdpPath};
 use crate::harness::{Ceiling, Device, DeviceError, Load, Trial};
 use crate::namespaces::require_tun;
@@ -35,14 +35,16 @@ use crate::workspace::{Workspace, enter_as_root_with_workspace, enter_with_works
 const MTU: u16 = 1700;
 /// Threads that have work: generator, sink, and a worker of each gateway.
 const THREADS: usize = 4;
-/// Addresses of flows: the upper half of site A's network.
-const SOURCES: (Ipv4Addr, u8) = (Ipv4Addr::new(10, 1, 0, 128), 25);
+/// Addresses of flows: a quarter of site A's network, which has no broadcast address.
+const SOURCES: (Ipv4Addr, u8) = (Ipv4Addr::new(10, 1, 0, 128), 26);
 /// SAs at most: each is a tunnel of the gateways' configurations, with key files.
 const MOST_SAS: u32 = 1024;
 
-/// Networks that are somebody else's: site A's gateway and host, site B, the link, loopback, multicast.
-const TAKEN: [(Ipv4Addr, u8); 5] = [
+/// Networks that are somebody else's: site A's gateway and host, its broadcasts, site B, the link, loopback,
+/// multicast.
+const TAKEN: [(Ipv4Addr, u8); 6] = [
     (Ipv4Addr::new(10, 1, 0, 0), 25),
+    (Ipv4Addr::new(10, 1, 0, 255), 32),
     (Ipv4Addr::new(10, 2, 0, 0), 24),
     (Ipv4Addr::new(192, 0, 2, 0), 24),
     (Ipv4Addr::LOCALHOST, 8),
@@ -90,6 +92,8 @@ pub(crate) struct Path {
     args: TandemArgs,
     path: UdpPath,
     gateways: [Gateway; 2],
+    /// Whether gateways are asked about each trial.
+    watches_workers: bool,
     /// Processors of the gateways, and of generator and sink.
     processors: [Vec<usize>; 2],
     // Dropped after the gateways, whose files and interfaces they are.
@@ -110,16 +114,17 @@ impl Path {
         require_programs()?;
         let (port, enter): (_, fn(&str, bool) -> Result<_, LabError>) = match over {
             Over::Xdp => (PortKind::Xdp, enter_as_root_with_workspace),
+            Over::Dpdk => (PortKind::DpdkOnCables, enter_as_root_with_workspace),
             Over::Memory | Over::Veth => (PortKind::Tun, enter_with_workspace),
         };
         let (inside, workspace) = enter(purpose, false)?;
-        if port != PortKind::Xdp {
+        if port == PortKind::Tun {
             require_tun().map_err(LabError::from)?;
         }
         let mut network = Network::build(inside, false, port)?;
         network.set_mtu(MTU)?;
-        if args.sources.is_some() {
-            // Gateway A finds their hosts where site A's are.
+        if args.sources.is_some() && port != PortKind::DpdkOnCables {
+            // Gateway A finds their hosts where site A's are. Nothing is for them, and DPDK has no routes.
             let (gateway, host) = (&network.a.gateway, network.a.address.to_string());
             gateway.route_via(&text(sources.network), &host).map_err(LabError::from)?;
         }
@@ -150,7 +155,29 @@ impl Path {
             args.seed,
         )?;
         let (path, args) = (path.patient_for(residual), args.clone());
-        Ok(Self { over, args, path, gateways, processors, _network: network, _workspace: workspace })
+        let watches_workers = false;
+        Ok(Self {
+            over,
+            args,
+            path,
+            gateways,
+            watches_workers,
+            processors,
+            _network: network,
+            _workspace: workspace,
+        })
+    }
+
+    /// The same, which asks the gateways before and after each trial how busy they were.
+    pub(crate) fn watching_workers(self) -> Self {
+        Self { watches_workers: true, ..self }
+    }
+
+    /// What both gateways' workers have done so far.
+    fn works(&self) -> Result<[Work; 2], DeviceError> {
+        let [a, b] = &self.gateways;
+        let work = |gateway: &Gateway| gateway.work().map_err(|error| DeviceError(error.to_string()));
+        Ok([work(a)?, work(b)?])
     }
 
     /// Stops the gateways; what was measured, for the report.
@@ -173,6 +200,7 @@ impl Path {
         let flows = u32::try_from(path.flows()).unwrap_or(u32::MAX);
         let ports = match over {
             Over::Xdp => "AF_XDP in native mode",
+            Over::Dpdk => "DPDK's AF_XDP, without huge pages",
             _ => "TUN interfaces and sockets",
         };
         let [gateways, generator] = [&of_gateways, &of_generator]
@@ -202,7 +230,15 @@ impl Device for Path {
         for gateway in &mut self.gateways {
             gateway.check_alive().map_err(|error| DeviceError(error.to_string()))?;
         }
-        self.path.trial(sizes, load)
+        if !self.watches_workers {
+            return self.path.trial(sizes, load);
+        }
+        let before = self.works()?;
+        let trial = self.path.trial(sizes, load)?;
+        // What was done for all packets of the trial, in the time in which they were under way: queues that
+        // are full when the generator ends keep gateways busy for longer.
+        let time = trial.sending.max(trial.receiving);
+        Ok(Trial { busy_share: Work::busier(&self.works()?, &before, time), ..trial })
     }
 }
 
@@ -249,15 +285,23 @@ mod tests {
             Ok(Sources { network, parts: 1024 })
         );
         assert!(checked("--flows 16385").unwrap_err().contains("16384 at most"));
-        assert!(checked("--sas 3").unwrap_err().contains("a power of two, 128 at most"));
-        assert!(checked("--sas 256").unwrap_err().contains("10.1.0.128/25"));
-        assert!(checked("--sas 128 --flows 127").unwrap_err().contains("128 SAs need as many"));
+        assert!(checked("--sas 3").unwrap_err().contains("a power of two, 64 at most"));
+        assert!(checked("--sas 128").unwrap_err().contains("10.1.0.128/26"));
+        assert!(checked("--sas 64 --flows 63").unwrap_err().contains("64 SAs need as many"));
+        // Linux sends from an address of broadcasts as from the interface's own.
         assert_eq!(
-            checked("--sas 128").map(|sources| sources.part(127)),
-            Ok((Ipv4Addr::new(10, 1, 0, 255), 32))
+            checked("--sas 64").map(|sources| sources.part(63)),
+            Ok((Ipv4Addr::new(10, 1, 0, 191), 32))
         );
-        for taken in ["0.0.0.0/0", "10.0.0.0/8", "10.2.0.0/25", "192.0.2.0/30", "127.1.0.0/16", "230.0.0.0/8"]
-        {
+        for taken in [
+            "0.0.0.0/0",
+            "10.0.0.0/8",
+            "10.2.0.0/25",
+            "192.0.2.0/30",
+            "127.1.0.0/16",
+            "230.0.0.0/8",
+            "10.1.0.192/26",
+        ] {
             assert!(checked(&format!("--sources {taken}")).unwrap_err().contains("--sources: "), "{taken}");
         }
         for wrong in ["10.1.0.0", "10.1.0.1/24", "10.0.0.0/33", "fd00::/8"] {
