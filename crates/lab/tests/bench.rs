@@ -428,5 +428,10 @@ fn packets_stay_the_longer_the_larger_a_chunk_is() {
     for row in &rows {
         assert!(row["latency_us"].is_null() && row["reordered"] == 0, "{row}");
         assert!(number(&row["predicted_latency_us"], "p99") >= median(row), "{row}");
+        let points = row["predicted_latency_us"]["distribution"].as_array().expect("a distribution");
+        let longest = number(points.last().expect("quantiles"), "us");
+        let mean = number(&row["predicted_latency_us"], "mean");
+        assert!(mean > 0.0 && mean < longest, "{row}");
+        assert!(!row["processors"]["worker"].as_array().expect("processors").is_empty(), "{row}");
     }
 }

@@ -51,6 +51,12 @@ impl Latency {
         (!self.0.is_empty()).then(|| self.0.value_at_quantile(share) as f64 / 1e3)
     }
 
+    /// The mean, in microseconds; `None` without packets.
+    #[must_use]
+    pub fn mean_us(&self) -> Option<f64> {
+        (!self.0.is_empty()).then(|| self.0.mean() / 1e3)
+    }
+
     /// The longest, in microseconds; `None` without packets.
     #[must_use]
     pub fn max_us(&self) -> Option<f64> {
@@ -202,6 +208,18 @@ mod tests {
         arrivals.take(stamp(u64::MAX), 0);
         arrivals.take(stamp(u64::MAX - 1), 0);
         assert_eq!((arrivals.received(), arrivals.duplicated()), (3 * WINDOW + 2, 0));
+    }
+
+    #[test]
+    fn the_mean_is_that_of_the_packets_to_a_thousandth() {
+        let mut latency = Latency::default();
+        assert_eq!(latency.mean_us(), None);
+        // The median is 1 µs, and far from the mean.
+        for (us, packets) in [(1, 900), (1_000, 90), (50_000, 10)] {
+            (0..packets).for_each(|_| latency.record(us * 1_000));
+        }
+        let found = latency.mean_us().unwrap();
+        assert!((found / 590.9 - 1.0).abs() < 1e-3, "{found}");
     }
 
     #[test]

@@ -79,20 +79,15 @@ pub(super) fn cores(rows: &[Value]) -> Option<String> {
         let is_shared = flags.into_iter().flatten().find_map(Value::as_bool);
         counted += usize::from(is_shared.is_some());
         shared += usize::from(is_shared == Some(true));
+        let names = processors(row).into_iter();
         available.extend(cores.as_u64());
-        for (role, which) in cores.as_object().into_iter().flatten() {
-            let one = std::slice::from_ref(which);
-            let all = which.as_array().map_or(one, Vec::as_slice);
-            let numbers: Vec<u64> = all.iter().filter_map(Value::as_u64).collect();
-            if !numbers.is_empty() {
-                named.entry(role.as_str()).or_default().extend(numbers);
-            }
-        }
+        names.for_each(|(role, numbers)| named.entry(role).or_default().extend(numbers));
     }
     let list = |numbers: &BTreeSet<u64>| numbers.iter().map(u64::to_string).collect::<Vec<_>>().join(", ");
     let mut parts: Vec<String> =
         named.iter().map(|(role, numbers)| format!("{role} {}", list(numbers))).collect();
-    if !available.is_empty() {
+    // How many there are is of use only where no row says which.
+    if named.is_empty() && !available.is_empty() {
         parts.push(format!("{} to choose from", list(&available)));
     }
     let end = match shared {
@@ -101,6 +96,23 @@ pub(super) fn cores(rows: &[Value]) -> Option<String> {
     };
     parts.extend((!end.is_empty()).then_some(end));
     (!parts.is_empty()).then(|| format!("Cores: {}.", parts.join("; ")))
+}
+
+/// The processors that a row names, by what they do: in `cores`, in `processors` where `cores` is a number of
+/// them, and those of the ends of a stream.
+fn processors(row: &Value) -> Vec<(&str, Vec<u64>)> {
+    let objects = ["cores", "processors"].into_iter().filter_map(|name| row.get(name)?.as_object());
+    let of_roles = objects.flatten().map(|(role, which)| {
+        let one = std::slice::from_ref(which);
+        let all = which.as_array().map_or(one, Vec::as_slice);
+        (role.as_str(), all.iter().filter_map(Value::as_u64).collect::<Vec<_>>())
+    });
+    let ends = [("sender", "sender_processors"), ("receiver", "receiver_processors")];
+    let of_ends = ends.into_iter().filter_map(|(end, name)| {
+        let words = row.get(name)?.as_str()?.split_whitespace();
+        Some((end, words.filter_map(|word| word.parse::<u64>().ok()).collect::<Vec<_>>()))
+    });
+    of_roles.chain(of_ends).filter(|(_, numbers)| !numbers.is_empty()).collect()
 }
 
 /// The array that a command prints.
@@ -232,7 +244,21 @@ mod tests {
             line(json!([{ "cores": 2, "cores_shared": true }])).unwrap(),
             "Cores: 2 to choose from; cores shared in 1 of 1 rows."
         );
+        assert_eq!(
+            line(json!([{ "cores": 2, "processors": { "worker": [1], "beside": [0, 1] } }])).unwrap(),
+            "Cores: beside 0, 1; worker 1."
+        );
+        let stream = |shared: bool| {
+            let mut row = json!({ "sender_processors": "0 1", "receiver_processors": "2" });
+            row["processors_shared"] = json!(shared);
+            row
+        };
+        assert_eq!(
+            line(json!([stream(false), stream(true)])).unwrap(),
+            "Cores: receiver 2; sender 0, 1; cores shared in 1 of 2 rows."
+        );
         assert_eq!(line(json!([{ "cores": "x" }, { "processors_shared": false }])), None);
+        assert_eq!(line(json!([{ "sender_processors": "x", "receiver_processors": 2 }])), None);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use super::options::PlacementsOptions;
 use super::report::{lossless, notes};
+use super::setup::Threads;
 use super::{Found, Outcome, printed};
 use crate::harness::{Block, BlockTime};
 use crate::rfc2544::{Remarks, cells};
@@ -44,8 +45,11 @@ const LEGEND: &str = "
   of those who work on it, worker and others; of a device until it returns the packet. worker: those of the worker alone.
   io: threads receive, check, filter, carry packets between the gateways and transmit; without them the worker does the same. It reads
   headers in any case. crypto by cores: threads seal and open, and the worker does what they have no room for.
+  cores: the processors that worker, generator, I/O threads and those of the cryptography are bound to.
   memory: of the process. buffers: of a gateway, in use at once at most; those that I/O threads have for packets to come are among them.
 ";
+
+const CORES: &str = "cores (worker / generator / I/O / crypto)";
 
 fn owned<const N: usize>(heads: [&str; N]) -> Vec<String> {
     heads.map(str::to_owned).to_vec()
@@ -58,6 +62,16 @@ fn firsts(outcome: &Outcome) -> Vec<String> {
     vec![setup.suite_name(), setup.placement.to_string(), threads, outcome.sizes.to_string()]
 }
 
+/// The processors of all threads, by what they do.
+fn cores(outcome: &Outcome) -> String {
+    let Threads { worker, generator, io, cryptography, .. } = &outcome.setup.threads;
+    let list = |processors: &[usize]| match processors {
+        [] => "-".to_owned(),
+        some => some.iter().map(usize::to_string).collect::<Vec<_>>().join(" "),
+    };
+    [list(&[*worker]), list(&[*generator]), list(io), list(cryptography)].join(" / ")
+}
+
 fn rates(options: &PlacementsOptions, found: &Found, remarks: &mut Remarks) -> String {
     let mut lines = vec![owned([
         "suite",
@@ -65,6 +79,7 @@ fn rates(options: &PlacementsOptions, found: &Found, remarks: &mut Remarks) -> S
         "threads (I/O + crypto)",
         "frame (bytes)",
         "engine",
+        CORES,
         "throughput (Mbit/s)",
         "capacity (Mbit/s)",
         "bottleneck",
@@ -77,7 +92,7 @@ fn rates(options: &PlacementsOptions, found: &Found, remarks: &mut Remarks) -> S
         let megabits = |rate: f64| cells::figure(rate * outcome.sizes.mean_bytes() * 8e-6);
         let row = &measured.row;
         let mut line = firsts(outcome);
-        line.push(outcome.engine.clone());
+        line.extend([outcome.engine.clone(), cores(outcome)]);
         line.push(lossless(&row.throughput).map_or_else(|| "-".to_owned(), megabits));
         line.push(megabits(row.capacity.throughput_packets_per_second));
         line.push(row.bottleneck.name().to_owned());
@@ -123,14 +138,15 @@ fn latencies(options: &PlacementsOptions, found: &Found) -> String {
         let mut line = firsts(outcome);
         let none = || "-".to_owned();
         let cell = |figure: Option<f64>| figure.map_or_else(none, cells::figure);
+        let bound = options.bound_us.to_string();
         let Some(one) = measured.under_half else {
-            line.extend(["-", "-", "-", "no throughput", "-", "-"].map(str::to_owned));
+            line.extend(["-", "-", &bound, "no throughput", "-", "-"].map(str::to_owned));
             lines.push(line);
             continue;
         };
         let within = one.is_within(options.bound_us.into());
         line.extend([one.latency_us.map(|us| us.p50), one.latency_us.map(|us| us.p99)].map(cell));
-        line.push(options.bound_us.to_string());
+        line.push(bound);
         line.push(within.map_or("not known", |is| if is { "yes" } else { "no" }).to_owned());
         line.push(format!("{:.0}", 100.0 * f64::from(one.apart) / f64::from(one.slices.max(1))));
         line.push(cell(one.apart_us.map(|us| us.p99)));

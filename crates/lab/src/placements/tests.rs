@@ -93,6 +93,7 @@ fn tables_have_units_the_papers_numbers_and_a_picture() {
     for part in [
         "--quick: does not conform to RFC 2544",
         "throughput (Mbit/s)",
+        "cores (worker / generator / I/O / crypto)",
         "IPsec look-up (µs)",
         "paper: cryptography (µs)",
         "80 to 90",
@@ -103,6 +104,10 @@ fn tables_have_units_the_papers_numbers_and_a_picture() {
     ] {
         assert!(text.contains(part), "{part}");
     }
+    // The worker has the last processor, the generator the first, and where nothing is offloaded nobody else.
+    let all = processors();
+    let cores = format!(" {} / {} / - / - ", all[all.len() - 1], all[0]);
+    assert!(text.lines().filter(|line| line.contains(&cores)).count() == 2, "DES, and bypass: {cores}");
     let drawn = std::fs::read_to_string(picture).unwrap();
     assert!(drawn.starts_with("<svg") && drawn.contains("des-sha1: turnaround by placement"));
     assert!(drawn.contains("crypto: cryptography") && drawn.contains("bypass: capacity by placement"));

@@ -1,5 +1,7 @@
 //! Rows of `testudo bench gpu`: a table for people, JSON for programs.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Map, Value, json};
 use testudo_crypto::Suite;
 
@@ -113,10 +115,22 @@ impl Row {
             ("predicted_occupancy", json!(occupancy)),
             ("predicted_limit", json!(self.prediction.map(|one| Limit::name(one.limit)))),
             ("judged_packets", json!(judged(&self.gpu) + judged(&self.processor))),
+            ("cores", self.cores()),
         ];
         Value::Object(
             members.into_iter().map(|(name, value)| (name.to_owned(), value)).collect::<Map<_, _>>(),
         )
+    }
+
+    /// The processors of the thread that measures, and of gateways, if there were any.
+    fn cores(&self) -> Value {
+        let of_gateways = [&self.gpu, &self.processor].into_iter().flatten().flat_map(|of| &of.processors);
+        let gateways: BTreeSet<usize> = of_gateways.copied().collect();
+        let worker = BTreeSet::from(self.worker);
+        match gateways.is_empty() {
+            true => json!({ "worker": worker }),
+            false => json!({ "worker": worker, "gateways": gateways }),
+        }
     }
 
     /// What rows of a group have in common.

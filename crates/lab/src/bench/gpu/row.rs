@@ -1,5 +1,8 @@
 //! One row: a suite, a direction and a length on one device, or none, and beside it the processor.
 
+use std::collections::BTreeSet;
+
+use rustix::thread::sched_getcpu;
 use testudo_crypto::{Direction, Engine, Suite};
 use testudo_gateway::SchedulerSettings;
 use testudo_port_memory::{LoopPort, Packets};
@@ -17,6 +20,7 @@ use crate::bench::floor::Recorder;
 use crate::bench::judge;
 use crate::bench::load::packets;
 use crate::bench::subject::Subject;
+use crate::bench::threads::placed;
 use crate::generator::{FRAME_EXTRA_BYTES, Latency};
 
 /// Packets of a launch, as in figure 7 of paper 002.
@@ -75,6 +79,8 @@ pub(super) struct Gateways {
     /// Under half of what one reaches.
     pub(super) latency: Option<Latency>,
     pub(super) judged: u64,
+    /// The processors that they were bound to.
+    pub(super) processors: BTreeSet<usize>,
 }
 
 /// What was measured, and what is predicted.
@@ -89,6 +95,9 @@ pub(super) struct Row {
     pub(super) gpu: Option<Gateways>,
     pub(super) processor: Option<Gateways>,
     pub(super) prediction: Option<Prediction>,
+    /// The processors that the thread had before and after, which drives the device and does all else that
+    /// gateways do not.
+    pub(super) worker: [usize; 2],
 }
 
 /// What all rows are measured with.
@@ -106,6 +115,7 @@ impl Bench<'_> {
         device: Option<&mut AtWork>,
         (suite, way, size): (Suite, Way, Size),
     ) -> Result<Row, Wrong> {
+        let before = sched_getcpu();
         let case = case(suite, way, size, SAS);
         let originals = packets(case.suites, size, SAS).map_err(|error| error.to_string())?;
         let mean_bytes = originals.bytes() as f64 / originals.len().max(1) as f64;
@@ -121,7 +131,8 @@ impl Bench<'_> {
         let has_processor = self.options.has(Part::Processor);
         let processor = if has_processor { Some(self.on_processor(&case, &originals)?) } else { None };
         let frame_bytes = mean_bytes + FRAME_EXTRA_BYTES as f64;
-        Ok(Row { suite, way, size, device: named, frame_bytes, launches, gpu, processor, prediction })
+        let (device, worker) = (named, [before, sched_getcpu()]);
+        Ok(Row { suite, way, size, device, frame_bytes, launches, gpu, processor, prediction, worker })
     }
 
     fn predict(&self, case: &Case, originals: &Packets, suite: Suite) -> Option<Prediction> {
@@ -240,7 +251,7 @@ impl Bench<'_> {
         (count, workers): (usize, usize),
         open: &OpenFor<'_>,
     ) -> Result<Gateways, Wrong> {
-        let mut found = Gateways::default();
+        let mut found = Gateways { processors: placed(workers, self.processors), ..Gateways::default() };
         let (feed, until) = self.feed(case, originals, count)?;
         let mut run = |workers: usize| -> Result<f64, Wrong> {
             let build = |number| {

@@ -167,6 +167,8 @@ fn a_gpu_is_measured_from_its_kernels_to_gateways_beside_the_processor_and_pipse
         assert!(row["note"].is_null() && row["predicted_limit"].is_null(), "{row:#}");
         assert!(row["judged_packets"].as_u64().is_some_and(|judged| judged > 0), "{row:#}");
         assert_eq!(row["processor_engine"], "portable");
+        let named = |role: &str| row["cores"][role].as_array().map_or(0, Vec::len);
+        assert!((1..=2).contains(&named("worker")) && named("gateways") == processors().len(), "{row:#}");
         assert!(row["spilled"].as_f64().is_some_and(|share| share < 0.05), "{row:#}");
     }
     assert_eq!((&rows[0]["pipsea_gbit_s"], &rows[1]["pipsea_gbit_s"]), (&10.36.into(), &Value::Null));
@@ -205,6 +207,7 @@ fn without_a_gpu_a_model_predicts_and_says_so() {
             });
         assert!(kernels >= both && both > 0.0 && (0.0..=1.0).contains(&occupancy), "{row:#}");
         assert_eq!(row["predicted_limit"], "bus", "{row:#}");
+        assert!(row["cores"]["worker"].is_array() && row["cores"]["gateways"].is_null(), "{row:#}");
         assert!(row["pipsea_gbit_s"].is_null(), "{row:#}");
     }
     assert!(text.starts_with("No GPU here: nothing of the kind.\n"), "{text}");

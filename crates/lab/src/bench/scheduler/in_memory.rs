@@ -106,6 +106,9 @@ mod tests {
             assert!(row["predicted_gbit_s"].is_null(), "nobody has a model of threads: {row}");
             assert!(row["device"].as_str().unwrap().contains("no GPU"), "{row}");
             assert_eq!(row["cores_shared"], threads > row["cores"].as_u64().unwrap());
+            let named = |role: &str| row["processors"][role].as_array().map_or(0, Vec::len);
+            assert!((1..=2).contains(&named("worker")), "{row}");
+            assert_eq!(named("beside") as u64, if threads > 1 { row["cores"].as_u64().unwrap() } else { 0 });
         }
     }
 }

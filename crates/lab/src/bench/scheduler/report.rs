@@ -1,12 +1,14 @@
 //! Rows: a table for people, JSON for programs, a picture of shares.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Map, Value, json};
 use testudo_gateway::{Scheduled, ThreadingModel};
 
 use super::Experiment;
 use super::experiments::Cell;
 use super::run::Outcome;
-use super::stay::QUANTILES;
+use super::stay::{Latencies, QUANTILES};
 use crate::bench::case::{Size, Way};
 use crate::bench::chart::{self, Extent, Line, Panel};
 use crate::bench::device::Device;
@@ -94,18 +96,28 @@ impl Row {
     /// The time within which this share of packets leave, in microseconds.
     fn quantile_us(&self, share: f64) -> Option<f64> {
         let place = QUANTILES.iter().position(|known| (known - share).abs() < 1e-9)?;
-        self.outcome.latency_us?.get(place).copied()
+        self.outcome.latency_us?.quantiles.get(place).copied()
     }
 
-    /// Median, 99 % quantile and the distribution, if it is of this kind.
+    /// Mean, median, 99 % quantile and the distribution, if it is of this kind.
     fn latency(&self, is_of_this_kind: bool) -> Value {
         let latency = self.outcome.latency_us.filter(|_| is_of_this_kind);
-        let distribution = |times: [f64; QUANTILES.len()]| {
-            let points = QUANTILES.into_iter().zip(times);
+        let distribution = |Latencies { mean, quantiles }: Latencies| {
+            let points = QUANTILES.into_iter().zip(quantiles);
             let points: Vec<Value> = points.map(|(share, us)| json!({ "share": share, "us": us })).collect();
-            json!({ "p50": self.quantile_us(0.5), "p99": self.quantile_us(0.99), "distribution": points })
+            let [p50, p99] = [0.5, 0.99].map(|share| self.quantile_us(share));
+            json!({ "mean": mean, "p50": p50, "p99": p99, "distribution": points })
         };
         latency.map_or(Value::Null, distribution)
+    }
+
+    /// The processors that the worker had, and those that threads beside it may have had: nothing binds them.
+    fn processors(&self) -> Value {
+        let worker = BTreeSet::from(self.outcome.processors);
+        match threads(self.cell.plan.threads) {
+            1 => json!({ "worker": worker }),
+            _ => json!({ "worker": worker, "beside": processors() }),
+        }
     }
 
     fn direction(&self) -> &'static str {
@@ -156,6 +168,7 @@ impl Row {
             ("threads", json!(threads(plan.threads))),
             ("cores", json!(processors().len())),
             ("cores_shared", json!(threads(plan.threads) > processors().len())),
+            ("processors", self.processors()),
         ];
         let ends = self.measured.map(|spread| {
             [("gbit_s_lowest", json!(spread.lowest)), ("gbit_s_highest", json!(spread.highest))]

@@ -13,6 +13,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
+use rustix::thread::sched_getcpu;
 use testudo_crypto::{Engine, PortableEngine};
 use testudo_gateway::{
     CHUNKS, Formation, OffloadMode, PortPair, Scheduled, SchedulerSettings, SystemClock, ThreadingModel,
@@ -23,7 +24,7 @@ use testudo_port_memory::{Demand, LoopPort, Packets, SinkHandle, SinkPort};
 
 use super::engine::Watch;
 use super::lanes::Tally;
-use super::stay::{QUANTILES, Stay, Time};
+use super::stay::{Latencies, Stay, Time};
 use crate::bench::case::{Carrier, Case, Order, Size, Suites, Way};
 use crate::bench::error::Wrong;
 use crate::bench::load::packets;
@@ -109,8 +110,9 @@ pub(super) struct Outcome {
     pub(super) packets: u64,
     pub(super) mean_bytes: f64,
     pub(super) elapsed: Duration,
-    /// How long packets were in the gateway: the quantiles of [`QUANTILES`], in microseconds of its clock.
-    pub(super) latency_us: Option<[f64; QUANTILES.len()]>,
+    pub(super) latency_us: Option<Latencies>,
+    /// The processors that the worker had before the first packet and after the last.
+    pub(super) processors: [usize; 2],
 }
 
 /// A port that receives from one and sends to another.
@@ -302,7 +304,9 @@ pub(super) fn run(plan: &Plan, engine: Box<dyn Engine>, watch: &Watch, time: Tim
     let gathering = Some((plan.formation, plan.settings));
     let mut subject = End::new(plan, Way::Outbound, engine, time, feeds, gathering)?;
     subject.keep_all(plan.packets());
+    let before = sched_getcpu();
     let span = drive(plan, &mut subject, watch, counts)?;
+    let processors = [before, sched_getcpu()];
     settle(&mut subject)?;
     let [opened, sealed] = &subject.sinks;
     let (opened, sealed) = (opened.take(), sealed.take());
@@ -319,7 +323,7 @@ pub(super) fn run(plan: &Plan, engine: Box<dyn Engine>, watch: &Watch, time: Tim
     judge::compare(&recovered, &originals)?;
     let Span { packets, elapsed, latency_us } = span;
     let mean_bytes = originals.bytes() as f64 / originals.len().max(1) as f64;
-    Ok(Outcome { tally, scheduled, reordered, judged, packets, mean_bytes, elapsed, latency_us })
+    Ok(Outcome { tally, scheduled, reordered, judged, packets, mean_bytes, elapsed, latency_us, processors })
 }
 
 /// What came out while launches counted.
@@ -327,7 +331,7 @@ pub(super) fn run(plan: &Plan, engine: Box<dyn Engine>, watch: &Watch, time: Tim
 struct Span {
     packets: u64,
     elapsed: Duration,
-    latency_us: Option<[f64; QUANTILES.len()]>,
+    latency_us: Option<Latencies>,
 }
 
 /// Keeps the engine supplied until all packets have come out.
@@ -375,7 +379,7 @@ fn drive(plan: &Plan, subject: &mut End, watch: &Watch, counts: [usize; 2]) -> R
     watch.count(false);
     let (Some((first, from)), Some((last, to))) = (began, ended) else { return Ok(Span::default()) };
     let packets = (last - first) as u64;
-    let latency_us = stay.and_then(|stay| stay.quantiles());
+    let latency_us = stay.and_then(|stay| stay.latencies());
     Ok(Span { packets, elapsed: to.duration_since(from), latency_us })
 }
 

@@ -13,6 +13,14 @@ const TURN: Duration = Duration::from_micros(5);
 /// The shares of packets that a distribution of latencies says a time of.
 pub(super) const QUANTILES: [f64; 11] = [0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.999, 1.0];
 
+/// How long packets were in the gateway, in microseconds of its clock.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Latencies {
+    pub(super) mean: f64,
+    /// The times of [`QUANTILES`].
+    pub(super) quantiles: [f64; QUANTILES.len()],
+}
+
 /// What time it is for the gateway: the system's, or the model's, which a turn moves.
 #[derive(Clone)]
 pub(super) enum Time {
@@ -83,11 +91,11 @@ impl Stay {
         }
     }
 
-    pub(super) fn quantiles(&self) -> Option<[f64; QUANTILES.len()]> {
-        let mut times = [0.0; QUANTILES.len()];
-        for (time, share) in times.iter_mut().zip(QUANTILES) {
+    pub(super) fn latencies(&self) -> Option<Latencies> {
+        let mut quantiles = [0.0; QUANTILES.len()];
+        for (time, share) in quantiles.iter_mut().zip(QUANTILES) {
             *time = self.latency.quantile_us(share)?;
         }
-        Some(times)
+        Some(Latencies { mean: self.latency.mean_us()?, quantiles })
     }
 }

@@ -1,8 +1,9 @@
 //! The experiments with one worker that seals: sizes and headroom; and how cells are measured.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::report::{Outcome, Row, line, words};
 use super::side_by_side::{Effort, Take, side_by_side};
@@ -44,6 +45,12 @@ impl Cell {
 
     pub(super) fn ratio(&self, lane: usize, reference: usize) -> Spread {
         Spread::of(self.takes.iter().map(|take| take.ratio(lane, reference)))
+    }
+
+    /// The processors that the thread of all gateways had, for JSON.
+    pub(super) fn cores(&self) -> Value {
+        let worker: BTreeSet<usize> = self.takes.iter().flat_map(|take| &take.processors).copied().collect();
+        json!({ "worker": worker })
     }
 }
 
@@ -187,6 +194,7 @@ fn rows_of_pairs(
                 ("engine", json!(setup.engine_name())),
                 ("repetitions", json!(cell.takes.len())),
                 ("packets", json!(setup.options.packets())),
+                ("cores", cell.cores()),
             ];
             row.more.extend(extra.map(|extra| ("headroom_bytes", json!(extra))));
             row.more.extend((lane > 0).then(|| ("of_esp", json!(cell.ratio(lane, 0).median))));

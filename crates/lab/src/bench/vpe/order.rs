@@ -154,17 +154,18 @@ pub(super) fn order(setup: &mut Setup<'_>) -> Result<Outcome, BenchError> {
         cells.extend(pair);
     }
     Ok(Outcome {
-        rows: cells.iter_mut().map(|cell| row(setup, cell, workers)).collect(),
+        rows: cells.iter_mut().map(|cell| row(setup, cell, workers, &processors)).collect(),
         text: text(setup, &mut cells, workers, &processors),
         picture: Some(draw(setup, &mut cells)),
     })
 }
 
-fn row(setup: &Setup<'_>, cell: &mut Cell, workers: usize) -> Row {
+fn row(setup: &Setup<'_>, cell: &mut Cell, workers: usize, processors: &[usize]) -> Row {
     let mut row = Row::of_one(Experiment::Order, Carrier::Esp, cell.inner_bytes);
     (row.threading, row.workers) = (Threading::SharedSa, workers);
     row.packets_per_second = Some(cell.spread(|taken| taken.rate));
     let in_order = cell.release == Release::InOrder;
+    let worker = threads::placed(workers, processors);
     row.more = vec![
         ("release", json!(cell.release.name())),
         ("direction", json!("inbound")),
@@ -177,6 +178,7 @@ fn row(setup: &Setup<'_>, cell: &mut Cell, workers: usize) -> Row {
         ("longest_extent_packets", json!(cell.longest_extent())),
         ("suite", json!(setup.options.suite.to_string())),
         ("engine", json!(setup.engine_name())),
+        ("cores", json!({ "worker": worker, "shared": workers > processors.len() })),
     ];
     if in_order {
         row.more.extend([

@@ -313,7 +313,13 @@ fn row(setup: &Setup<'_>, cell: &Cell, cells: &[Cell], model: Option<&Model>, pr
         ("suite", json!(setup.options.suite.to_string())),
         ("engine", json!(setup.engine_name())),
     ];
-    row.more.extend(cell.taken.as_ref().err().map(|reason| ("not_measured", json!(reason))));
+    row.more.push(match &cell.taken {
+        Ok(_) => {
+            let worker = threads::placed(division.threads(workers), processors);
+            ("processors", json!({ "worker": worker }))
+        }
+        Err(reason) => ("not_measured", json!(reason)),
+    });
     row
 }
 

@@ -1,5 +1,6 @@
 //! Gateways that take turns within one measurement.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use testudo_gateway::PortPair;
@@ -39,6 +40,8 @@ struct Cost {
     /// In which the thread had the processor.
     seconds: f64,
     cycles: f64,
+    /// The processors that the thread had before it and after it.
+    processors: [usize; 2],
 }
 
 impl Cost {
@@ -47,7 +50,8 @@ impl Cost {
         // A clock of coarse steps may say that it did not run at all.
         let running = run.running.as_secs_f64().min(elapsed);
         let running = if running > 0.0 { running } else { elapsed };
-        Self { seconds: running / packets, cycles: run.ticks as f64 * (running / elapsed) / packets }
+        let cycles = run.ticks as f64 * (running / elapsed) / packets;
+        Self { seconds: running / packets, cycles, processors: run.processors }
     }
 }
 
@@ -57,6 +61,8 @@ pub(super) struct Take {
     cycles: Vec<f64>,
     /// Row: how many times as fast a gateway is as each.
     ratios: Vec<Vec<f64>>,
+    /// The processors that the thread had, which is that of all of them.
+    pub(super) processors: BTreeSet<usize>,
 }
 
 impl Take {
@@ -72,6 +78,7 @@ impl Take {
             rates: lanes.iter().map(|lane| 1.0 / of(lane, |cost| cost.seconds)).collect(),
             cycles: lanes.iter().map(|lane| of(lane, |cost| cost.cycles)).collect(),
             ratios: lanes.iter().map(|a| lanes.iter().map(|b| ratio(a, b)).collect()).collect(),
+            processors: lanes.iter().flat_map(|lane| &lane.costs).flat_map(|cost| cost.processors).collect(),
         }
     }
 

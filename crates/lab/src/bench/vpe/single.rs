@@ -10,6 +10,7 @@ use super::mean::Mean;
 use super::peer::{self, PeerFigure};
 use super::report::{Outcome, Row, is_in_udp, is_vpe, line, millions, range_millions, words};
 use super::side_by_side::Effort;
+use super::threads::{placed, processors};
 use super::{Experiment, Setup};
 use crate::bench::case::{Carrier, Way};
 use crate::bench::chart::{self, Extent, Panel};
@@ -71,6 +72,7 @@ fn rows(setup: &Setup<'_>, keys: &[Key], cells: &[Cell]) -> Vec<Row> {
                 ("cycles_per_packet", json!(cell.cycles(lane).median)),
                 ("engine", json!(setup.engine_name())),
                 ("repetitions", json!(cell.takes.len())),
+                ("cores", cell.cores()),
             ];
             for (name, lowest, highest, ratio) in [
                 ("of_esp", "of_esp_lowest", "of_esp_highest", of_esp),
@@ -184,6 +186,8 @@ impl Chained {
 
     fn row(&self, setup: &Setup<'_>) -> Row {
         let Mean { mean, half_width, count } = self.goodput();
+        let processors = processors();
+        let (gateways, is_shared) = (placed(2, &processors), processors.len() < 2);
         let mut row = Row::of_one(Experiment::SingleThread, self.carrier, self.inner_bytes);
         row.packets_per_second = Some(Spread::of(self.rates.iter().copied()));
         row.more = vec![
@@ -193,6 +197,7 @@ impl Chained {
             ("runs", json!(count)),
             ("run_ms", json!(setup.options.chain_run().as_millis())),
             ("engine", json!(setup.engine_name())),
+            ("cores", json!({ "gateways": gateways, "shared": is_shared })),
         ];
         row
     }

@@ -34,6 +34,10 @@ fn rows(words: &str) -> Vec<Value> {
         assert!(row["packets_per_second"].as_f64().is_none_or(|rate| rate > 0.0), "{row}");
         let is_scaling = row["experiment"] == "scaling";
         assert_eq!(row.get("of_linear").is_some(), is_scaling, "of_linear is scaling's alone: {row}");
+        let roles = [&row["cores"]["worker"], &row["cores"]["gateways"], &row["processors"]["worker"]];
+        let named: usize = roles.iter().filter_map(|role| role.as_array()).map(Vec::len).sum();
+        let is_timed = row["packets_per_second"].is_f64() && row.get("implementation").is_none();
+        assert_eq!(named > 0, is_timed, "what takes time names its processors: {row}");
     }
     rows
 }

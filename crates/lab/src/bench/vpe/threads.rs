@@ -1,5 +1,6 @@
 //! Workers on threads of their own, each bound to a processor, that start at once.
 
+use std::collections::BTreeSet;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -24,6 +25,11 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 pub(crate) fn processors() -> Vec<usize> {
     let Ok(set) = sched_getaffinity(None) else { return vec![0] };
     (0..CpuSet::MAX_CPU).filter(|&processor| set.is_set(processor)).collect()
+}
+
+/// The processors that so many threads have, the nth of which is bound to the nth of these, in turn.
+pub(crate) fn placed(threads: usize, processors: &[usize]) -> BTreeSet<usize> {
+    processors.iter().copied().take(threads).collect()
 }
 
 /// Binds this thread to a processor. Where that is refused, the system chooses.

@@ -114,6 +114,15 @@ pub(super) fn distribution(
     Ok(found)
 }
 
+/// The mean of such a row's latencies, in milliseconds, and whether it was measured; `None` without any.
+pub(super) fn average(row: &Value) -> Result<Option<(f64, bool)>, Wrong> {
+    for (member, is_measured) in [("latency_us", true), ("predicted_latency_us", false)] {
+        let Some(latency) = row.get(member).filter(|latency| !latency.is_null()) else { continue };
+        return Ok(Some((number(latency, "mean")? * 1e-3, is_measured)));
+    }
+    Ok(None)
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;

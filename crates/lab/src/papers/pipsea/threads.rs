@@ -28,7 +28,7 @@ pub(super) const MODELS: Method = Method {
     full: "bench scheduler --experiment threading --sizes 64,1280,random,imix --chunks 24",
     quick_seconds: 12,
     full_seconds: 60,
-    conditions: "One gateway, with a GPU if this machine has one, and with an engine of the processor in its place, which takes chunks as a GPU does and whose work is that of the thread that drives it. one_io: a device thread beside the worker;          two_io: also one that sends; run_to_completion: neither, which the paper does not have. AES-CBC alone and the mix with it are missing: a device thread takes no cipher without authentication. Chunks are of 1,024 packets in 16 bins; medians of five. Packets are in memory: the I/O of a link takes longer.",
+    conditions: "One gateway, with a GPU if this machine has one, and with an engine of the processor in its place, which takes chunks as a GPU does and whose work is that of the thread that drives it. one_io: a device thread beside the worker; two_io: also one that sends; run_to_completion: neither, which the paper does not have. AES-CBC alone and the mix with it are missing: a device thread takes no cipher without authentication. Chunks are of 1,024 packets in 16 bins; medians of five. Packets are in memory: the I/O of a link takes longer.",
     read: models,
 };
 

@@ -1,0 +1,107 @@
+//! What a paper prints stands beside what is found of the same, and alone only where nothing is.
+
+use super::*;
+use crate::harness::OVERLOAD_STEPS;
+
+/// The lines that have a number of the paper's.
+fn printed_of(id: &str, rows: &Value) -> Vec<[String; 3]> {
+    let (lines, _) = found_of(id, rows);
+    lines.into_iter().filter(|[.., paper]| !paper.is_empty()).collect()
+}
+
+fn check(id: &str, rows: &Value, expected: &[[&str; 3]]) {
+    let lines = printed_of(id, rows);
+    for line in expected {
+        assert!(lines.contains(&line.map(str::to_owned)), "{id}: no {line:?} in {lines:#?}");
+    }
+}
+
+/// Loads are those of `lab overload`, one of which is the paper's.
+#[test]
+fn the_load_of_paper_004_is_one_that_is_measured() {
+    let row = |share: f64| {
+        json!({ "frame_bytes": 64, "offered_share_of_capacity": share, "processor_load": share.min(1.0),
+            "success_ratio": (1.0 / share).min(1.0) })
+    };
+    let expected = [
+        ["success at 109 % of capacity, 64 bytes", "91.74 %", "22 % (50 of 46 Mbit/s)"],
+        ["processor at 109 % of capacity, 64 bytes", "100.0 %", "approaches 100 % (50 of 46 Mbit/s)"],
+    ];
+    let lines = printed_of("004-section-4-3", &json!(OVERLOAD_STEPS.map(row)));
+    assert_eq!(lines, expected.map(|line| line.map(str::to_owned)), "and none of its numbers alone");
+}
+
+#[test]
+fn triple_des_that_is_offloaded_stands_beside_that_of_paper_004() {
+    let row = |suite: &str, placement: &str, capacity: f64| {
+        json!({ "suite": suite, "placement": placement, "frame_bytes": 1450, "block": "IP", "io_threads": 0,
+            "capacity": capacity })
+    };
+    let rows = json!([
+        row("des-sha1", "none", 100.0),
+        row("des-sha1", "crypto", 400.0),
+        row("3des-sha1", "crypto", 200.0),
+        row("3des-sha1", "both", 250.0),
+    ]);
+    let expected = [
+        ["gain by offloading the cryptography", "300.0 %", "350 %"],
+        ["size with the highest throughput", "1,450 bytes", "1450 bytes"],
+        ["3DES, cryptography offloaded, frames of 1450 bytes", "200.0 Mbit/s", "45 Mbit/s (abstract)"],
+        ["3DES, both offloaded, frames of 1450 bytes", "250.0 Mbit/s", "45 Mbit/s (abstract)"],
+    ];
+    let lines = printed_of("004-figure-4", &rows);
+    assert_eq!(lines, expected.map(|line| line.map(str::to_owned)));
+}
+
+/// MoonGen's line of the table is of the shortest packets.
+#[test]
+fn moongens_line_of_table_i_stands_beside_frames_of_64_bytes() {
+    let row = |watts: Value| {
+        json!({ "test": "efficiency", "longest_pause": true, "rate": "1", "frame_bytes": 64,
+            "throughput_gbit_per_second": 1.0, "awake_share": 0.9, "cycles_per_byte": 20.0,
+            "joules_per_byte": watts.as_f64().map(|watts| watts / 1.25e8), "watts": watts })
+    };
+    let of = "at 1 Gbit/s, frames of 64 bytes";
+    let [throughput, load, power, energy] =
+        ["throughput", "CPU load", "power", "energy"].map(|what| format!("{what} {of}"));
+    let measured = [
+        [throughput.as_str(), "1.00 Gbit/s", "1.00 Gbit/s (MoonGen)"],
+        [load.as_str(), "90.00 %", "20 % (MoonGen, at 3.3 GHz)"],
+    ];
+    check("000-table-i", &json!([row(json!(100.0))]), &measured);
+    let metered = [
+        [power.as_str(), "100.0 W", "100 W (MoonGen)"],
+        [energy.as_str(), "800.0 nJ/byte", "0.100 mJ/byte (MoonGen)"],
+    ];
+    check("000-table-i", &json!([row(json!(100.0))]), &metered);
+    // Without a meter nothing of it is known here.
+    let alone = metered.map(|[what, _, paper]| [what, "", paper]);
+    check("000-table-i", &json!([row(Value::Null)]), &measured);
+    check("000-table-i", &json!([row(Value::Null)]), &alone);
+}
+
+/// Of a model they are predictions, which have a column of their own.
+#[test]
+fn average_latencies_of_paper_002_stand_beside_averages() {
+    let row = |setting: &str, chunk: u64, length: Value| {
+        json!({ "experiment": "latency", "engine": "model", "setting": setting, "suite": "aes128-sha1",
+            "direction": "outbound", "chunk": chunk, "inner_bytes": length, "latency_us": null,
+            "predicted_latency_us": { "mean": 4000.0, "distribution": [] } })
+    };
+    let rows = [json!(1024), json!("random")].map(|length| row("4096 packets, 64 bins", 4096, length));
+    let expected = [
+        ["average latency, 1024 bytes, model", "", "2.79 ms"],
+        ["average latency, random lengths, model", "", "3.71 ms"],
+    ];
+    let lines = printed_of("002-figure-14b", &json!(rows));
+    assert_eq!(lines, expected.map(|line| line.map(str::to_owned)));
+
+    let rows = [("8192 packets, 128 bins", 8192), ("4096 packets, 64 bins", 4096)]
+        .map(|(setting, chunk)| row(setting, chunk, json!("random")));
+    let of = "average latency, AES-CBC encryption + HMAC-SHA1, random lengths, model";
+    let [large, usual] =
+        ["8192 packets, 128 bins", "4096 packets, 64 bins"].map(|chunk| format!("{chunk}: {of}"));
+    let expected =
+        [[large.as_str(), "", "5.38 ms (of the mix)"], [usual.as_str(), "", "3.92 ms (of the mix)"]];
+    check("002-figure-10", &json!(rows), &expected);
+}
