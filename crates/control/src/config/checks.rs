@@ -50,6 +50,8 @@ pub(super) struct Facts {
     /// Of policies that populate SAs from packets: the tunnel, and where they say so.
     pub(super) templates: Vec<Located<usize>>,
     pub(super) ends: super::vpe::Ends,
+    /// By tunnel: how many members of its group send, where it says so.
+    pub(super) senders: Vec<Option<Located<u16>>>,
 }
 
 /// What an entry of the SPD applies to; no selectors if some of them are wrong.

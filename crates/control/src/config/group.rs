@@ -1,23 +1,26 @@
 //! Reads what tunnels to a multicast group have of their own (`docs/VPE.md`): `sender_id`, `receive_only`,
-//! `sa`.
+//! `sa`, `senders`.
 //!
 //! All members of a group have one SA, with one SPI and one key, in both directions: what tells their packets
 //! apart is the Sender ID. So the selectors of such a tunnel have another meaning, too: `local` is where
 //! packets come from and `remote` where they go to, whichever member sends them.
 
 use super::checks::Facts;
-use super::model::{Remote, Selectors, Tunnel, UnprotectedPort};
+use super::model::{Configuration, Remote, Selectors, Tunnel, UnprotectedPort};
 use super::tunnel::SaDraft;
 use super::value::{self, Parsed};
-use super::vpe::Carried;
+use super::vpe::{Carried, MAX_WINDOWS};
 use super::walk::{Located, Problem, Section, Walker};
+use super::workers::MAX_WORKERS;
 use std::net::IpAddr;
 use std::sync::Arc;
-use testudo_ipsec::{AddressRange, Directions};
+use testudo_ipsec::{AddressRange, Directions, VpeRules};
 use toml::de::DeValue;
 
 /// The keys that only tunnels to a group have.
-const KEYS: [&str; 3] = ["sender_id", "receive_only", "sa"];
+const KEYS: [&str; 4] = ["sender_id", "receive_only", "sa", SENDERS];
+/// How many members of a group send.
+const SENDERS: &str = "senders";
 
 /// The address of a host or, where packets are VPE, of a multicast group: only VPE has many senders under one
 /// key.
@@ -37,7 +40,14 @@ pub(super) fn is_group(remote: Option<Remote>) -> bool {
 }
 
 /// Our Sender ID in a group; 0 if we only receive, and with a peer that is one host.
-pub(super) fn read_sender(section: &mut Section<'_>, walker: &mut Walker<'_>, remote: Option<Remote>) -> u16 {
+pub(super) fn read_sender(
+    section: &mut Section<'_>,
+    walker: &mut Walker<'_>,
+    remote: Option<Remote>,
+    facts: &mut Facts,
+) -> u16 {
+    // One for each tunnel, as names are.
+    facts.senders.push(section.located(walker, SENDERS, value::number_u16(1, u16::MAX)));
     if !is_group(remote) {
         for key in KEYS {
             let problem = Problem::expected(format!("`{key}` only in a group"));
@@ -89,6 +99,59 @@ pub(super) fn check_selectors(walker: &mut Walker<'_>, entry: &Located<Selectors
         let help = "in a group `local` is where packets come from, of all members, and `remote` the groups that they go \
                     to: `{ local = \"10.0.0.0/8\", remote = \"239.0.0.0/8\" }`";
         walker.report(&entry.span, entry.key.clone(), problem.help(help));
+    }
+}
+
+/// The windows of one sender that is configured like this gateway, at so many workers.
+fn windows_of_one(rules: &VpeRules, workers: usize) -> u64 {
+    u64::from(rules.windows()).saturating_mul(u64::try_from(workers).unwrap_or(u64::MAX))
+}
+
+/// The windows of all senders of a group, of which each has some for every worker: all are in one SA.
+pub(super) fn check_senders(walker: &mut Walker<'_>, workers: usize, tunnels: &[Tunnel], facts: &Facts) {
+    for ((tunnel, name), senders) in tunnels.iter().zip(&facts.names).zip(&facts.senders) {
+        let (Some(_), Some(name), Some(senders)) = (tunnel.group(), name, senders) else { continue };
+        let (rules, count) = (tunnel.rules.of_vpe(), senders.value);
+        let (has, of_one) = (u64::from(rules.windows_max), windows_of_one(&rules, workers));
+        let wanted = of_one.saturating_mul(count.into());
+        // Too few for one sender is told without this.
+        if has >= wanted || has < of_one {
+            continue;
+        }
+        let (key, problem) = if wanted > u64::from(MAX_WINDOWS) {
+            let expected = "at most 65,536 windows, of slots, classes, workers and senders together";
+            let help =
+                format!("{count} senders would have {wanted}: have fewer senders, slots, classes or workers");
+            (SENDERS, Problem::expected(expected).help(help))
+        } else {
+            let help = format!(
+                "{count} senders that are configured like this gateway send in {wanted} windows, slots times \
+                 classes times workers times senders: raise it, or what is beyond is dropped (vpe_windows)"
+            );
+            let problem = Problem::expected(format!("{wanted} or more, with {count} senders"));
+            ("windows_max", problem.found(has.to_string()).help(help))
+        };
+        walker.report(&senders.span, format!("tunnel[{}].{key}", name.value), problem);
+    }
+}
+
+impl Configuration {
+    /// For each tunnel to a group, how many senders its windows are enough for: a line each, for `testudo
+    /// check`.
+    #[must_use]
+    pub fn group_notes(&self) -> Vec<String> {
+        let workers = self.gateway.workers.most(self.gateway.workers_max, MAX_WORKERS);
+        let groups = self.tunnels.iter().filter(|tunnel| tunnel.group().is_some());
+        let note = |tunnel: &Tunnel| {
+            let rules = tunnel.rules.of_vpe();
+            let (most, of_one) = (rules.windows_max, windows_of_one(&rules, workers));
+            let senders = u64::from(most).checked_div(of_one).unwrap_or(0);
+            format!(
+                "tunnel {}: windows_max = {most} is enough for {senders} senders with {of_one} windows each",
+                tunnel.name
+            )
+        };
+        groups.map(note).collect()
     }
 }
 

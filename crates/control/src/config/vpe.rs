@@ -22,7 +22,7 @@ const DSCP_VALUES: usize = 64;
 /// The most slots of a sender: with more, each would have less than one flow in a million.
 const MAX_SLOTS: u16 = 8192;
 /// The most windows of a sender: as many as there are Window IDs.
-const MAX_WINDOWS: u32 = 1 << 16;
+pub(super) const MAX_WINDOWS: u32 = 1 << 16;
 /// A day.
 const MAX_REHASH_SECONDS: u32 = 24 * 60 * 60;
 /// Where ESP in UDP has its non-ESP marker (RFC 3948 2.2), VPE may have zeros.

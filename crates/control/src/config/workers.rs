@@ -2,6 +2,7 @@
 //! come to which.
 
 use super::checks::Facts;
+use super::group;
 use super::interface::InterfaceDraft;
 use super::model::{Tunnel, UnprotectedPort};
 use super::value::{self, Parsed};
@@ -263,6 +264,7 @@ pub(super) fn check(
     unprotected: &Located<UnprotectedPort>,
     (tunnels, interfaces, facts): (&[Tunnel], &[InterfaceDraft], &Facts),
 ) {
+    group::check_senders(walker, workers.most(most, MAX_WORKERS), tunnels, facts);
     if workers == Workers::Count(1) && most.is_none_or(|most| most == 1) {
         return;
     }

@@ -72,6 +72,44 @@ fn what_a_group_has_not_is_refused_in_words() {
     good(&group(SENDER).replacen("[gateway]", "[gateway]\nworkers = 2", 1));
 }
 
+/// Each sender has windows of its own, at each of its workers, and all are in one SA.
+#[test]
+fn windows_of_a_group_are_counted_over_all_senders() {
+    let of = |workers: &str, lines: &str| {
+        let text = group(&format!("{SENDER}{lines}"));
+        text.replacen("[gateway]", &format!("[gateway]\nworkers = {workers}"), 1)
+    };
+    for (workers, lines) in [
+        ("1", "senders = 128"),
+        ("64", "senders = 2"),
+        ("\"all\"", "senders = 3\nwindows_max = 1536"),
+        ("2", "classes = [[46]]\nsenders = 32"),
+        ("1", "senders = 8192\nwindows_max = 65536"),
+        // As one sender, where it is not told.
+        ("1", "windows_max = 8"),
+    ] {
+        good(&of(workers, lines));
+    }
+    let told = ["tunnel[site-b].windows_max", "1032 or more, with 129 senders", "found 1024", "1032 windows"];
+    expect(&of("1", "senders = 129"), &told);
+    expect(
+        &of("2", "classes = [[46]]\nsenders = 33"),
+        &["1056 or more, with 33 senders", "workers times senders"],
+    );
+    // As many workers as there may be: nothing depends on where it is checked.
+    expect(&of("\"all\"", "senders = 3"), &["1536 or more, with 3 senders"]);
+    let told = ["tunnel[site-b].senders", "at most 65,536 windows", "8193 senders would have 65544"];
+    expect(&of("1", "senders = 8193\nwindows_max = 65536"), &told);
+    // Too few for one of them: told once.
+    expect(&of("1", "senders = 2\nwindows_max = 7"), &["8 or more"]);
+    expect(&of("2", "senders = 2\nwindows_max = 8"), &["16 or more, with 2 workers"]);
+    expect(&of("1", "senders = 0"), &["senders", "a number from 1 to 65535"]);
+    expect(&in_tunnel("senders = 2"), &["`senders` only in a group", "239.1.2.3"]);
+    let note = "tunnel site-b: windows_max = 1024 is enough for 32 senders with 32 windows each";
+    assert_eq!(good(&of("2", "classes = [[46]]")).group_notes(), [note]);
+    assert!(good(MINIMAL).group_notes().is_empty());
+}
+
 /// One key in both directions is for groups alone, and in one of them.
 #[test]
 fn a_groups_key_is_no_other_sas() {
