@@ -2,12 +2,15 @@
 //!
 //! Two *siblings* are one core with two sets of registers: workers there share its caches and its units for
 //! cryptography. Memory of another *NUMA node* is farther away, that of the NIC's rings, too.
+//!
+//! The kernel puts a page on the node of the processor that writes it first. So workers that are on the node of
+//! their NIC have their packets there: see [`near`].
 
 use crate::config::Configuration;
-use rustix::thread::{CpuSet, sched_getaffinity};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 use std::path::{Path, PathBuf};
+use std::{fs, io, thread};
 use testudo_gateway::Role;
 
 /// What the kernel says of processors and of interfaces, in files.
@@ -44,14 +47,48 @@ impl Processors {
         self.list("devices/system/cpu/possible").len().max(self.count())
     }
 
-    /// The processors of so many workers: one of each core first, then their siblings. Fewer where there are
-    /// fewer.
+    /// The processors of so many workers with ports at these interfaces: one of each core on the interfaces'
+    /// NUMA nodes first, then their siblings, then those of other nodes in the same order. Fewer where there
+    /// are fewer.
     #[must_use]
-    pub fn of_workers(&self, workers: usize) -> Vec<usize> {
-        let mut seen = BTreeSet::new();
-        let is_first = |processor: &usize| seen.insert(self.core(*processor));
-        let (first, siblings): (Vec<_>, Vec<_>) = self.allowed.iter().copied().partition(is_first);
-        first.into_iter().chain(siblings).take(workers).collect()
+    pub fn of_workers(&self, workers: usize, interfaces: &[&str]) -> Vec<usize> {
+        let (near, mut seen) = (self.near(interfaces), BTreeSet::new());
+        let place =
+            |processor: &usize| (!near.contains(processor), !seen.insert(self.core(*processor)), *processor);
+        let mut all: Vec<_> = self.allowed.iter().map(place).collect();
+        all.sort_by_key(|(is_far, is_sibling, _)| (*is_far, *is_sibling));
+        all.into_iter().map(|(.., processor)| processor).take(workers).collect()
+    }
+
+    /// The processors that each of so many workers is bound to: several have one each, one alone has those of
+    /// its interfaces' nodes. None for a worker that is where the kernel puts it.
+    #[must_use]
+    pub fn places(&self, workers: usize, interfaces: &[&str]) -> Vec<Vec<usize>> {
+        if workers < 2 {
+            let near = self.near(interfaces);
+            let near = if near.len() < self.allowed.len() { near } else { Vec::new() };
+            return vec![near; workers];
+        }
+        let each = self.of_workers(workers, interfaces).into_iter().map(|processor| vec![processor]);
+        each.chain(std::iter::repeat(Vec::new())).take(workers).collect()
+    }
+
+    /// In words: where several workers are, and one that stays on the node of its interfaces.
+    #[must_use]
+    pub fn note(&self, workers: usize, interfaces: &[&str]) -> Option<String> {
+        let used: Vec<usize> = self.places(workers, interfaces).into_iter().flatten().collect();
+        if used.is_empty() {
+            return None;
+        }
+        let listed = used.iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
+        let of_node = |node: usize| format!(", on NUMA node {node}");
+        let node = self.node_of(&used).map_or_else(String::new, of_node);
+        let is_there = |interface: &&&str| {
+            self.node_of_interface(interface).is_some_and(|node| self.node_of(&used) == Some(node))
+        };
+        let there: Vec<&str> = interfaces.iter().filter(is_there).copied().collect();
+        let with = if there.is_empty() { String::new() } else { format!(" as {}", there.join(" and ")) };
+        Some(format!("workers: {workers}, processors: {listed}{node}{with}"))
     }
 
     /// What is unfavourable of so many workers with ports at these interfaces.
@@ -60,7 +97,7 @@ impl Processors {
         if workers < 2 {
             return Vec::new();
         }
-        let used = self.of_workers(workers);
+        let used = self.of_workers(workers, interfaces);
         let mut warnings = Vec::new();
         if used.len() < workers {
             warnings.push(format!(
@@ -76,20 +113,49 @@ impl Processors {
                 cores.len()
             ));
         }
-        for interface in interfaces {
-            let Some(node) = self.node_of_interface(interface) else { continue };
-            let here: Vec<_> = self.of_node(node);
-            let far = used.iter().filter(|processor| !here.is_empty() && !here.contains(processor));
-            let far: Vec<_> = far.map(usize::to_string).collect();
-            if !far.is_empty() {
-                warnings.push(format!(
-                    "{interface} is at NUMA node {node}, processors {} of workers are not: start the gateway on that node, with \
-                     `numactl --cpunodebind={node}` or CPUAffinity in its unit",
-                    far.join(", ")
-                ));
-            }
-        }
         warnings
+            .extend(interfaces.iter().filter_map(|interface| self.far_from(interface, &used, interfaces)));
+        warnings
+    }
+
+    /// Which of these processors are on another node than an interface, and what to do about it.
+    fn far_from(&self, interface: &str, used: &[usize], interfaces: &[&str]) -> Option<String> {
+        let node = self.node_of_interface(interface)?;
+        let here = self.of_node(node);
+        let far = used.iter().filter(|processor| !here.is_empty() && !here.contains(processor));
+        let far: Vec<_> = far.map(usize::to_string).collect();
+        if far.is_empty() {
+            return None;
+        }
+        let nodes: BTreeSet<_> = interfaces.iter().filter_map(|name| self.node_of_interface(name)).collect();
+        let remedy = if nodes.len() > 1 {
+            "the interfaces of its ports are at several nodes".to_owned()
+        } else if here.iter().all(|processor| self.allowed.contains(processor)) {
+            format!("the node has {} processors, for as many workers", here.len())
+        } else {
+            format!(
+                "start the gateway on that node, with `numactl --cpunodebind={node}` or CPUAffinity in its unit"
+            )
+        };
+        let far = far.join(", ");
+        Some(format!("{interface} is at NUMA node {node}, processors {far} of workers are not: {remedy}"))
+    }
+
+    /// The NUMA node that all of these processors are of.
+    #[must_use]
+    pub fn node_of(&self, processors: &[usize]) -> Option<usize> {
+        let has_all = |node: &usize| {
+            let here = self.of_node(*node);
+            processors.iter().all(|processor| here.contains(processor))
+        };
+        self.list("devices/system/node/online").into_iter().find(has_all).filter(|_| !processors.is_empty())
+    }
+
+    /// Those of all processors that are on the nodes of these interfaces.
+    fn near(&self, interfaces: &[&str]) -> Vec<usize> {
+        let nodes = interfaces.iter().filter_map(|interface| self.node_of_interface(interface));
+        let near: BTreeSet<_> = nodes.flat_map(|node| self.of_node(node)).collect();
+        self.allowed.iter().copied().filter(|processor| near.contains(processor)).collect()
     }
 
     /// The lowest processor of a core stands for it.
@@ -118,13 +184,64 @@ impl Processors {
     }
 }
 
+/// The interfaces of the host that a configuration's ports are at, as far as it names them.
+fn interfaces(configuration: &Configuration) -> Vec<&str> {
+    let (protected, unprotected) = (&configuration.protected, &configuration.unprotected);
+    let of_protected = protected.kind.xdp().map(|_| protected.name.as_str());
+    unprotected.interface.as_deref().into_iter().chain(of_protected).collect()
+}
+
+/// The processors that each of so many workers of a configuration is bound to on this machine, as
+/// [`Processors::places`] has them.
+#[must_use]
+pub fn places(configuration: &Configuration, workers: usize) -> Vec<Vec<usize>> {
+    Processors::of_this_process().places(workers, &interfaces(configuration))
+}
+
+/// Where a configuration's workers are on this machine, in words.
+#[must_use]
+pub fn note(configuration: &Configuration) -> Option<String> {
+    let (here, gateway) = (Processors::of_this_process(), &configuration.gateway);
+    let workers = gateway.workers.most(gateway.workers_max, here.count());
+    here.note(workers, &interfaces(configuration))
+}
+
+/// Binds this thread to these processors.
+///
+/// # Errors
+/// The system does not allow it.
+pub fn bind(processors: &[usize]) -> io::Result<()> {
+    let mut only = CpuSet::new();
+    processors.iter().filter(|number| **number < CpuSet::MAX_CPU).for_each(|number| only.set(*number));
+    Ok(sched_setaffinity(None, &only)?)
+}
+
+/// What `make` makes on a thread that is bound to these processors, if there are any: memory that it touches
+/// first is near them. Where the system does not allow that, it is wherever this thread is.
+///
+/// # Errors
+/// The system has no thread left.
+pub fn near<T: Send>(processors: &[usize], make: impl FnOnce() -> T + Send) -> io::Result<T> {
+    if processors.is_empty() {
+        return Ok(make());
+    }
+    let bound = || {
+        // A worker that cannot be bound says so itself.
+        let _ = bind(processors);
+        make()
+    };
+    thread::scope(|scope| {
+        let made = thread::Builder::new().spawn_scoped(scope, bound)?.join();
+        Ok(made.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+    })
+}
+
 /// What is unfavourable of a configuration's workers on this machine.
 #[must_use]
 pub fn warnings(configuration: &Configuration) -> Vec<String> {
     let here = Processors::of_this_process();
-    let interfaces: Vec<_> = configuration.unprotected.interface.as_deref().into_iter().collect();
     let roles = configuration.gateway.workers.roles(here.count());
-    let mut warnings = here.warnings(roles.len(), &interfaces);
+    let mut warnings = here.warnings(roles.len(), &interfaces(configuration));
     warnings.extend(without_own_sas(configuration, &roles));
     warnings
 }
@@ -171,7 +288,7 @@ fn numbers(set: &CpuSet) -> Vec<usize> {
 }
 
 /// A list as the kernel writes it: `0-2,8`. What is none has no members.
-fn parse_list(text: &str) -> Vec<usize> {
+pub(crate) fn parse_list(text: &str) -> Vec<usize> {
     let range = |part: &str| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
         let (first, last) = (first.parse().ok()?, last.parse().ok()?);
@@ -186,7 +303,7 @@ mod tests {
     use crate::config::tests::MINIMAL;
 
     /// Two nodes of two cores with two threads each: 0 and 4 are one core, 1 and 5, and so on; eth0 is at the
-    /// second node.
+    /// second node, eth2 at the first, and eth1 at none.
     fn machine(folder: &Path, allowed: impl IntoIterator<Item = usize>) -> Processors {
         let write = |file: String, text: &str| {
             let file = folder.join(file);
@@ -197,22 +314,77 @@ mod tests {
             let file = format!("devices/system/cpu/cpu{processor}/topology/thread_siblings_list");
             write(file, &format!("{},{}\n", processor % 4, processor % 4 + 4));
         }
+        write("devices/system/node/online".to_owned(), "0-1\n");
         write("devices/system/node/node0/cpulist".to_owned(), "0-1,4-5\n");
         write("devices/system/node/node1/cpulist".to_owned(), "2-3,6-7\n");
         write("class/net/eth0/device/numa_node".to_owned(), "1\n");
         write("class/net/eth1/device/numa_node".to_owned(), "-1\n");
+        write("class/net/eth2/device/numa_node".to_owned(), "0\n");
         Processors::described(folder, allowed.into_iter().collect())
     }
 
     #[test]
     fn workers_have_cores_of_their_own_before_siblings() {
         let folder = tempfile::tempdir().unwrap();
-        assert_eq!(machine(folder.path(), 0..8).of_workers(6), [0, 1, 2, 3, 4, 5]);
-        assert_eq!(machine(folder.path(), [0, 4, 1, 5]).of_workers(4), [0, 1, 4, 5]);
-        assert_eq!(machine(folder.path(), [4, 5]).of_workers(1), [4]);
+        let unknown_node = ["eth1", "tun0"];
+        assert_eq!(machine(folder.path(), 0..8).of_workers(6, &unknown_node), [0, 1, 2, 3, 4, 5]);
+        assert_eq!(machine(folder.path(), [0, 4, 1, 5]).of_workers(4, &[]), [0, 1, 4, 5]);
+        assert_eq!(machine(folder.path(), [4, 5]).of_workers(1, &[]), [4]);
         // Nothing is known of these.
         let unknown = Processors::described(Path::new("/nowhere"), vec![3, 9]);
-        assert_eq!((unknown.of_workers(5), unknown.count()), (vec![3, 9], 2));
+        assert_eq!((unknown.of_workers(5, &["eth0"]), unknown.count()), (vec![3, 9], 2));
+    }
+
+    #[test]
+    fn workers_are_on_the_node_of_their_interfaces_before_others() {
+        let folder = tempfile::tempdir().unwrap();
+        let all = machine(folder.path(), 0..8);
+        assert_eq!(all.of_workers(8, &["eth0"]), [2, 3, 6, 7, 0, 1, 4, 5]);
+        assert_eq!(all.of_workers(3, &["eth2", "eth1"]), [0, 1, 4]);
+        assert_eq!(all.of_workers(8, &["eth0", "eth2"]), [0, 1, 2, 3, 4, 5, 6, 7], "both nodes are near");
+        let some = machine(folder.path(), [0, 1, 7]);
+        assert_eq!(some.of_workers(3, &["eth0"]), [7, 0, 1]);
+        assert_eq!(machine(folder.path(), [0, 1]).of_workers(2, &["eth0"]), [0, 1], "there is none near");
+    }
+
+    #[test]
+    fn each_worker_is_bound_to_a_processor_and_one_alone_to_the_node() {
+        let folder = tempfile::tempdir().unwrap();
+        let all = machine(folder.path(), 0..8);
+        let nowhere: [usize; 0] = [];
+        assert_eq!(all.places(2, &["eth0"]), [[2], [3]]);
+        assert_eq!(all.places(1, &["eth0"]), [[2, 3, 6, 7]]);
+        assert_eq!(all.places(1, &["eth1"]), [nowhere], "where the kernel puts it");
+        assert_eq!(machine(folder.path(), [2, 3]).places(1, &["eth0"]), [nowhere], "it is there anyway");
+        let few = machine(folder.path(), [5]).places(3, &[]);
+        assert_eq!(few, [vec![5], vec![], vec![]]);
+    }
+
+    #[test]
+    fn the_place_of_workers_is_told_with_their_node() {
+        let folder = tempfile::tempdir().unwrap();
+        let said = |allowed: &[usize], workers, interfaces: &[&str]| {
+            machine(folder.path(), allowed.iter().copied()).note(workers, interfaces).unwrap_or_default()
+        };
+        let all = [0, 1, 2, 3, 4, 5, 6, 7];
+        let near = "workers: 2, processors: 2, 3, on NUMA node 1 as eth0";
+        assert_eq!(said(&all, 2, &["eth0", "eth1"]), near);
+        assert_eq!(said(&all, 2, &["eth1"]), "workers: 2, processors: 0, 1, on NUMA node 0");
+        assert_eq!(said(&all, 4, &[]), "workers: 4, processors: 0, 1, 2, 3");
+        let one = "workers: 1, processors: 2, 3, 6, 7, on NUMA node 1 as eth0";
+        assert_eq!((said(&all, 1, &["eth0"]).as_str(), said(&all, 1, &[]).as_str()), (one, ""));
+        assert_eq!(Processors::described(Path::new("/nowhere"), vec![]).node_of(&[0]), None);
+        assert_eq!(machine(folder.path(), 0..8).node_of(&[]), None);
+    }
+
+    #[test]
+    fn what_is_made_near_processors_is_made_on_a_thread_that_is_bound_to_them() {
+        let here = Processors::of_this_process();
+        let processors = || numbers(&sched_getaffinity(None).unwrap());
+        let last = here.allowed.last().copied().unwrap();
+        assert_eq!(near(&[last], processors).unwrap(), [last]);
+        assert_eq!(near(&[], processors).unwrap(), here.allowed, "this thread is where it was");
+        assert!(bind(&[CpuSet::MAX_CPU]).is_err(), "no processor is none");
     }
 
     #[test]
@@ -227,8 +399,16 @@ mod tests {
         let few = said(&[2], 2);
         assert!(few.len() == 1 && few[0].starts_with("2 workers share 1 processors"), "{few:?}");
         let far = said(&[0, 2], 2);
-        let of_eth0 = "eth0 is at NUMA node 1, processors 0 of workers are not";
+        let of_eth0 = "eth0 is at NUMA node 1, processors 0 of workers are not: start the gateway on";
         assert!(far.len() == 1 && far[0].starts_with(of_eth0), "{far:?}");
+        let all = [0, 1, 2, 3, 4, 5, 6, 7];
+        assert!(said(&all, 2).is_empty());
+        let more = said(&all, 5);
+        let few = "processors 0 of workers are not: the node has 4 processors, for as many workers";
+        assert!(more.len() == 2 && more[1].ends_with(few), "{more:?}");
+        let crossed = machine(&all).warnings(3, &["eth0", "eth2"]);
+        let several = "the interfaces of its ports are at several nodes";
+        assert!(crossed.len() == 2 && crossed.iter().all(|line| line.ends_with(several)), "{crossed:?}");
     }
 
     #[test]

@@ -40,7 +40,8 @@ fn set(args: &WorkersSetArgs) -> Result<(), Failure> {
 
 /// A row for each worker, and the sum, where there are several.
 pub fn table(workers: &Value) -> Table {
-    let heads = ["worker", "state", "role", "outbound packets", "inbound packets", "dropped"];
+    let heads =
+        ["worker", "state", "role", "outbound packets", "inbound packets", "dropped", "processors", "node"];
     let mut table = Table::new(&heads);
     let counts = |worker: &Value| {
         [&worker["protected"]["rx_packets"], &worker["unprotected"]["rx_packets"], &worker["dropped"]]
@@ -53,11 +54,13 @@ pub fn table(workers: &Value) -> Table {
         sum.iter_mut().zip(counts).for_each(|(sum, count)| *sum = sum.saturating_add(count));
         let state = if worker["parked"] == true { "parked" } else { "running" };
         let names = [cell(&worker["worker"]), state.to_owned(), cell(&worker["role"])];
-        table.row(names.into_iter().chain(counts.map(grouped)).collect());
+        let place = [cell(&worker["processors"]), cell(&worker["numa_node"])];
+        table.row(names.into_iter().chain(counts.map(grouped)).chain(place).collect());
     }
     if all.len() > 1 {
         let names = ["all", "", ""].map(str::to_owned);
-        table.row(names.into_iter().chain(sum.map(grouped)).collect());
+        let nowhere = ["", ""].map(str::to_owned);
+        table.row(names.into_iter().chain(sum.map(grouped)).chain(nowhere).collect());
     }
     table
 }
@@ -71,14 +74,15 @@ mod tests {
         let worker = |number: u64, parked: bool| {
             json!({
                 "worker": number, "parked": parked, "role": "both", "dropped": number,
+                "processors": if number == 0 { json!("2-3") } else { Value::Null }, "numa_node": number,
                 "protected": { "rx_packets": 1000 }, "unprotected": { "rx_packets": 500 + number },
             })
         };
         let text = table(&json!([worker(0, false), worker(1, true)])).to_string();
         let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
         let has = |row: &[&str]| lines.iter().any(|line| line == row);
-        assert!(has(&["0", "running", "both", "1,000", "500", "0"]), "{text}");
-        assert!(has(&["1", "parked", "both", "1,000", "501", "1"]), "{text}");
+        assert!(has(&["0", "running", "both", "1,000", "500", "0", "2-3", "0"]), "{text}");
+        assert!(has(&["1", "parked", "both", "1,000", "501", "1", "-", "1"]), "{text}");
         assert!(has(&["all", "2,000", "1,001", "1"]), "{text}");
         assert!(!table(&json!([worker(0, false)])).to_string().contains("all"));
     }

@@ -172,10 +172,10 @@ pub fn run(parts: Parts) -> Result<(), DaemonError> {
         leases.give_back(parts.store.as_ref())?;
         return Err(e);
     }
-    let preparers = preparers(&workers);
-    let lost = LostNotices::default();
-    let workers = workers.into_iter().zip(inboxes).collect();
-    let threads = WorkerThreads::start(workers, clock, &sender, &lost)?;
+    let (preparers, lost) = (preparers(&workers), LostNotices::default());
+    let workers: Vec<_> = workers.into_iter().zip(inboxes).collect();
+    let places = processors::places(&configuration, workers.len());
+    let threads = WorkerThreads::start(workers, &places, clock, &sender, &lost)?;
     let (leased, store) = (Arc::clone(&leases), Arc::clone(&parts.store));
     let sas = SaControl::new(commander.clone(), leased, store, preparers.clone(), &shared.installed());
     let _ = shared.sas.set(sas); // Nobody else sets it.

@@ -17,9 +17,10 @@ use super::threads::Threads;
 use super::wanted::{self, named};
 use super::worker_sas;
 use super::worker_threads::thread_name;
-use super::worker_time::{WorkerTime, worker_time};
+use super::worker_time::{WorkerTime, worker_place, worker_time};
 use crate::config::{self, Configuration, Network, Remote};
 use crate::firewall::Firewall;
+use crate::processors::Processors;
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -185,7 +186,11 @@ fn time_of_all(facts: &Facts) -> Option<WorkerTime> {
 }
 
 /// What one worker has done.
-fn worker((number, counters): (usize, &WorkerCounters), own_sas: &HashMap<usize, usize>) -> Value {
+fn worker(
+    (number, counters): (usize, &WorkerCounters),
+    own_sas: &HashMap<usize, usize>,
+    machine: &Processors,
+) -> Value {
     let queue = |snapshot: PortSnapshot| {
         let c = snapshot.counters;
         json!({
@@ -194,11 +199,14 @@ fn worker((number, counters): (usize, &WorkerCounters), own_sas: &HashMap<usize,
         })
     };
     let time = worker_time(&thread_name(number));
+    let place = worker_place(&thread_name(number), machine);
     json!({
         "worker": number,
         "thread": thread_name(number),
         "parked": counters.is_parked(),
         "role": counters.role().name(),
+        "processors": place.as_ref().map(|place| &place.processors),
+        "numa_node": place.as_ref().and_then(|place| place.node),
         "own_sas": own_sas.get(&number).copied().unwrap_or(0),
         "ran_ns": time.map(|time| time.ran_ns),
         "queued_ns": time.map(|time| time.queued_ns),
@@ -238,7 +246,8 @@ pub fn status(facts: &Facts, installed: &InstalledTunnels) -> Value {
         facts.engines.iter().map(|e| engine(e, withdrawn.contains(&&*e.name), scheduled.get(&*e.name)));
     let (paths, omitted) = path_mtus(installed, facts.clock.now());
     let (groups, groups_count) = groups(installed, facts.clock.now());
-    let own_sas = worker_sas::counted(installed);
+    let (own_sas, machine) = (worker_sas::counted(installed), Processors::of_this_process());
+    let workers = facts.counters.each().enumerate().map(|of| worker(of, &own_sas, &machine));
     json!({
         "version": facts.version,
         "uptime_seconds": facts.started.elapsed().as_secs(),
@@ -253,7 +262,7 @@ pub fn status(facts: &Facts, installed: &InstalledTunnels) -> Value {
         "interfaces": interfaces(installed, &facts.counters.interfaces()),
         "stages": stages(facts),
         "worker": time_of_all(facts).map(in_ns),
-        "workers": facts.counters.each().enumerate().map(|of| worker(of, &own_sas)).collect::<Vec<_>>(),
+        "workers": workers.collect::<Vec<_>>(),
         "imbalance": imbalances(&facts.counters, installed),
         "drops": drops(&facts.counters.drops()),
         "created": facts.counters.created(),

@@ -2,8 +2,7 @@
 
 use super::daemon::DaemonError;
 use super::news::{LostNotices, News};
-use crate::processors::Processors;
-use rustix::thread::{CpuSet, sched_setaffinity};
+use crate::processors;
 use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
@@ -56,7 +55,7 @@ pub(super) fn with_senders(
     aside: Option<Arc<Aside>>,
 ) -> io::Result<PortPair> {
     let Some(Senders { ports: senders, processor }) = senders else { return Ok(ports) };
-    let first = move || processor.into_iter().for_each(|processor| bind(TRANSMIT_THREAD, processor));
+    let first = move || processor.into_iter().for_each(|processor| bind(TRANSMIT_THREAD, &[processor]));
     match aside {
         Some(aside) => transmit_by_choice(ports, senders, aside, first),
         None => transmit_apart(ports, senders, first),
@@ -82,26 +81,23 @@ type Ended = (Worker, Result<(), ServeError>);
 pub(super) struct WorkerThreads(Vec<JoinHandle<Ended>>);
 
 impl WorkerThreads {
-    /// Starts each worker on a thread of its own. Where there are several, each has a processor of its own,
-    /// as far as there are enough of those that [this process may use](Processors).
+    /// Starts each worker on a thread of its own, which is bound to these processors, if there are any, before
+    /// it touches a packet's memory ([`processors::places`]).
     ///
     /// # Errors
     /// The system has no thread left.
     pub(super) fn start(
         workers: Vec<(Worker, Inbox)>,
+        places: &[Vec<usize>],
         clock: SystemClock,
         news: &SyncSender<News>,
         lost: &LostNotices,
     ) -> io::Result<Self> {
-        let processors = match workers.len() {
-            1 => Vec::new(),
-            several => Processors::of_this_process().of_workers(several),
-        };
         let start = |(number, (mut worker, inbox)): (usize, (Worker, Inbox))| {
             let (mut tell, news) = (lost.teller(news.clone()), news.clone());
-            let processor = processors.get(number).copied();
+            let place = places.get(number).cloned().unwrap_or_default();
             std::thread::Builder::new().name(thread_name(number)).spawn(move || {
-                processor.into_iter().for_each(|processor| bind("a worker", processor));
+                bind("a worker", &place);
                 let result = serve(&mut worker, &inbox, &clock, &mut tell);
                 let _ = news.try_send(News::WorkerEnded);
                 (worker, result)
@@ -159,13 +155,15 @@ impl EndedWorkers {
     }
 }
 
-/// Binds this thread to a processor.
-fn bind(who: &str, processor: usize) {
-    let mut only = CpuSet::new();
-    only.set(processor);
-    if let Err(error) = sched_setaffinity(None, &only) {
+/// Binds this thread to these processors, if there are any.
+fn bind(who: &str, place: &[usize]) {
+    if place.is_empty() {
+        return;
+    }
+    if let Err(error) = processors::bind(place) {
+        let place = place.iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
         tracing::warn!(
-            "{who} is not bound to processor {processor}: {error}: under systemd this needs the drop-in testudo-workers.conf"
+            "{who} is not bound to processor {place}: {error}: under systemd this needs the drop-in testudo-workers.conf"
         );
     }
 }

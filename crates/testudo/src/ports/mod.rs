@@ -26,12 +26,13 @@ use spread::{QueueSets, Spread};
 use std::sync::Arc;
 use testudo_control::Configuration;
 use testudo_control::config::{Offload, PortKind};
-use testudo_control::processors::Processors;
+use testudo_control::processors::{self, Processors};
 use testudo_control::service::port_details::{BothDetails, PortDetails};
 use testudo_control::service::system_calls::Needs;
 use testudo_engine_inline::Nic;
 use testudo_gateway::{Interfaces, PortPair, Role};
 use testudo_packet::{Pool, Port};
+use testudo_port_dpdk::Eal;
 use testudo_port_xdp::{FilterConfig, SharedUmem, host_addresses};
 
 /// Runs beside the worker, on a thread of its own, until the port is gone.
@@ -85,7 +86,8 @@ pub fn open(configuration: &Configuration, transmits: bool) -> Result<Opened, Fa
     let takers = roles(configuration);
     let roles: Vec<_> = takers.iter().copied().map(Some).chain(transmits.then_some(None)).collect();
     let mut queue_sets = QueueSets::default();
-    let mut pool = buffers::pool(configuration)?;
+    let mut places = processors::places(configuration, takers.len()).into_iter();
+    let mut pool = pool_at(configuration, places.next())?;
     // Packets cross from one side's device to the other's where they are.
     let umem = SharedUmem::new();
     let eal = dpdk::start(configuration)?;
@@ -118,31 +120,15 @@ pub fn open(configuration: &Configuration, transmits: bool) -> Result<Opened, Fa
             (Side::of_dpdk(opened), true)
         }
     };
-    let (protected, leading) = match &configuration.protected.kind {
-        PortKind::Host => (Side::of_host(Vec::new()), Leading::Routes),
-        PortKind::Xdp(settings) => {
-            let interface = &configuration.protected.name;
-            let networks = FilterNetworks::of(configuration).map_err(failure(Kind::Port))?;
-            let common = xdp::Common { umem: &umem, pool: &mut pool };
-            let filter = FilterConfig { networks: networks.all(), ..FilterConfig::default() };
-            let opened = xdp::open(xdp::PROTECTED, interface, settings, &filter, common)?;
-            networks.follow_with(&opened.filter);
-            (Side::new(opened.port, opened.details, opened.background), Leading::Filter(Arc::new(networks)))
-        }
-        PortKind::Dpdk(settings) => {
-            let (mtu, offload) = (configuration.protected.mtu, Offload::Off);
-            let served = dpdk::Served::default();
-            let side = dpdk::Side { name: xdp::PROTECTED, mtu, served, offload };
-            let opened = dpdk::open(side, settings, eal.as_ref(), &mut pool)?;
-            let networks = FilterNetworks::of(configuration).map_err(failure(Kind::Port))?;
-            (Side::of_dpdk(opened), Leading::ByHosts(Arc::new(networks)))
-        }
-    };
+    let common = xdp::Common { umem: &umem, pool: &mut pool };
+    let (protected, leading) = open_protected(configuration, common, eal.as_ref())?;
     let tuns = host::open_tuns(configuration, &roles, &mut queue_sets)?;
     let workers = takers.len();
     let (mut protected_ports, mut unprotected_ports) = (with_tuns(protected.ports, tuns), unprotected.ports);
     let senders = if transmits { senders(&mut protected_ports, &mut unprotected_ports)? } else { None };
-    let pairs = pairs(configuration, pool, protected_ports, unprotected_ports)?;
+    let more = places.map(|place| pool_at(configuration, Some(place)));
+    let pools = std::iter::once(Ok(pool)).chain(more);
+    let pairs = pairs(pools, protected_ports, unprotected_ports)?;
     let queues = takers.into_iter().zip(pairs).map(|(role, (ports, pool))| (role, ports, pool)).collect();
     let has_drivers_filter = protected.has_drivers_filter || unprotected.has_drivers_filter;
     let details = BothDetails { protected: protected.details, unprotected: unprotected.details };
@@ -160,6 +146,32 @@ pub fn open(configuration: &Configuration, transmits: bool) -> Result<Opened, Fa
         followed,
         background,
         has_drivers_filter,
+    })
+}
+
+/// The protected port, but for TUN interfaces, and what leads packets to it.
+fn open_protected(
+    configuration: &Configuration,
+    common: xdp::Common<'_>,
+    eal: Option<&Eal>,
+) -> Result<(Side, Leading), Failure> {
+    let networks = || FilterNetworks::of(configuration).map_err(failure(Kind::Port));
+    Ok(match &configuration.protected.kind {
+        PortKind::Host => (Side::of_host(Vec::new()), Leading::Routes),
+        PortKind::Xdp(settings) => {
+            let (interface, networks) = (&configuration.protected.name, networks()?);
+            let filter = FilterConfig { networks: networks.all(), ..FilterConfig::default() };
+            let opened = xdp::open(xdp::PROTECTED, interface, settings, &filter, common)?;
+            networks.follow_with(&opened.filter);
+            (Side::new(opened.port, opened.details, opened.background), Leading::Filter(Arc::new(networks)))
+        }
+        PortKind::Dpdk(settings) => {
+            let (mtu, offload) = (configuration.protected.mtu, Offload::Off);
+            let served = dpdk::Served::default();
+            let side = dpdk::Side { name: xdp::PROTECTED, mtu, served, offload };
+            let opened = dpdk::open(side, settings, eal, common.pool)?;
+            (Side::of_dpdk(opened), Leading::ByHosts(Arc::new(networks()?)))
+        }
     })
 }
 
@@ -246,22 +258,23 @@ fn with_tuns(main: Vec<Vec<Box<dyn Port>>>, tuns: Vec<Vec<Box<dyn Port>>>) -> Ve
     all.collect()
 }
 
-/// The ports of each worker with buffers of its own; the first one's are made already.
+/// The buffers of a worker that is bound to these processors. Most pages are given when the worker writes them
+/// first; huge pages are taken here, on its node.
+fn pool_at(configuration: &Configuration, place: Option<Vec<usize>>) -> Result<Pool, Failure> {
+    let made = processors::near(&place.unwrap_or_default(), || buffers::pool(configuration));
+    made.map_err(failure(Kind::Other))?
+}
+
+/// The ports of each worker with buffers of its own.
 fn pairs(
-    configuration: &Configuration,
-    first: Pool,
+    pools: impl Iterator<Item = Result<Pool, Failure>>,
     protected: Vec<Vec<Box<dyn Port>>>,
     unprotected: Vec<Vec<Box<dyn Port>>>,
 ) -> Result<Vec<(PortPair, Pool)>, Failure> {
-    let mut first = Some(first);
-    let pair = |(protected, unprotected)| {
-        let pool = match first.take() {
-            Some(pool) => pool,
-            None => buffers::pool(configuration)?,
-        };
-        Ok((PortPair { protected: as_one(protected)?, unprotected: as_one(unprotected)? }, pool))
+    let pair = |((protected, unprotected), pool): ((Vec<_>, Vec<_>), Result<Pool, Failure>)| {
+        Ok((PortPair { protected: as_one(protected)?, unprotected: as_one(unprotected)? }, pool?))
     };
-    protected.into_iter().zip(unprotected).map(pair).collect()
+    protected.into_iter().zip(unprotected).zip(pools).map(pair).collect()
 }
 
 /// The ports of a side as one. The first is the main interface's, which is a port of its own where there is
