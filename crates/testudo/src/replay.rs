@@ -19,7 +19,7 @@ use crate::{engines, ports as devices};
 use journal::Notes;
 use list::List;
 use outputs::Output;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use testudo_control::config::{Configuration, KnownAnswers, Loaded};
@@ -220,12 +220,16 @@ fn judge(endings: &[Arc<OnceLock<Ending>>]) -> Result<(), Failure> {
 fn summary(worker: &Worker, installed: &InstalledTunnels, engines: &[EngineReport]) -> Value {
     let in_service = report::EnginesInService::new(engines, &[]);
     let counters = worker.counters();
+    let scheduled = counters.scheduled();
+    let scheduler: Map<_, _> =
+        scheduled.map(|(engine, one)| (engine.to_owned(), report::scheduler(&one))).collect();
     let side = |snapshot: testudo_gateway::PortSnapshot| {
         let c = snapshot.counters;
         json!({ "rx_packets": c.rx_packets, "rx_bytes": c.rx_bytes, "tx_packets": c.tx_packets, "tx_bytes": c.tx_bytes })
     };
     json!({
         "engines": worker.engine_names(),
+        "scheduler": scheduler,
         "ports": { "protected": side(counters.protected()), "unprotected": side(counters.unprotected()) },
         "created": counters.created(),
         "merged": counters.merged(),

@@ -229,11 +229,17 @@ fn engine(report: &EngineReport, is_withdrawn: bool, scheduled: Option<&Schedule
     json!({
         "name": report.name, "in_use": report.in_use && !is_withdrawn, "detail": detail,
         "suites": report.suite_names(),
-        "scheduler": scheduled.map(|scheduled| json!({
-            "chunks": scheduled.chunks, "packets": scheduled.packets, "left_over": scheduled.left_over,
-            "spilled": { "no_room": scheduled.no_room, "too_late": scheduled.too_late },
-            "gathering": gathering::gathering(scheduled),
-        })),
+        "scheduler": scheduled.map(scheduler),
+    })
+}
+
+/// What the packet scheduler has done for an engine with bins.
+#[must_use]
+pub fn scheduler(scheduled: &Scheduled) -> Value {
+    json!({
+        "chunks": scheduled.chunks, "packets": scheduled.packets, "left_over": scheduled.left_over,
+        "spilled": { "no_room": scheduled.no_room, "too_late": scheduled.too_late },
+        "gathering": gathering::gathering(scheduled),
     })
 }
 
