@@ -460,12 +460,13 @@ fn number_in_windows(
         return None;
     }
     let numbers = sa.vpe.as_mut().filter(|numbers| !numbers.is_taken(&sa.sequence))?;
-    let mut numbered = ArrayVec::new();
-    for (meta, buffer) in metas.iter().zip(buffers) {
-        let flow = flow_hash(buffer.bytes(), numbers.keys);
-        let number = numbers.reserve(flow, meta.content.traffic_class, &mut sa.sequence).ok()?;
-        numbered.push((numbers.chosen(), number));
-    }
+    // All hashes first: none waits for another, nor for a number.
+    let keys = numbers.keys;
+    let hash = |(meta, buffer): (&PacketMeta, &Buffer)| {
+        (flow_hash(buffer.bytes(), keys), meta.content.traffic_class)
+    };
+    let hashed: ArrayVec<_, BATCH_SIZE> = metas.iter().zip(buffers).map(hash).collect();
+    let numbered = numbers.reserve_run(&hashed, &mut sa.sequence)?;
     sa.lifetime.count_far(packets, bytes);
     sa.last_sent = now;
     // The last number of any window.

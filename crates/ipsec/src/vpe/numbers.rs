@@ -16,8 +16,10 @@ use crate::fragments::mix;
 use crate::lifetime::Moment;
 use crate::numbers::{SequenceError, SequenceNumbers};
 use crate::path_mtu::RECENT;
+use arrayvec::ArrayVec;
 use std::ops::Range;
 use std::time::Duration;
+use testudo_packet::BATCH_SIZE;
 
 /// The windows that this worker sends in.
 #[derive(Debug)]
@@ -97,6 +99,31 @@ impl Numbers {
         Ok(number)
     }
 
+    /// The same for a run of packets, each with its hash and its traffic class: window and number of each.
+    /// `None` as soon as the gate refuses.
+    #[inline]
+    pub(crate) fn reserve_run(
+        &mut self,
+        packets: &[(u64, u8)],
+        gate: &mut SequenceNumbers,
+    ) -> Option<ArrayVec<(u16, u64), BATCH_SIZE>> {
+        let (rules, all) = (&self.rules, &mut self.next);
+        let (first, mut open) = (rules.first_window(), gate.next());
+        let mut numbered = ArrayVec::new();
+        for &(flow, traffic_class) in packets {
+            let place = rules.place_for(flow, traffic_class);
+            let next = all.get_mut(usize::from(place))?;
+            let mut number = *next;
+            if number >= open {
+                number = gate.reserve().ok()?;
+                open = gate.next();
+            }
+            *next = number + 1;
+            numbered.push((first + place, number));
+        }
+        Some(numbered)
+    }
+
     /// The window of the number that was [reserved](Self::reserve) last.
     pub(crate) fn chosen(&self) -> u16 {
         self.chosen
@@ -165,6 +192,26 @@ mod tests {
             *next += 1;
         }
         assert!(expected.len() > 8, "{}", expected.len());
+    }
+
+    #[test]
+    fn a_run_is_numbered_as_its_packets_are_one_by_one() {
+        let mut random = fastrand::Rng::with_seed(11);
+        let gate = || SequenceNumbers::of(NumberSource::Ephemeral, true).unwrap();
+        let (mut in_runs, mut singly) = (gate(), gate());
+        let of = |gate: &SequenceNumbers| Numbers::new(rules(), gate, 0, Moment::default());
+        let (mut runs, mut ones) = (of(&in_runs), of(&singly));
+        for _ in 0..500 {
+            let packets: Vec<_> = (0..random.usize(1..=BATCH_SIZE))
+                .map(|_| (flow(random.u64(0..37)), [0, 46 << 2, 10 << 2][random.usize(0..3)]))
+                .collect();
+            let numbered = runs.reserve_run(&packets, &mut in_runs).unwrap();
+            for (&(hash, class), numbered) in packets.iter().zip(numbered) {
+                let number = ones.reserve(hash, class, &mut singly).unwrap();
+                assert_eq!(numbered, (ones.chosen(), number));
+            }
+        }
+        assert_eq!(in_runs.next(), singly.next());
     }
 
     /// Over restarts from what was leased, no window has a number twice: that would be a nonce twice.

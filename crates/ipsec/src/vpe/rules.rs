@@ -226,21 +226,31 @@ impl VpeRules {
     /// The Window ID of a packet with this traffic class, of a flow with this hash: slot × classes + class.
     #[inline]
     pub(crate) fn window_of(&self, flow: u64, traffic_class: u8) -> u16 {
-        let slot = self.first_slot + self.slot_of(flow);
-        slot * u16::from(self.classes.count) + u16::from(self.classes.class_of(traffic_class))
+        self.first_window() + self.place_for(flow, traffic_class)
+    }
+
+    /// Its place among those of this worker.
+    #[inline]
+    pub(crate) fn place_for(&self, flow: u64, traffic_class: u8) -> u16 {
+        let class = u16::from(self.classes.class_of(traffic_class));
+        self.slot_of(flow) * u16::from(self.classes.count) + class
+    }
+
+    /// This worker's first window.
+    #[inline]
+    pub(crate) fn first_window(&self) -> u16 {
+        self.first_slot * u16::from(self.classes.count)
     }
 
     /// The place of a window among those of this worker; `None` for another's.
     #[inline]
     pub(crate) fn place_of(&self, window: u16) -> Option<usize> {
-        let first = usize::from(self.first_slot) * usize::from(self.classes.count);
-        usize::from(window).checked_sub(first)
+        window.checked_sub(self.first_window()).map(usize::from)
     }
 
     /// The window at such a place.
     pub(crate) fn window_at(&self, place: usize) -> u16 {
-        let first = usize::from(self.first_slot) * usize::from(self.classes.count);
-        u16::try_from(first + place).unwrap_or(u16::MAX)
+        u16::try_from(usize::from(self.first_window()) + place).unwrap_or(u16::MAX)
     }
 
     /// The high bits of a hash, spread over the slots.
