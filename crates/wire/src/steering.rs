@@ -8,18 +8,38 @@
 //! | --- | --- | --- |
 //! | [`BySpi`](Steering::BySpi) | SPI mod n | those of an SA |
 //! | [`BySequence`](Steering::BySequence) | (SPI + sequence number / block) mod n | blocks of consecutive numbers of an SA |
-//! | [`ByWindow`](Steering::ByWindow) | (sender + window / classes) mod n | those of a slot of VPE (`docs/VPE.md`) |
+//! | [`ByWindow`](Steering::ByWindow) | (sender + slot + slot / 4n) mod n | those of a slot of VPE, window / classes |
 //! | [`ByUdpSource`](Steering::ByUdpSource) | source port mod n; without UDP, by SPI | those of a peer's port |
 //!
 //! A queue is a number below n. **Queue 0** gets what says nothing of that kind: a packet that is too short,
 //! and, in UDP, IKE's messages (four zero bytes, RFC 3948 2.2) and keepalives (one byte, RFC 3948 2.3, and of
 //! VPE). Every packet has exactly one queue.
+//!
+//! A receiver reads nothing into a Window ID, so it does not know how many classes its peer has. If they are
+//! others than `classes`, the windows of one class are not consecutive slots: of two classes where one is
+//! expected, every other one, which n = 2 would send to one queue. So slots are *turned* by a queue after
+//! every [4n](slots_of_a_turn): what a step over the slots leaves out before a turn, it meets after it. Within
+//! n slots that begin at a multiple of n nothing is turned, so that as many classes as expected have exactly
+//! their shares. Of a peer with 8 slots for each queue and 1 to 8 classes, no queue has more than twice its
+//! share of any class, whatever is expected:
+//!
+//! - *Fewer, p of e*: a queue has one of n slots, of each of ⌈8p / e⌉ rounds, with at most ⌈e / p⌉ windows of the
+//!   class: 14 at most, where 8 is the share.
+//! - *A multiple, p-fold*: every p-th slot. With g = gcd(p, n), a queue has windows before every g-th turn alone,
+//!   and then in every (p / g)-th of 4 rounds of n slots: 2p / g times at most ⌈4g / p⌉, which is 16 at most.
+//! - *Others* leave out slots in a pattern; that is counted out, as all cases are, by a test.
 
 use crate::flow::flow_hash;
 use crate::ip::IpHeader;
 use crate::udp::UdpHeader;
 use crate::{protocol, vpe};
 use std::num::{NonZeroU16, NonZeroU32};
+
+/// Slots of VPE, of which packets come to so many queues, until they are turned by one: see [the module](self).
+#[must_use]
+pub const fn slots_of_a_turn(queues: u32) -> u32 {
+    queues.saturating_mul(4)
+}
 
 /// How protected packets are spread over queues, see [the module](self).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -35,10 +55,11 @@ pub enum Steering {
     /// Each slot of a sender of VPE has a queue. The sender's ID shifts the slots, so that senders with few
     /// slots spread, too.
     ByWindow {
-        /// Windows of a slot: a window's number is slot × classes + class.
+        /// Windows of a slot: a window's number is slot × classes + class. Senders with other classes are
+        /// spread as well, if less evenly.
         classes: NonZeroU16,
     },
-    /// Each source port of UDP has a queue, for peers that use several, as those of VPE do for its windows.
+    /// Each source port of UDP has a queue, for peers that use several.
     ByUdpSource,
 }
 
@@ -97,7 +118,8 @@ impl Steering {
             }
             (Steering::ByWindow { classes }, _) => content.first_chunk::<4>().map(|b| {
                 let (sender, window) = (u16::from_le_bytes([b[0], b[1]]), u16::from_le_bytes([b[2], b[3]]));
-                u32::from(sender) + u32::from(window / classes)
+                let slot = u32::from(window / classes);
+                u32::from(sender) + slot + slot / slots_of_a_turn(queues)
             }),
         };
         number.map_or(0, |number| number % queues)
@@ -252,6 +274,52 @@ mod tests {
         let by_window = Steering::ByWindow { classes: THREE };
         assert_eq!(by_window.queue(Shown::Esp(&vpe), 7), (0x0102 + 3) % 7);
         assert_eq!(Steering::ByUdpSource.queue(Shown::Udp(4501, &packet), 4), 1);
+    }
+
+    /// How many windows of a class each of so many queues has, of a peer with 8 slots for each of them.
+    fn shares(expected: u16, peers: u16, class: u16, queues: u32) -> Vec<u32> {
+        let steering = Steering::ByWindow { classes: NonZeroU16::new(expected).unwrap() };
+        let mut shares = vec![0; queues as usize];
+        for slot in 0..8 * queues as u16 {
+            let [low, high] = (slot * peers + class).to_le_bytes();
+            let queue = steering.queue(Shown::Esp(&[0, 0, low, high]), queues);
+            shares[queue as usize] += 1;
+        }
+        shares
+    }
+
+    /// What is expected is our own number of classes. Two of two queues: each has an eighth of its share at
+    /// least.
+    #[test]
+    fn windows_of_each_class_are_spread_whatever_classes_the_peer_has() {
+        for (expected, peers) in (1..=8).flat_map(|expected| (1..=8).map(move |peers| (expected, peers))) {
+            for (class, queues) in (0..peers).flat_map(|class| (2..=16).map(move |queues| (class, queues))) {
+                let shares = shares(expected, peers, class, queues);
+                let said =
+                    format!("{queues} queues, class {class} of {peers}, {expected} expected: {shares:?}");
+                let most = shares.iter().copied().max().unwrap();
+                assert!(most <= if queues == 2 { 14 } else { 16 }, "{said}");
+                if peers == expected {
+                    assert!(shares.iter().all(|share| *share == 8), "{said}");
+                }
+            }
+        }
+        // What this is about: every other window of two queues.
+        assert_eq!(shares(1, 2, 0, 2), [8, 8]);
+    }
+
+    #[test]
+    fn slots_of_every_sender_are_spread_exactly_before_and_after_a_turn() {
+        let steering = Steering::ByWindow { classes: THREE };
+        for (sender, queues) in [(0_u16, 2_u32), (7, 3), (u16::MAX, 5), (300, 16)] {
+            let slots = u32::from(u16::MAX / 3) / queues * queues;
+            let mut shares = vec![0; queues as usize];
+            for slot in 0..slots {
+                let header = [sender.to_le_bytes(), ((slot * 3) as u16 + 2).to_le_bytes()].concat();
+                shares[steering.queue(Shown::Esp(&header), queues) as usize] += 1;
+            }
+            assert!(shares.iter().all(|share| *share == slots / queues), "{sender}, {queues}: {shares:?}");
+        }
     }
 
     #[test]

@@ -14,7 +14,7 @@
 use libc::sock_filter;
 use testudo_wire::ip::Version;
 use testudo_wire::protocol;
-use testudo_wire::steering::Steering;
+use testudo_wire::steering::{Steering, slots_of_a_turn};
 
 /// The bits of an IPv4 header's seventh and eighth byte that say "fragment": MF and the offset.
 const FRAGMENT_BITS: u32 = 0x3FFF;
@@ -23,6 +23,9 @@ const LEAST_UDP_BYTES: u32 = 16;
 const UDP_BYTES: u32 = 8;
 /// Offsets from here on are from the IP header (`SKF_NET_OFF`, -0x100000).
 const FROM_IP_HEADER: u32 = 0xFFF0_0000;
+/// Where the number that a packet is steered by is kept, and the slot of a window of VPE.
+const NUMBER: u32 = 0;
+const SLOT: u32 = 4;
 /// Extension headers that are stepped over, as many as [`testudo_wire::ip`] does.
 const MAX_HEADERS: usize = 8;
 
@@ -109,10 +112,9 @@ impl Raw {
                 program.jump(IF_EQUAL, 0, if_short, 0);
             }
             program.load(field);
-            program.push(KEEP, 0);
+            program.push(KEEP, NUMBER);
             for share in shares {
-                program.push(LOAD_KEPT, 0);
-                program.push(REMAINDER, share.queues);
+                program.load_queue(field, share.queues);
                 program.jump(IF_EQUAL, share.queue, PASS, 0);
             }
             program.push(RETURN, 0);
@@ -129,6 +131,8 @@ pub(crate) fn udp_queue(version: Version, steering: Steering, queues: u32) -> Ve
     program.push(LOAD_WORD, 0);
     // IKE, or the first window of VPE, which is in the first queue anyway.
     program.jump(IF_EQUAL, 0, REFUSE, 0);
+    // The source port is not where the datagram's content is: it is loaded apart.
+    let field = Field::of(steering, Content::Esp);
     match (steering, version) {
         (Steering::ByUdpSource, Version::V4) => {
             program.push(IPV4_HEADER_BYTES, FROM_IP_HEADER);
@@ -138,9 +142,10 @@ pub(crate) fn udp_queue(version: Version, steering: Steering, queues: u32) -> Ve
             program.step_over_extension_headers();
             program.push(LOAD_HALF, FROM_IP_HEADER);
         }
-        _ => program.load(Field::of(steering, Content::Esp)),
+        _ => program.load(field),
     }
-    program.push(REMAINDER, queues);
+    program.push(KEEP, NUMBER);
+    program.load_queue(field, queues);
     program.push(RETURN_NUMBER, 0);
     program.finish()
 }
@@ -242,7 +247,7 @@ impl Program {
         self.jump(IF_EQUAL, protocol::UDP.into(), 0, REFUSE);
     }
 
-    /// Loads the number. The base is lost.
+    /// Loads the number, and keeps the slot of a window. The base is lost.
     fn load(&mut self, field: Field) {
         match field {
             Field::Spi(at) => self.push(LOAD_WORD, at),
@@ -266,12 +271,26 @@ impl Program {
                 self.push(KEPT_TO_BASE, 3);
                 self.push(OR_BASE, 0);
                 self.push(DIVIDE, classes);
+                self.push(KEEP, SLOT);
                 self.push(KEPT_TO_BASE, 0);
                 self.push(ADD_BASE, 0);
                 self.push(KEPT_TO_BASE, 1);
                 self.push(ADD_BASE, 0);
             }
         }
+    }
+
+    /// Loads which of so many queues the number that is kept says. The base is lost.
+    fn load_queue(&mut self, field: Field, queues: u32) {
+        if let Field::Window(..) = field {
+            self.push(LOAD_KEPT, SLOT);
+            self.push(DIVIDE, slots_of_a_turn(queues));
+            self.push(KEPT_TO_BASE, NUMBER);
+            self.push(ADD_BASE, 0);
+        } else {
+            self.push(LOAD_KEPT, NUMBER);
+        }
+        self.push(REMAINDER, queues);
     }
 
     /// The program with its two ends: to pass, and to refuse.

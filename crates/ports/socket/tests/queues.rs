@@ -246,10 +246,15 @@ fn every_steering(sites: &mut Sites) -> TestResult {
         for encapsulation in [Encapsulation::RawEsp, Encapsulation::RawAh, VPE, UDP, BESIDE] {
             for (steering, queues) in STEERINGS.into_iter().flat_map(|s| [(s, 2), (s, 3), (s, 7)]) {
                 let (_set, mut ports) = sites.open(pair[1], encapsulation, queues, steering);
-                let datagrams: Vec<_> = (0..40_u64)
+                let datagrams: Vec<_> = (0..60_u64)
                     .map(|n| {
                         let (spi, number) = (random.u32(1..), random.u32(..));
-                        let (spi, number) = if n < 20 { (0x1122_0100, n as u32) } else { (spi, number) };
+                        // One SA, then the windows of a sender before and after they are turned.
+                        let (spi, number) = match n as u32 {
+                            0..20 => (0x1122_0100, n as u32),
+                            20..40 => (u32::from_be_bytes([1, 0, n as u8 * 5 - 100, 0]), number),
+                            _ => (spi, number),
+                        };
                         of(encapsulation, pair, random.u16(1..), &esp(spi, number, n))
                     })
                     .collect();

@@ -139,7 +139,8 @@ fn steering(configuration: &Configuration, end: &Endpoint) -> Steering {
 }
 
 /// Classes of the tunnels of VPE whose packets arrive at an end, the most; `None` where none do; peers
-/// are taken to have as many: if not, windows are spread in another way, each to one worker all the same.
+/// are taken to have as many: if not, windows are spread less evenly, each to one worker all the same
+/// ([`testudo_wire::steering`]).
 fn vpe_classes(configuration: &Configuration, end: &Endpoint) -> Option<NonZeroU16> {
     let arrives = |outer: OuterEndpoint| endpoint(outer).encapsulation == end.encapsulation;
     let tunnels = configuration.tunnels.iter().filter(|tunnel| tunnel.protocol == IpsecProtocol::Vpe);
