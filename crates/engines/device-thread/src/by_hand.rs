@@ -62,6 +62,7 @@ impl ByHand {
         device.engine.iter_mut().for_each(|engine| engine.poll(done, max));
         let ended = done.len() - before;
         if ended > 0 {
+            device.tell_under_way();
             aside.add_work(began);
         }
         self.book(in_flight.saturating_sub(ended), ended, aside);

@@ -443,7 +443,8 @@ impl Engine for DeviceThread {
 
     fn profile(&self, suite: Suite) -> Profile {
         let known = self.of(suite).map_or_else(Profile::default, |(_, _, profile)| *profile);
-        Profile { latency_ns: known.latency_ns.saturating_add(HANDOVER_NS), ..known }
+        let under_way = self.told.under_way(known.under_way);
+        Profile { latency_ns: known.latency_ns.saturating_add(HANDOVER_NS), under_way, ..known }
     }
 
     fn poll(&mut self, done: &mut Vec<Job>, max: usize) {

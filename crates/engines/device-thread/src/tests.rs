@@ -40,6 +40,8 @@ struct Stage {
     keys: AtomicUsize,
     flushes: AtomicUsize,
     polls: AtomicUsize,
+    /// On how many submissions it says that it works; as many as the inner one, if 0.
+    under_way: AtomicUsize,
     /// Engines that are there.
     alive: AtomicUsize,
     /// Names of threads that have submitted.
@@ -96,7 +98,11 @@ impl Engine for Played {
         self.inner.flush();
     }
     fn profile(&self, suite: Suite) -> Profile {
-        self.inner.profile(suite)
+        let profile = self.inner.profile(suite);
+        match self.stage.under_way.load(Ordering::SeqCst) {
+            0 => profile,
+            under_way => Profile { under_way, ..profile },
+        }
     }
     fn poll(&mut self, done: &mut Vec<Job>, max: usize) {
         self.stage.polls.fetch_add(1, Ordering::SeqCst);
@@ -182,6 +188,23 @@ fn the_engine_is_called_on_its_thread_alone_and_both_end_together() {
     assert_eq!(engine.description(), "for tests, on a device thread");
     drop(engine);
     assert_eq!(stage.alive.load(Ordering::SeqCst), 0, "the engine went with its thread");
+}
+
+/// One of several devices may be lost meanwhile.
+#[test]
+fn on_how_many_submissions_the_engine_works_is_asked_again_when_jobs_have_ended() {
+    let stage = Arc::<Stage>::default();
+    stage.alive.store(1, Ordering::SeqCst);
+    stage.under_way.store(4, Ordering::SeqCst);
+    let inner = LateEngine::new(Box::new(PortableEngine::new()), LateConfig::reliable(1));
+    let mut engine = DeviceThread::over(Box::new(Played { inner, stage: Arc::clone(&stage) }), None);
+    let mut pool = Pool::new(64, 200);
+    let id = engine.install(&key(1), Direction::Seal).unwrap();
+    for (says, known) in [(4, 4), (2, 2), (9, 4)] {
+        stage.under_way.store(says, Ordering::SeqCst);
+        run(&mut engine, vec![job(id, 0, &mut pool)]);
+        assert_eq!(engine.profile(SUITE).under_way, known, "memory is for four");
+    }
 }
 
 #[test]

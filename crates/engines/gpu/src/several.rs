@@ -102,7 +102,8 @@ impl Engine for SeveralGpus {
 
     fn profile(&self, suite: Suite) -> Profile {
         let one = self.engines.first().map_or_else(Profile::default, |engine| engine.profile(suite));
-        Profile { under_way: one.under_way * self.engines.len(), ..one }
+        let in_service = self.engines.iter().filter(|engine| !engine.is_broken()).count();
+        Profile { under_way: one.under_way * in_service.max(1), ..one }
     }
 
     fn poll(&mut self, done: &mut Vec<Job>, max: usize) {

@@ -203,11 +203,13 @@ fn one_of_two_devices_that_fails_leaves_the_other_at_work() {
     for _ in 0..2 {
         assert_eq!(engine.submit(&mut jobs(first, 10)), 10);
     }
+    assert_eq!(engine.profile(SUITE).under_way, 4);
     bad.set(Fault::IsLost);
     engine.flush();
     let done = all(&mut engine);
     let count = |status| done.iter().filter(|job| job.status == status).count();
     assert_eq!((count(JobStatus::Done), count(JobStatus::Fault)), (10, 10));
+    assert_eq!(engine.profile(SUITE).under_way, 2, "the other one has two batches at a time");
     let second = engine.install(&material(101), Direction::Seal).unwrap();
     for key in [first, second] {
         assert_eq!(engine.submit(&mut jobs(key, 30)), 30);
