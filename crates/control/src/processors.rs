@@ -3,8 +3,8 @@
 //! Two *siblings* are one core with two sets of registers: workers there share its caches and its units for
 //! cryptography. Memory of another *NUMA node* is farther away, that of the NIC's rings, too.
 //!
-//! The kernel puts a page on the node of the processor that writes it first. So workers that are on the node of
-//! their NIC have their packets there: see [`near`].
+//! The kernel puts a page on the node of the processor that writes it first. So workers that are on the node
+//! of their NIC have their packets there: see [`near`].
 
 use crate::config::Configuration;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};

@@ -122,12 +122,18 @@ pub enum SpreadInbound {
     InOrder,
     /// Those of an SA come to all workers, by their numbers, and leave as they are opened.
     Unordered,
+    /// Those of ESP in UDP come to a worker by their UDP source port, others to that of their SA.
+    BySourcePort,
 }
 
 impl SpreadInbound {
     /// All, with their names in the configuration.
-    pub const NAMES: [(&'static str, Self); 3] =
-        [("by-sa", Self::BySa), ("in-order", Self::InOrder), ("unordered", Self::Unordered)];
+    pub const NAMES: [(&'static str, Self); 4] = [
+        ("by-sa", Self::BySa),
+        ("in-order", Self::InOrder),
+        ("unordered", Self::Unordered),
+        ("by-source-port", Self::BySourcePort),
+    ];
 }
 
 /// `spread_inbound = "in-order"`: with several workers.

@@ -81,8 +81,8 @@ type Ended = (Worker, Result<(), ServeError>);
 pub(super) struct WorkerThreads(Vec<JoinHandle<Ended>>);
 
 impl WorkerThreads {
-    /// Starts each worker on a thread of its own, which is bound to these processors, if there are any, before
-    /// it touches a packet's memory ([`processors::places`]).
+    /// Starts each worker on a thread of its own, which is bound to these processors, if there are any,
+    /// before it touches a packet's memory ([`processors::places`]).
     ///
     /// # Errors
     /// The system has no thread left.

@@ -127,7 +127,9 @@ fn open_marked(
 }
 
 /// Which worker gets a packet that arrives at an end. Those of VPE go by their windows, whose packets stay in
-/// their order; where all packets of an SA come to one worker, so do those of ESP and AH.
+/// their order, also where each window has a source port: the program in the kernel can read both, and
+/// windows are spread evenly whatever their ports. Where all packets of an SA come to one worker, so do those
+/// of ESP and AH.
 fn steering(configuration: &Configuration, end: &Endpoint) -> Steering {
     if let Some(classes) = vpe_classes(configuration, end) {
         return Steering::ByWindow { classes };
@@ -135,6 +137,7 @@ fn steering(configuration: &Configuration, end: &Endpoint) -> Steering {
     match configuration.gateway.spread_inbound {
         SpreadInbound::BySa => Steering::BySpi,
         SpreadInbound::InOrder | SpreadInbound::Unordered => Steering::BySequence { block: BLOCK },
+        SpreadInbound::BySourcePort => Steering::ByUdpSource,
     }
 }
 
@@ -212,4 +215,42 @@ pub fn warn_of_no_icmp_errors() {
         "without CAP_NET_RAW the gateway hears no ICMP errors: where a path carries less than `mtu` of \
          [port.unprotected], long packets are lost"
     );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A gateway of two workers with these lines, and one tunnel that is encapsulated so.
+    fn configuration(gateway: &str, encapsulation: &str) -> Configuration {
+        let text = format!(
+            "[gateway]\nstate = \"s\"\nworkers = 2\n{gateway}\n[port.protected]\nkind = \"tun\"\nname = \"t0\"\n\
+             [port.unprotected]\nkind = \"socket\"\n[[tunnel]]\nname = \"a\"\nlocal = \"192.0.2.1\"\n\
+             remote = \"192.0.2.2\"\nsuite = \"aes128gcm16\"\n{encapsulation}\n\
+             selectors = [ {{ local = \"10.1.0.0/16\", remote = \"10.2.0.0/16\" }} ]\n\
+             outbound = {{ spi = 0x1001, key_file = \"out.key\" }}\ninbound = {{ spi = 0x1002, key_file = \"in.key\" }}\n"
+        );
+        Configuration::parse(&text, "t.toml").unwrap()
+    }
+
+    /// How what arrives at the tunnel's end is steered.
+    fn steered(gateway: &str, encapsulation: &str) -> Steering {
+        let configuration = configuration(gateway, encapsulation);
+        steering(&configuration, &endpoint(configuration.tunnels[0].outer_endpoint()))
+    }
+
+    #[test]
+    fn packets_are_steered_as_the_configuration_says_and_those_of_vpe_by_windows() {
+        let in_udp = "encapsulation = \"esp-in-udp\"";
+        let vpe = "encapsulation = \"vpe-in-udp\"\nudp_source_ports = \"per-window\"\nclasses = [[46]]\n\
+                   allow_manual_counter_nonce = true";
+        let by_source_port = "spread_inbound = \"by-source-port\"";
+        assert_eq!(steered("", in_udp), Steering::BySpi);
+        assert_eq!(steered(by_source_port, in_udp), Steering::ByUdpSource);
+        assert_eq!(steered("spread_inbound = \"unordered\"", in_udp), Steering::BySequence { block: BLOCK });
+        let two = NonZeroU16::new(2).unwrap();
+        for gateway in ["", by_source_port] {
+            assert_eq!(steered(gateway, vpe), Steering::ByWindow { classes: two });
+        }
+    }
 }

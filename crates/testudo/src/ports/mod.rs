@@ -126,9 +126,7 @@ pub fn open(configuration: &Configuration, transmits: bool) -> Result<Opened, Fa
     let workers = takers.len();
     let (mut protected_ports, mut unprotected_ports) = (with_tuns(protected.ports, tuns), unprotected.ports);
     let senders = if transmits { senders(&mut protected_ports, &mut unprotected_ports)? } else { None };
-    let more = places.map(|place| pool_at(configuration, Some(place)));
-    let pools = std::iter::once(Ok(pool)).chain(more);
-    let pairs = pairs(pools, protected_ports, unprotected_ports)?;
+    let pairs = pairs(configuration, (pool, places), protected_ports, unprotected_ports)?;
     let queues = takers.into_iter().zip(pairs).map(|(role, (ports, pool))| (role, ports, pool)).collect();
     let has_drivers_filter = protected.has_drivers_filter || unprotected.has_drivers_filter;
     let details = BothDetails { protected: protected.details, unprotected: unprotected.details };
@@ -258,19 +256,22 @@ fn with_tuns(main: Vec<Vec<Box<dyn Port>>>, tuns: Vec<Vec<Box<dyn Port>>>) -> Ve
     all.collect()
 }
 
-/// The buffers of a worker that is bound to these processors. Most pages are given when the worker writes them
-/// first; huge pages are taken here, on its node.
+/// The buffers of a worker that is bound to these processors. Most pages are given when the worker writes
+/// them first; huge pages are taken here, on its node.
 fn pool_at(configuration: &Configuration, place: Option<Vec<usize>>) -> Result<Pool, Failure> {
     let made = processors::near(&place.unwrap_or_default(), || buffers::pool(configuration));
     made.map_err(failure(Kind::Other))?
 }
 
-/// The ports of each worker with buffers of its own.
+/// The ports of each worker with buffers of its own: the first one's, and those at the places of others.
 fn pairs(
-    pools: impl Iterator<Item = Result<Pool, Failure>>,
+    configuration: &Configuration,
+    (first, others): (Pool, impl Iterator<Item = Vec<usize>>),
     protected: Vec<Vec<Box<dyn Port>>>,
     unprotected: Vec<Vec<Box<dyn Port>>>,
 ) -> Result<Vec<(PortPair, Pool)>, Failure> {
+    let others = others.map(|place| pool_at(configuration, Some(place)));
+    let pools = std::iter::once(Ok(first)).chain(others);
     let pair = |((protected, unprotected), pool): ((Vec<_>, Vec<_>), Result<Pool, Failure>)| {
         Ok((PortPair { protected: as_one(protected)?, unprotected: as_one(unprotected)? }, pool?))
     };

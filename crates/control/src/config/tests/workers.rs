@@ -32,6 +32,7 @@ fn packets_of_an_sa_are_spread_over_several_workers_where_that_is_said() {
     assert_eq!(spread("1", "by-sa"), SpreadInbound::BySa);
     assert_eq!([spread("2", "in-order"), spread("\"all\"", "in-order")], [SpreadInbound::InOrder; 2]);
     assert_eq!(spread("2", "unordered"), SpreadInbound::Unordered);
+    assert_eq!(spread("2", "by-source-port"), SpreadInbound::BySourcePort);
     let alone = in_gateway("spread_inbound = \"in-order\"");
     expect(&alone, &["spread_inbound", "with several workers", "set `workers`"]);
     expect(&in_gateway("workers = 2\nspread_inbound = \"yes\""), &["spread_inbound", "\"in-order\""]);
@@ -70,7 +71,7 @@ fn what_one_worker_must_hear_alone_is_refused_where_packets_are_spread() {
     for (line, key) in [(probe, "mtu_probe"), ("non_first_fragments = true", "non_first_fragments")] {
         let of = |lines: &str| in_tunnel(line).replacen("[gateway]", &format!("[gateway]\n{lines}"), 1);
         good(&of("workers = 2"));
-        for how in ["in-order", "unordered"] {
+        for how in ["in-order", "unordered", "by-source-port"] {
             let text = of(&format!("workers = 2\nspread_inbound = \"{how}\""));
             expect(&text, &[key, "beside `spread_inbound`", "leave `spread_inbound` out"]);
         }
