@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Measures all that is to be known of this machine's GPUs, and leaves it in one folder: what `testudo bench
 # gpu`, `bench scheduler` (figures 9 to 14 of paper 002), `lab placements` and `lab papers` print as JSON, each
-# in a file, with what the machine is. One that fails leaves its words in FILE.err, and the others are run.
+# in a file, with what the machine is; NAME is one word of the GPU's. One that fails leaves its words in FILE.err, and the others are run.
 #
 # usage: bench-gpu.sh PROGRAM FOLDER [--quick] [--gpu NAME]
 set -uo pipefail
@@ -49,8 +49,8 @@ for experiment in ideas chunks ranges algorithms latency tuning; do
     measure "scheduler-$experiment.json" bench scheduler --experiment "$experiment" --chunks "$chunks" "${gpu[@]}"
 done
 measure placements.json lab placements --latency --suites aes128-sha1,3des-sha1 "${quick[@]}"
-measure placements-gpu.json lab placements --latency --offload-engine gpu --suites aes128-sha1,3des-sha1 "${quick[@]}"
-measure papers.json lab papers --only 002 --out "$folder/papers" "${quick[@]}"
+measure placements-gpu.json lab placements --latency --offload-engine gpu --suites aes128-sha1,3des-sha1 "${quick[@]}" "${gpu[@]}"
+measure papers.json lab papers --only 002 --out "$folder/papers" "${quick[@]}" "${gpu[@]}"
 
 echo "in $folder: $(ls "$folder" | tr '\n' ' ')"
 ((${#failed[@]} == 0)) || { printf 'not measured: %s\n' "${failed[@]}" >&2; exit 1; }

@@ -48,6 +48,16 @@ pub enum LabCommand {
 }
 
 impl LabArgs {
+    /// The GPU that is to be measured: a part of its name or of its platform's.
+    #[must_use]
+    pub fn gpu(&self) -> Option<&str> {
+        match &self.command {
+            LabCommand::Placements(options) => options.gpu.as_deref(),
+            LabCommand::Papers(options) => options.gpu.as_deref(),
+            _ => None,
+        }
+    }
+
     /// Runs the command and prints the result: 0 on success, otherwise the reason is on standard error.
     /// `candidates` are the engines that the program has besides the portable one, `devices` those that do
     /// cryptography elsewhere, `gpus` finds GPUs; `meters` opens what can be metered.

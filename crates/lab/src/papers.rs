@@ -79,6 +79,10 @@ pub struct PapersOptions {
     #[arg(long, value_name = "FILE")]
     pub prices: Option<PathBuf>,
 
+    /// One word of the GPU's name or of its platform's, for figures of a GPU [default: the first GPU]
+    #[arg(long, value_name = "NAME", value_parser = word)]
+    pub gpu: Option<String>,
+
     /// Also write the report as Markdown, without pictures
     #[arg(long, value_name = "FILE")]
     pub markdown: Option<PathBuf>,
@@ -86,6 +90,12 @@ pub struct PapersOptions {
     /// Print the report as JSON, and no progress
     #[arg(long)]
     pub json: bool,
+}
+
+/// A command in a report is a line of words.
+fn word(text: &str) -> Result<String, String> {
+    let is_word = !text.is_empty() && text.chars().all(|c| c.is_alphanumeric() || "-_.".contains(c));
+    is_word.then(|| text.to_owned()).ok_or_else(|| "expected one word of a name".to_owned())
 }
 
 impl PapersOptions {
@@ -180,10 +190,12 @@ impl<'a> Session<'a> {
     fn settings(&self, item: &Item, method: &Method) -> Settings {
         let mode = self.options.mode();
         let prices = self.prices.as_ref().filter(|_| method.has_prices());
+        let path = prices.map(|file| file.path.as_str());
+        let command = method.command(mode, self.machine.processors, path);
         Settings {
             id: item.id(),
             mode: mode.name().to_owned(),
-            command: method.command(mode, self.machine.processors, prices.map(|file| file.path.as_str())),
+            command: item::with_gpu(&command, self.options.gpu.as_deref()),
             prices: prices.map(|file| file.text.clone()),
             program: self.program.clone(),
             machine: self.machine.clone(),

@@ -129,10 +129,11 @@ impl Engines {
             return Err(BenchError::Usage(text));
         };
         let device = PairEngines::start(vec![devices.swap_remove(index)], Some(wanted));
-        Ok(Self {
-            own,
-            device: device.map(|device| Some(Rc::new(device))).map_err(|error| error.to_string()),
-        })
+        let device = device.map_err(|error| error.to_string()).and_then(|device| match device.note() {
+            Some(note) => Err(format!("{note}, and nothing else is measured here")),
+            None => Ok(Some(Rc::new(device))),
+        });
+        Ok(Self { own, device })
     }
 
     /// Who does the cryptography of `setup`, or why nobody can.

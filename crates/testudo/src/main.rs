@@ -104,7 +104,7 @@ fn main() -> ExitCode {
         Verb::Tune(TuneVerb::Sink(args)) => tune::sink(&args),
         Verb::Lab(args) => {
             let (engines, gpus) = (engines::known(), gpus::of_this_machine());
-            return args.run(engines, engines::devices(), &gpus, meters::of_this_machine);
+            return args.run(engines, engines::devices(args.gpu()), &gpus, meters::of_this_machine);
         }
         Verb::Completions(args) => documents::completions(&args),
         Verb::Man(args) => documents::man_pages(&args),

@@ -58,6 +58,11 @@ impl PairEngines {
         Ok(self.engines.available[self.choose(&settings.case())?].name())
     }
 
+    /// Why figures of an engine's device are no speed, if they are none.
+    pub(crate) fn note(&self) -> Option<&'static str> {
+        self.engines.available.iter().find_map(|engine| engine.device().note)
+    }
+
     /// That engine, opened anew.
     pub(crate) fn open(&self, settings: &PairSettings) -> Result<Box<dyn Engine>, BenchError> {
         let available = &self.engines.available[self.choose(&settings.case())?];

@@ -139,6 +139,16 @@ impl Method {
     }
 }
 
+/// A command with this GPU, wherever it measures one.
+pub(super) fn with_gpu(command: &str, gpu: Option<&str>) -> String {
+    let measures_one = |part: &str| ["bench gpu ", "bench scheduler "].iter().any(|of| part.starts_with(of));
+    let named = |part: &str| match gpu.filter(|_| measures_one(part)) {
+        Some(gpu) => format!("{part} --gpu {gpu}"),
+        None => part.to_owned(),
+    };
+    command.split(AND).map(named).collect::<Vec<_>>().join(AND)
+}
+
 /// Whether and how an item can be repeated.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum How {

@@ -667,6 +667,28 @@ fn results_of_other_prices_are_measured_anew() {
     assert_eq!([run("one"), run("one"), run("two"), run("two")], [1, 1, 2, 2]);
 }
 
+/// Each command that a report names measures the GPU that was named, and can be given as it stands.
+#[test]
+fn a_gpu_that_was_named_is_in_each_command_that_measures_one() {
+    let mut named = 0;
+    for method in registry::all().filter_map(Item::method) {
+        for mode in [Mode::Quick, Mode::Full] {
+            let command = method.command(mode, 2, None);
+            assert_eq!(super::item::with_gpu(&command, None), command);
+            for part in super::item::with_gpu(&command, Some("NVIDIA")).split(AND) {
+                let is_of_gpu = part.starts_with("bench gpu ") || part.starts_with("bench scheduler ");
+                assert_eq!(part.ends_with(" --gpu NVIDIA"), is_of_gpu, "{part}");
+                assert!(measure::parse(part).is_ok(), "{part}");
+                named += u32::from(is_of_gpu);
+            }
+        }
+    }
+    assert!(named > 10, "{named}");
+    let parsed = |words: [&str; 3]| Program::try_parse_from(words).map(|program| program.options.gpu);
+    assert_eq!(parsed(["papers", "--gpu", "H100"]).unwrap().as_deref(), Some("H100"));
+    assert!(parsed(["papers", "--gpu", "two words"]).is_err());
+}
+
 #[test]
 fn files_of_prices_are_read_before_anything_is_measured() {
     let folder = tempfile::tempdir().unwrap();

@@ -63,6 +63,10 @@ pub struct PlacementsOptions {
     #[arg(long, value_name = "NAME", default_value = CORES)]
     pub offload_engine: String,
 
+    /// A part of the GPU's name or of its platform's, for --offload-engine gpu [default: the first GPU]
+    #[arg(long, value_name = "NAME")]
+    pub gpu: Option<String>,
+
     /// Threads of the engine cores for each of both gateways
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=64))]
     pub crypto_threads: u8,

@@ -1,5 +1,7 @@
 use clap::Parser;
-use testudo_crypto::{Engine, EngineError, PortableEngine};
+use testudo_crypto::{
+    Capability, Direction, Engine, EngineError, Job, KeyId, KeyMaterial, PortableEngine, Suite,
+};
 use testudo_engine_late::{LateConfig, LateEngine};
 
 use super::*;
@@ -158,6 +160,45 @@ fn a_device_that_is_not_there_is_a_reason_and_one_that_is_unknown_an_error() {
     let unknown = options(&format!("{words} --offload-engine abacus"));
     let error = measure(&unknown, Vec::new(), absent()).err().unwrap().to_string();
     assert!(error.contains("there is no engine \"abacus\"; expected cores, gpu"), "{error}");
+}
+
+/// The portable engine, as one on PoCL.
+struct Pocl(PortableEngine);
+
+impl Engine for Pocl {
+    fn name(&self) -> &'static str {
+        "gpu"
+    }
+    fn description(&self) -> String {
+        "Portable Computing Language, a processor: for correctness, not for speed".to_owned()
+    }
+    fn capability(&self, suite: Suite) -> Option<Capability> {
+        self.0.capability(suite)
+    }
+    fn install(&mut self, key: &KeyMaterial, direction: Direction) -> Result<KeyId, EngineError> {
+        self.0.install(key, direction)
+    }
+    fn remove(&mut self, key: KeyId) {
+        self.0.remove(key);
+    }
+    fn submit(&mut self, jobs: &mut [Job]) -> usize {
+        self.0.submit(jobs)
+    }
+}
+
+#[test]
+fn a_processor_in_a_gpus_place_is_not_measured() {
+    let pocl = || -> Result<Box<dyn Engine>, EngineError> { Ok(Box::new(Pocl(PortableEngine::new()))) };
+    let words = "--quick --trial-seconds 0.005 --engine portable --suites des-sha1 --sizes 64";
+    let words =
+        format!("{words} --placements crypto --bypass-io-threads none --offload-engine gpu --gpu pocl");
+    let options = options(&words);
+    assert_eq!(options.gpu.as_deref(), Some("pocl"));
+    let rows = rows(&options, vec![Candidate { name: "gpu", open: Box::new(pocl) }]);
+    let of_it: Vec<_> = rows.iter().filter(|row| row["placement"] == "crypto").collect();
+    let reason = of_it.first().and_then(|row| row["not_possible_here"].as_str()).unwrap_or_default();
+    assert!(of_it.len() == 1 && reason.starts_with("PoCL: correctness only"), "{of_it:?}");
+    assert!(of_it[0]["throughput"].is_null() && of_it[0]["capacity"].is_null(), "{of_it:?}");
 }
 
 #[test]
