@@ -11,7 +11,7 @@ use serde_json::json;
 use super::fleet::{Division, Fleet, Plan};
 use super::handing_over::HandingOver;
 use super::report::{Outcome, Row, Threading, line, millions, range_millions};
-use super::shared_lines::{Costs, PREDICTED, handover_ns};
+use super::shared_lines::{Costs, FITTED, Handover, PREDICTED};
 use super::threads::{self, Share};
 use super::{Experiment, Setup};
 use crate::bench::case::{Carrier, Case, Suites, Way};
@@ -216,18 +216,49 @@ fn alone(setup: &Setup<'_>, cells: &[Cell]) -> Result<Vec<Alone>, BenchError> {
 
 /// The model, of this run; `None` where there is one core.
 struct Model {
-    handover_ns: f64,
+    handover: Handover,
     alone: Vec<Alone>,
+    /// What [`FITTED`] workers were measured to reach, of linear.
+    measured: Vec<(Key, f64)>,
     peer_window: u32,
 }
 
 impl Model {
-    fn of_linear(&self, division: Division, way: Way, inner_bytes: usize, workers: usize) -> Option<f64> {
+    /// `None` where there is one core, or the other one did not answer.
+    fn of(setup: &Setup<'_>, cells: &[Cell], processors: &[usize]) -> Result<Option<Self>, BenchError> {
+        let Some(handover) = Handover::measure(processors) else { return Ok(None) };
+        let fits = cells.iter().filter(|cell| {
+            let has_all = !cell.key.division.has_one_worker() && !is_crowded(cell.key, processors);
+            cell.key.workers == FITTED && has_all
+        });
+        let measured = fits.filter_map(|cell| Some((cell.key, cell.of_linear()?.median))).collect();
+        let peer_window = setup.options.peer_window;
+        Ok(Some(Self { handover, alone: alone(setup, cells)?, measured, peer_window }))
+    }
+
+    /// What the model starts from for a division, and whether it is fitted.
+    fn costs(&self, division: Division, way: Way, inner_bytes: usize) -> Option<(Costs, bool)> {
         let alone = self.alone.iter().find(|alone| (alone.way, alone.inner_bytes) == (way, inner_bytes))?;
         let &Alone { packet_ns, cryptography_ns, .. } = alone;
-        let (handover_ns, peer_window) = (self.handover_ns, self.peer_window);
-        let costs = Costs { handover_ns, packet_ns, cryptography_ns, peer_window };
+        let (handover_ns, peer_window) = (self.handover.ns, self.peer_window);
+        let costs = Costs { handover_ns, packet_ns, cryptography_ns, extra_ns: 0.0, peer_window };
+        let key = Key { way, inner_bytes, workers: FITTED, division };
+        let measured = self.measured.iter().find(|(measured, _)| *measured == key);
+        Some(match measured {
+            Some((_, measured)) => (costs.fitted(division, way, *measured), true),
+            None => (costs, false),
+        })
+    }
+
+    fn of_linear(&self, division: Division, way: Way, inner_bytes: usize, workers: usize) -> Option<f64> {
+        let (costs, _) = self.costs(division, way, inner_bytes)?;
         Some(costs.of_linear(division, way, workers))
+    }
+
+    /// What it is fitted to say of [`FITTED`] workers, and the extra that this takes, in nanoseconds.
+    fn fitted(&self, division: Division, way: Way, inner_bytes: usize) -> Option<(f64, f64)> {
+        let (costs, is_fitted) = self.costs(division, way, inner_bytes)?;
+        is_fitted.then(|| (costs.of_linear(division, way, FITTED), costs.extra_ns))
     }
 }
 
@@ -235,13 +266,7 @@ impl Model {
 pub(super) fn scaling(setup: &mut Setup<'_>) -> Result<Outcome, BenchError> {
     let processors = threads::processors();
     let cells = measure(setup, &processors)?;
-    let model = match handover_ns(&processors) {
-        Some(handover_ns) => {
-            let alone = alone(setup, &cells)?;
-            Some(Model { handover_ns, alone, peer_window: setup.options.peer_window })
-        }
-        None => None,
-    };
+    let model = Model::of(setup, &cells, &processors)?;
     let handing_over = HandingOver::measure(setup, &processors, setup.options.duration());
     let case = "scaling, handing jobs over".to_owned();
     let handing_over = handing_over.map_err(|what| BenchError::Invalid { case, what })?;
@@ -297,7 +322,11 @@ fn row(setup: &Setup<'_>, cell: &Cell, cells: &[Cell], model: Option<&Model>, pr
     row.packets_per_second = cell.rate();
     let of_linear = cell.of_linear();
     let linear = cell.spread(|taken| taken.linear).map(|linear| linear.median);
-    let predicted = model.and_then(|model| model.of_linear(division, way, inner_bytes, workers));
+    let fitted = model.filter(|_| workers == FITTED);
+    let fitted = fitted.and_then(|model| model.fitted(division, way, inner_bytes));
+    // What it was fitted to is no prediction.
+    let predicts = model.filter(|_| fitted.is_none());
+    let predicted = predicts.and_then(|model| model.of_linear(division, way, inner_bytes, workers));
     row.more = vec![
         ("of_linear", json!(of_linear.map(|ratio| ratio.median))),
         ("of_linear_lowest", json!(of_linear.map(|ratio| ratio.lowest))),
@@ -305,6 +334,8 @@ fn row(setup: &Setup<'_>, cell: &Cell, cells: &[Cell], model: Option<&Model>, pr
         ("linear_packets_per_second", json!(linear)),
         ("of_one_worker", json!(of_one(cell, cells))),
         ("predicted_of_linear", json!(predicted)),
+        ("fitted_of_linear", json!(fitted.map(|(of_linear, _)| of_linear))),
+        ("fitted_extra_ns", json!(fitted.map(|(_, extra_ns)| extra_ns))),
         ("direction", json!(way.name())),
         ("threads", json!(division.threads(workers))),
         ("cores", json!(processors.len())),
@@ -336,7 +367,7 @@ fn predicted_rows(model: &Model) -> Vec<Row> {
                     ("of_linear", json!(null)),
                     ("predicted_of_linear", json!(predicted)),
                     ("direction", json!(alone.way.name())),
-                    ("not_measured", json!("a prediction, from what cache lines cost that cores share")),
+                    ("not_measured", json!("a prediction, from what cache lines and two workers cost")),
                 ];
                 rows.push(row);
             }
@@ -409,12 +440,17 @@ fn prediction(model: Option<&Model>) -> String {
             .to_owned();
     };
     let mut heads = vec!["direction".to_owned(), "inner bytes".to_owned(), "division".to_owned()];
+    heads.extend([format!("fitted at {FITTED}"), "extra ns".to_owned()]);
     heads.extend(PREDICTED.map(|workers| format!("{workers} workers")));
     let mut table = Table::new(&heads.iter().map(String::as_str).collect::<Vec<_>>());
     for alone in &model.alone {
         for division in DIVISIONS {
             let mut row =
                 vec![alone.way.name().to_owned(), alone.inner_bytes.to_string(), words(division).to_owned()];
+            let fitted = model.fitted(division, alone.way, alone.inner_bytes);
+            row.extend(fitted.map_or(["-".to_owned(), "-".to_owned()], |(of_linear, extra_ns)| {
+                [format!("{of_linear:.2}"), format!("{extra_ns:.0}")]
+            }));
             row.extend(PREDICTED.map(|workers| {
                 let share = model.of_linear(division, alone.way, alone.inner_bytes, workers);
                 share.map_or("-".to_owned(), |share| format!("{share:.2}"))
@@ -423,9 +459,11 @@ fn prediction(model: Option<&Model>) -> String {
         }
     }
     format!(
-        "Prediction, not measured: of linear, by a model, from {:.0} ns for an atomic operation on a line that another core wrote\n\
-         and what a packet costs one worker, both of this run\n{table}",
-        model.handover_ns
+        "Prediction, not measured: of linear, by a model, from {:.0} ns for an atomic operation on a line that another one wrote\n\
+         ({}), from what a packet costs one worker, and from what {FITTED} workers were measured to\n\
+         cost beyond that (extra: for each block of numbers where one SA of ESP seals, else for each packet), all of this run\n{table}",
+        model.handover.ns,
+        model.handover.in_words(),
     )
 }
 

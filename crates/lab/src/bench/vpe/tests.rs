@@ -129,6 +129,12 @@ fn every_division_is_beside_as_many_independent_gateways() {
             continue;
         }
         assert!(number(row, "of_linear") > 0.0 && number(row, "of_one_worker") > 0.0, "{row}");
+        // What the model was fitted to is not said to be predicted.
+        let has_all =
+            row["workers"] == 2 && row["cores"] != 1 && !["parallel_esp", "cores"].contains(&threading);
+        assert_eq!(row["fitted_of_linear"].is_f64(), has_all && !predicted.is_empty(), "{row}");
+        assert_eq!(row["fitted_extra_ns"].is_f64(), row["fitted_of_linear"].is_f64(), "{row}");
+        assert!(row["fitted_of_linear"].is_null() || row["predicted_of_linear"].is_null(), "{row}");
         let threads = row["workers"].as_u64().unwrap() + u64::from(threading == "parallel_esp");
         assert_eq!(row["threads"], threads);
         if threading == "cores" && row["workers"] == 2 && row["cores"] != 1 {

@@ -32,6 +32,21 @@ pub(crate) fn placed(threads: usize, processors: &[usize]) -> BTreeSet<usize> {
     processors.iter().copied().take(threads).collect()
 }
 
+/// The core of a processor, as the kernel lists its siblings: the lowest of them; itself where it does not.
+pub(super) fn core_of(processor: usize) -> usize {
+    let file = format!("/sys/devices/system/cpu/cpu{processor}/topology/thread_siblings_list");
+    let siblings = std::fs::read_to_string(file).unwrap_or_default();
+    siblings.trim().split([',', '-']).next().and_then(|first| first.parse().ok()).unwrap_or(processor)
+}
+
+/// Two of these processors, of different cores where there are such, and whether they are.
+pub(super) fn two_apart(processors: &[usize], core: impl Fn(usize) -> usize) -> Option<([usize; 2], bool)> {
+    let (one, others) = processors.split_first()?;
+    let apart = others.iter().find(|other| core(**other) != core(*one));
+    let other = apart.or(others.first())?;
+    Some(([*one, *other], apart.is_some()))
+}
+
 /// Binds this thread to a processor. Where that is refused, the system chooses.
 pub(crate) fn bind(processor: usize) {
     allow(&[processor]);
@@ -187,4 +202,19 @@ pub(super) fn settle(workers: &mut [Worker]) -> Result<(), Wrong> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_processors_are_of_different_cores_where_there_are_such() {
+        // 0 and 1 are one core, 2 and 3 another.
+        let core = |processor: usize| processor / 2 * 2;
+        assert_eq!(two_apart(&[0, 1, 2, 3], core), Some(([0, 2], true)));
+        assert_eq!(two_apart(&[2, 3], core), Some(([2, 3], false)));
+        assert_eq!((two_apart(&[1], core), two_apart(&[], core)), (None, None));
+        assert_eq!(core_of(usize::MAX), usize::MAX, "of which the kernel says nothing");
+    }
 }
