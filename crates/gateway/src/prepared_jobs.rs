@@ -21,7 +21,9 @@ impl Worker {
         for job in &self.prepared.jobs {
             let Job { sa, sequence, .. } = *job;
             let (is_outbound, text_start) = (job.direction == Direction::Seal, job.text_start as usize);
-            journal.assigned(&job.buffer, Passage { sa, is_outbound, sequence, text_start });
+            let header = job.buffer.bytes().get(job.auth_start as usize..);
+            let head: [u8; 4] = header.and_then(|header| header.first_chunk().copied()).unwrap_or_default();
+            journal.assigned(&job.buffer, Passage { sa, is_outbound, sequence, text_start, head });
         }
     }
 }

@@ -661,14 +661,13 @@ impl InboundSa {
     fn note_refused(&self, job: &Job, parsed: &Parsed, pool: &mut Pool) {
         if let (Some(journal), Parsed::Esp(arrival)) = (pool.journal(), parsed) {
             let low = arrival.header.sequence;
+            let header = job.buffer.bytes().get(usize::from(arrival.at)..).unwrap_or_default();
             let sequence = match arrival.protocol {
-                IpsecProtocol::Vpe => {
-                    let header = job.buffer.bytes().get(arrival.at.into()..).and_then(VpeHeader::parse);
-                    header.map_or(low.into(), |header| header.number)
-                }
+                IpsecProtocol::Vpe => VpeHeader::parse(header).map_or(low.into(), |header| header.number),
                 _ => self.window.infer(low).unwrap_or(low.into()),
             };
-            let passage = Passage { sa: job.sa, is_outbound: false, sequence, text_start: 0 };
+            let head: [u8; 4] = header.first_chunk().copied().unwrap_or_default();
+            let passage = Passage { sa: job.sa, is_outbound: false, sequence, text_start: 0, head };
             journal.assigned(&job.buffer, passage);
         }
     }

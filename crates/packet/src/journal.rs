@@ -38,6 +38,9 @@ pub struct Passage {
     /// Where in the packet the text begins that is sealed or opened, in bytes; 0 for a packet that is
     /// refused.
     pub text_start: usize,
+    /// The first four bytes of its header of IPsec, as they are sent or came: the SPI of ESP, Sender ID and
+    /// Window ID of VPE. Of AH, whose datagrams are judged as a masked copy, they say nothing.
+    pub head: [u8; 4],
 }
 
 /// Is told what happens to each packet.

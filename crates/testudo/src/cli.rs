@@ -465,10 +465,10 @@ pub struct ReplayArgs {
     /// A line has the packet (P and U are the protected and the unprotected side's, numbered from 1 in their
     /// files); what it became (a packet of an output; "part of" a datagram that was put together; or the
     /// reason for which it was dropped, by its name in `testudo status`); the SA with tunnel, protocol, SPI
-    /// and sequence number; and the place of the policy, as in `testudo policy list`. A packet that the
-    /// gateway made of another has a line of its own: "fragment" is one that was cut off, "message" an ICMP
-    /// error. Packets that it sent by itself have no number. With --json each line is an object, and the last
-    /// one has the counters.
+    /// and sequence number (of VPE with Sender ID and Window ID before it: s0 w3 #7); and the place of the
+    /// policy, as in `testudo policy list`. A packet that the gateway made of another has a line of its own:
+    /// "fragment" is one that was cut off, "message" an ICMP error. Packets that it sent by itself have no
+    /// number. With --json each line is an object, and the last one has the counters.
     #[arg(long)]
     pub list: bool,
     /// Packets of each input that are processed together, 1 to 256, to find faults that depend on it

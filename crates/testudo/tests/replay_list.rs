@@ -310,6 +310,79 @@ fn fragments_that_are_joined_say_with_whom() {
     assert_eq!(bytes(&listed.protected), [inner(1, 3000)]);
 }
 
+/// Sender ID and Window ID in a datagram of VPE (`docs/VPE.md`).
+fn sender_and_window(datagram: &[u8]) -> (u16, u16) {
+    let half = |at: usize| u16::from_le_bytes(datagram[at..at + 2].try_into().unwrap());
+    (half(IP_BYTES), half(IP_BYTES + 2))
+}
+
+/// A number of VPE counts in a window of a sender: without these it says nothing.
+#[test]
+fn packets_of_vpe_are_listed_with_their_sender_and_window() {
+    let ends = pair(false).unwrap().map(|mut config| {
+        let tunnel = &mut config.tunnels[0];
+        tunnel.vpe = true;
+        tunnel.more = "classes = [[46]]\nallow_manual_counter_nonce = true\n\
+                       known_answer = { next_sequence_number = 1 }"
+            .to_owned();
+        for sa in [&mut tunnel.outbound, &mut tunnel.inbound] {
+            // Of VPE it is the cipher's key alone.
+            sa.key.truncate(32);
+        }
+        Gateway::new(&config)
+    });
+    let [a, b] = ends;
+    let mut urgent = inner(1, 100);
+    urgent[1] = 46 << 2;
+    urgent[10..12].fill(0);
+    let sum = checksum::of(&urgent[..20]).to_bytes();
+    urgent[10..12].copy_from_slice(&sum);
+    let listed = a.list(&[inner(1, 100), urgent], &[]);
+    let sa = |direction: &str, window: u16| {
+        json!([{
+            "tunnel": "a-b", "direction": direction, "protocol": "vpe", "spi": 0x1001, "sequence": 1, "sender_id": 0,
+            "window": window,
+        }])
+    };
+    let sealed: Vec<Vec<u8>> = [(1, 0), (2, 1)]
+        .map(|(number, class)| {
+            let line = listed.one("protected", number);
+            let datagram = listed.sent(line).1.clone();
+            let (sender, window) = sender_and_window(&datagram);
+            assert_eq!((sender, window % 2), (0, class), "slot times classes plus class");
+            assert_eq!(line["sas"], sa("outbound", window));
+            datagram
+        })
+        .into();
+    let (mut forged, mut unknown) = (sealed[0].clone(), sealed[0].clone());
+    forged[IP_BYTES..IP_BYTES + 4].copy_from_slice(&[3, 0, 0x77, 7]);
+    unknown[IP_BYTES + 13] = 0x77;
+    let arriving = [sealed[0].clone(), sealed[1].clone(), sealed[0].clone(), forged, unknown];
+    let listed = b.list(&[], &arriving);
+    let [first, second] = [0, 1].map(|at: usize| sender_and_window(&sealed[at]).1);
+    for (number, what, sas) in [
+        (1, "sent", sa("inbound", first)),
+        (2, "sent", sa("inbound", second)),
+        (3, "replay_duplicate", sa("inbound", first)),
+    ] {
+        let line = listed.one("unprotected", number);
+        let found = (line["reason"].as_str().unwrap_or("sent"), &line["sas"]);
+        assert_eq!(found, (what, &sas), "packet {number}");
+    }
+    let named = |number: u64| {
+        let line = listed.one("unprotected", number);
+        let sa = &line["sas"][0];
+        (line["reason"].clone(), sa["tunnel"].clone(), sa["sender_id"].clone(), sa["window"].clone())
+    };
+    let forged = (json!("authentication_failed"), json!("a-b"), json!(3), json!(0x777));
+    assert_eq!(named(4), forged, "as the packet says");
+    assert_eq!(named(5), (json!("unknown_spi"), Value::Null, json!(0), json!(first)));
+    let said = b.replay(&["--rx", "unprotected=u.pcap", "--list"]);
+    for name in [format!("a-b vpe 0x1001 s0 w{first} #1"), "a-b vpe 0x1001 s3 w1911 #1".to_owned()] {
+        assert!(said.stdout.contains(&name), "{name}: {said:#?}");
+    }
+}
+
 /// The books of a list, over packets of every kind and all shapes of batches.
 #[test]
 fn every_batch_gives_the_same_packets_and_verdicts() {

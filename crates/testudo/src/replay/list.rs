@@ -5,7 +5,10 @@
 //! P1       U1                       site-b esp 0x1001 #1            1  10.1.0.1 > 10.2.0.1 udp 28
 //! P2       no_policy                -                               -  10.9.0.1 > 10.2.0.1 udp 28
 //! U1       replay_duplicate         site-b esp 0x1002 #7            -  192.0.2.2 > 192.0.2.1 esp 92
+//! P3       U2                       plant vpe 0x1003 s1 w6 #1       2  10.0.0.1 > 239.9.0.1 udp 28
 //! ```
+//!
+//! Of VPE `s` is the Sender ID and `w` the Window ID, in which the number counts.
 //!
 //! The journal says what happened to a packet; which policy was asked is looked up again, in the same SPD
 //! with the same fields.
@@ -38,6 +41,20 @@ struct Sa {
     interface: Interface,
 }
 
+/// Whose number it is in an SA of VPE, as the packet says.
+#[derive(Debug, Clone, Copy)]
+struct Counter {
+    sender: u16,
+    window: u16,
+}
+
+impl Counter {
+    /// By the first four bytes of a header of VPE.
+    fn of([s0, s1, w0, w1]: [u8; 4]) -> Self {
+        Self { sender: u16::from_le_bytes([s0, s1]), window: u16::from_le_bytes([w0, w1]) }
+    }
+}
+
 /// An SA and the number that a packet has in it.
 struct Use<'l> {
     /// `None` for an SPI that no SA has.
@@ -46,6 +63,8 @@ struct Use<'l> {
     spi: u32,
     /// Whole where it is known; the low half, as the packet has it, where the packet was refused by its SPI.
     sequence: Option<u64>,
+    /// Of VPE, where the packet has a header.
+    counter: Option<Counter>,
 }
 
 /// What is installed, by the names that packets and journals use, and where the list goes.
@@ -179,22 +198,25 @@ impl<'i> List<'i> {
         }
         let Some((_, Action::Protect(tunnel))) = self.policy(entry) else { return Vec::new() };
         let sa = self.outbound_of.get(&tunnel);
-        sa.map(|sa| Use { sa: Some(sa), protocol: sa.protocol, spi: sa.spi, sequence: None })
+        sa.map(|sa| Use { sa: Some(sa), protocol: sa.protocol, spi: sa.spi, sequence: None, counter: None })
             .into_iter()
             .collect()
     }
 
     fn use_of(&self, passage: &Passage) -> Option<Use<'_>> {
         let sa = self.by_handle.get(&(passage.is_outbound, passage.sa))?;
-        Some(Use { sa: Some(sa), protocol: sa.protocol, spi: sa.spi, sequence: Some(passage.sequence) })
+        let counter = (sa.protocol == IpsecProtocol::Vpe).then(|| Counter::of(passage.head));
+        let sequence = Some(passage.sequence);
+        Some(Use { sa: Some(sa), protocol: sa.protocol, spi: sa.spi, sequence, counter })
     }
 
     /// The SA that a datagram from the unprotected side names, whether there is one or not.
     fn named_by(&self, captured: &Captured) -> Option<Use<'_>> {
         let (header, first) = captured.header.as_ref().filter(|(header, _)| header.fragment.is_none())?;
-        if let Some(VpeHeader { spi, number, .. }) = self.vpe(header.protocol, first) {
+        if let Some(VpeHeader { sender, window, number, spi }) = self.vpe(header.protocol, first) {
             let sa = self.by_spi.get(&(IpsecProtocol::Vpe, spi));
-            return Some(Use { sa, protocol: IpsecProtocol::Vpe, spi, sequence: Some(number) });
+            let counter = Some(Counter { sender, window });
+            return Some(Use { sa, protocol: IpsecProtocol::Vpe, spi, sequence: Some(number), counter });
         }
         let (protocol, spi, sequence) = match header.protocol {
             protocol::AH => {
@@ -211,7 +233,7 @@ impl<'i> List<'i> {
             _ => return None,
         };
         let sa = self.by_spi.get(&(protocol, spi));
-        Some(Use { sa, protocol, spi, sequence: Some(sequence.into()) })
+        Some(Use { sa, protocol, spi, sequence: Some(sequence.into()), counter: None })
     }
 
     /// The header of VPE in a datagram of this protocol, if it carries VPE.
@@ -281,6 +303,9 @@ impl Use<'_> {
     fn text(&self) -> String {
         let mut text = self.sa.map_or_else(String::new, |sa| format!("{} ", sa.tunnel));
         let _ = write!(text, "{} {:#x}", protocol_name(self.protocol), self.spi);
+        if let Some(Counter { sender, window }) = self.counter {
+            let _ = write!(text, " s{sender} w{window}");
+        }
         if let Some(sequence) = self.sequence {
             let _ = write!(text, " #{sequence}");
         }
@@ -288,13 +313,18 @@ impl Use<'_> {
     }
 
     fn json(&self) -> Value {
-        json!({
+        let mut value = json!({
             "tunnel": self.sa.map(|sa| &sa.tunnel),
             "direction": self.sa.map(|sa| if sa.is_outbound { "outbound" } else { "inbound" }),
             "protocol": protocol_name(self.protocol),
             "spi": self.spi,
             "sequence": self.sequence,
-        })
+        });
+        if self.protocol == IpsecProtocol::Vpe {
+            value["sender_id"] = json!(self.counter.map(|counter| counter.sender));
+            value["window"] = json!(self.counter.map(|counter| counter.window));
+        }
+        value
     }
 }
 
