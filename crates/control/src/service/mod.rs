@@ -65,6 +65,7 @@ pub mod threads;
 mod timed;
 mod tunnel_indices;
 pub mod usages;
+mod vpe_windows;
 mod wanted;
 mod watchdog;
 mod windows;

@@ -14,6 +14,7 @@ use super::port_details::{BothDetails, PortDetail, PortDetails};
 use super::sas::RunningSa;
 use super::shares;
 use super::threads::Threads;
+use super::vpe_windows::{windows, windows_of_all};
 use super::wanted::{self, named};
 use super::worker_sas;
 use super::worker_threads::thread_name;
@@ -31,7 +32,7 @@ use testudo_gateway::{
     AllCounters, Clock, EngineReport, PortSnapshot, SaCounts, Scheduled, Shares, SystemClock, WorkerCounters,
 };
 use testudo_ipsec::{
-    Action, Encapsulation, IpsecProtocol, Mode, Moment, Protocol, SaState, Selector, TunnelIndex, WindowsSeen,
+    Action, Encapsulation, IpsecProtocol, Mode, Moment, Protocol, SaState, Selector, TunnelIndex,
 };
 use testudo_packet::{DropCounters, DropReason, MEASURED_OF, Stage, StageTimes, ticks};
 
@@ -477,35 +478,6 @@ pub(super) fn sa(running: &Running, sa: &RunningSa, peers: &Peers) -> Value {
         "windows": counters.and_then(|counters| counters.windows(outbound)).map(windows),
         "drops": drops,
     })
-}
-
-/// The windows of an SA of VPE.
-fn windows(seen: WindowsSeen) -> Value {
-    let tops = seen.tops.iter().map(|(window, sequence)| json!({ "window": window, "sequence": sequence }));
-    json!({
-        "count": seen.count,
-        "most": seen.most,
-        "tops": tops.collect::<Vec<_>>(),
-        "omitted": seen.count.saturating_sub(seen.tops.len() as u64),
-    })
-}
-
-/// How many windows the SAs of VPE have, in each direction; `None` where no tunnel is of VPE.
-fn windows_of_all(installed: &InstalledTunnels) -> Option<Value> {
-    let mut sums = [(0, 0); 2];
-    let mut is_any = false;
-    for running in installed.all().filter(|running| running.tunnel.protocol == IpsecProtocol::Vpe) {
-        is_any = true;
-        for sa in running.sas.lock().iter() {
-            let outbound = sa.is_outbound();
-            let seen = sa.added.as_ref().and_then(|added| added.counters.windows(outbound));
-            let (count, most) = seen.map_or((0, 0), |seen| (seen.count, seen.most));
-            let sum = &mut sums[usize::from(outbound)];
-            *sum = (sum.0 + count, sum.1 + most);
-        }
-    }
-    let [inbound, outbound] = sums.map(|(count, most)| json!({ "count": count, "most": most }));
-    is_any.then(|| json!({ "inbound": inbound, "outbound": outbound }))
 }
 
 /// The name of an SA's suite, as the configuration has it.
