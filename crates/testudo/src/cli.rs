@@ -576,6 +576,9 @@ pub struct ExplainArgs {
     /// "destination-unreachable/fragmentation-needed"
     #[arg(long = "type", value_name = "TYPE[/CODE]", requires = "protocol", conflicts_with = "source_port")]
     pub message: Option<String>,
+    /// DSCP, which says in which windows an SA of VPE sends it
+    #[arg(long, default_value = "0", value_parser = clap::value_parser!(u8).range(0..=63))]
+    pub dscp: u8,
     /// A fragment other than the first: it shows no ports and, over IPv6, no protocol
     #[arg(long, conflicts_with_all = ["source_port", "destination_port", "message"])]
     pub fragment: bool,

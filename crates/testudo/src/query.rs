@@ -119,7 +119,7 @@ pub fn explain(args: &ExplainArgs) -> Result<(), Failure> {
         "verb": "explain", "side": side, "source": args.source, "destination": args.destination,
         "protocol": protocol, "source_port": args.source_port, "destination_port": args.destination_port,
         "message_type": message.map(|(kind, _)| kind), "message_code": message.map(|(_, code)| code),
-        "fragment": args.fragment, "interface": args.interface,
+        "fragment": args.fragment, "interface": args.interface, "dscp": args.dscp,
     });
     query(&args.gateway, &request, show_explanation)
 }

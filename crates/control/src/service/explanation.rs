@@ -8,6 +8,7 @@ use super::offload;
 use super::populated::PopulatedTunnel;
 use super::report::{Peers, action_name, origin, sa};
 use super::sas::RunningSa;
+use super::vpe_windows;
 use super::worker_sas;
 use serde_json::{Value, json};
 use std::net::IpAddr;
@@ -42,6 +43,8 @@ pub struct Question {
     pub destination: IpAddr,
     /// Its transport protocol.
     pub protocol: u8,
+    /// Its DSCP, 0 to 63, which says in which window an SA of VPE sends it.
+    pub dscp: u8,
     /// Source and destination port.
     pub ports: Option<(u16, u16)>,
     /// Type and code of its message of ICMP, type of that of the Mobility Header.
@@ -179,6 +182,9 @@ pub fn explain(
         "tunnel": tunnel.map(|t| &t.tunnel.name),
         "sa": tunnel.and_then(|t| Some(sa(t, &sa_for(question.side, t)?, peers))),
         "placement": tunnel.and_then(|t| sa_for(question.side, t)).filter(|sa| !offload::is_in_nic(sa)).map(|sa| placement(sa.suite)),
+        "vpe": tunnel.and_then(|t| {
+            Some(vpe_windows::of_packet(question.side, t, &sa_for(question.side, t)?, question.dscp))
+        }),
         "sas_of_workers": tunnel.map(|t| worker_sas::outbound_of(t, question.side)),
         "fields_hidden": fields_hidden,
         "verdict": match (found, &own) {
@@ -187,7 +193,7 @@ pub fn explain(
             (Some(_), Some(OwnTunnel::NotYet(values))) => {
                 not_yet(question.side, template.as_deref(), values)
             }
-            _ => verdict(question.side, found.map(|(_, p)| p.action), tunnel),
+            _ => verdict(question, found.map(|(_, p)| p.action), tunnel),
         },
     })
 }
@@ -295,13 +301,17 @@ fn sa_for(side: Side, tunnel: &Running) -> Option<RunningSa> {
     }
 }
 
-fn verdict(side: Side, action: Option<Action>, tunnel: Option<&Running>) -> String {
+fn verdict(question: &Question, action: Option<Action>, tunnel: Option<&Running>) -> String {
+    let side = question.side;
     let name = tunnel.map_or("?", |t| t.tunnel.name.as_str());
     let down = tunnel.is_none_or(|t| !t.is_installed);
     let sa = tunnel.and_then(|t| sa_for(side, t));
     let place = tunnel.zip(sa.as_ref());
     let place = place.map_or(String::new(), |(t, sa)| {
-        groups::in_words(t, sa) + &offload::in_words(sa) + &worker_sas::in_words(side, t)
+        groups::in_words(t, sa)
+            + &offload::in_words(sa)
+            + &vpe_windows::in_words(side, t, sa, question.dscp)
+            + &worker_sas::in_words(side, t)
     });
     let (has_sa, spi) = (sa.is_some(), sa.map_or(0, |sa| sa.spi));
     match (side, action) {

@@ -1,6 +1,8 @@
 //! The windows of SAs of VPE (`docs/VPE.md`), as reports have them.
 
-use super::installed::InstalledTunnels;
+use super::explanation::Side;
+use super::installed::{InstalledTunnels, Running};
+use super::sas::RunningSa;
 use serde_json::{Value, json};
 use testudo_ipsec::{IpsecProtocol, WindowsSeen};
 
@@ -31,4 +33,128 @@ pub(super) fn windows_of_all(installed: &InstalledTunnels) -> Option<Value> {
     }
     let [inbound, outbound] = sums.map(|(count, most)| json!({ "count": count, "most": most }));
     is_any.then(|| json!({ "inbound": inbound, "outbound": outbound }))
+}
+
+/// Workers whose windows are told of in a sentence, at most.
+const TOLD_WORKERS: usize = 4;
+
+/// The windows that packets of a class go in at one worker: from the first to the last in equal steps.
+struct OfWorker {
+    worker: usize,
+    first: u16,
+    last: u16,
+}
+
+impl OfWorker {
+    fn row(&self, step: u8) -> Value {
+        json!({ "worker": self.worker, "first": self.first, "last": self.last, "step": step })
+    }
+}
+
+/// The windows of a class at each worker that has the SA.
+fn of_workers(running: &Running, sa: &RunningSa, class: u8) -> Vec<OfWorker> {
+    let rules = running.tunnel.rules.of_vpe();
+    let workers = sa.added.as_ref().map_or(1, |added| added.counters.each().count());
+    let of_worker = |worker: usize| {
+        let mut windows = rules.of_worker(worker).ok()?.windows_of_class(class);
+        let first = windows.next()?;
+        Some(OfWorker { worker, first, last: windows.last().unwrap_or(first) })
+    };
+    (0..workers).filter_map(of_worker).collect()
+}
+
+/// Whether packets from this side choose a window of ours: those from a peer have the one that it chose.
+fn has_choice(side: Side, running: &Running) -> bool {
+    side == Side::Protected && running.tunnel.protocol == IpsecProtocol::Vpe
+}
+
+/// Which windows a packet from this side with this DSCP may go in, for `explain`: those of its class. Hashes
+/// of its flow say at which worker it is, and which of these it has. Null where packets choose none.
+pub(super) fn of_packet(side: Side, running: &Running, sa: &RunningSa, dscp: u8) -> Value {
+    if !has_choice(side, running) {
+        return Value::Null;
+    }
+    let rules = running.tunnel.rules.of_vpe();
+    let (class, classes) = (rules.classes().of_dscp(dscp), rules.classes().count());
+    let rows = of_workers(running, sa, class).into_iter().map(|of| of.row(classes));
+    json!({ "dscp": dscp, "class": class, "classes": classes, "of_workers": rows.collect::<Vec<_>>() })
+}
+
+/// The same for a sentence about the SA; empty where packets choose none.
+pub(super) fn in_words(side: Side, running: &Running, sa: &RunningSa, dscp: u8) -> String {
+    if !has_choice(side, running) {
+        return String::new();
+    }
+    let rules = running.tunnel.rules.of_vpe();
+    let (class, classes) = (rules.classes().of_dscp(dscp), rules.classes().count());
+    let steps = if classes > 1 { format!(" in steps of {classes}") } else { String::new() };
+    let all = of_workers(running, sa, class);
+    let told = all.iter().take(TOLD_WORKERS).map(|OfWorker { worker, first, last }| match all.len() {
+        1 => format!("{first} to {last}{steps}"),
+        _ => format!("{first} to {last}{steps} (worker {worker})"),
+    });
+    let told = told.collect::<Vec<_>>().join(", ");
+    let others = match all.len().saturating_sub(TOLD_WORKERS) {
+        0 => String::new(),
+        others => format!(" and those of {others} more workers"),
+    };
+    format!(
+        ", in class {class} of {classes} (DSCP {dscp}): a hash of its flow chooses one of the windows {told}{others}"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::service::explanation::{Question, explain};
+    use crate::service::sa_control::tests::{Gateway, of_vpe_with};
+    use testudo_packet::Interface;
+
+    fn explained(gateway: &Gateway, side: Side, dscp: u8) -> Value {
+        let [inside, outside]: [[u8; 4]; 2] = [[10, 1, 0, 1], [10, 1, 0, 2]];
+        let [source, destination] =
+            if side == Side::Protected { [inside, outside] } else { [outside, inside] };
+        let question = Question {
+            interface: Interface::MAIN,
+            side,
+            source: source.into(),
+            destination: destination.into(),
+            protocol: 17,
+            dscp,
+            ports: Some((7, 7)),
+            message: None,
+            is_later_fragment: false,
+        };
+        let shared = &gateway.shared;
+        explain(&shared.installed(), &shared.peers(), &question, &|_| Value::Null)
+    }
+
+    /// `docs/VPE.md`: slot times classes plus class; each worker has slots of its own.
+    #[test]
+    fn a_packets_class_and_its_windows_are_explained() {
+        let gateway = of_vpe_with("classes = [[46], [10, 12]]", 1);
+        let row = |worker: usize, first: u16, last: u16, step: u8| OfWorker { worker, first, last }.row(step);
+        let classes = [(0, 0, [0, 21]), (46, 1, [1, 22]), (12, 2, [2, 23]), (63, 0, [0, 21])];
+        for (dscp, class, [first, last]) in classes {
+            let told = explained(&gateway, Side::Protected, dscp);
+            let rows = [json!({ "worker": 0, "first": first, "last": last, "step": 3 })];
+            let expected = json!({ "dscp": dscp, "class": class, "classes": 3, "of_workers": rows });
+            assert_eq!(told["vpe"], expected);
+            let words = format!(
+                "outbound SA 0x1001, in class {class} of 3 (DSCP {dscp}): a hash of its flow chooses one of the windows \
+                 {first} to {last} in steps of 3"
+            );
+            assert!(told["verdict"].as_str().unwrap().ends_with(&words), "{told}");
+        }
+        let back = explained(&gateway, Side::Unprotected, 46);
+        assert_eq!(back["vpe"], Value::Null, "the peer has chosen it");
+        assert!(!back["verdict"].as_str().unwrap().contains("class"), "{back}");
+        let gateway = of_vpe_with("", 6);
+        let told = explained(&gateway, Side::Protected, 46);
+        let rows: Vec<_> = (0..6).map(|worker| row(worker.into(), worker * 8, worker * 8 + 7, 1)).collect();
+        assert_eq!(told["vpe"], json!({ "dscp": 46, "class": 0, "classes": 1, "of_workers": rows }));
+        let words = "in class 0 of 1 (DSCP 46): a hash of its flow chooses one of the windows 0 to 7 (worker 0), 8 to 15 \
+                     (worker 1), 16 to 23 (worker 2), 24 to 31 (worker 3) and those of 2 more workers";
+        assert!(told["verdict"].as_str().unwrap().ends_with(words), "{told}");
+    }
 }

@@ -45,6 +45,12 @@ impl VpeClasses {
         self.count
     }
 
+    /// That of packets with this DSCP; values above 63 do not exist.
+    #[must_use]
+    pub fn of_dscp(&self, dscp: u8) -> u8 {
+        self.of.get(usize::from(dscp)).copied().unwrap_or(0)
+    }
+
     /// That of a packet with this traffic class.
     #[inline]
     pub(crate) fn class_of(&self, traffic_class: u8) -> u8 {
@@ -223,6 +229,14 @@ impl VpeRules {
         self.slots
     }
 
+    /// The Window IDs of a class, one for each slot of this worker, in order: flows are spread over them.
+    pub fn windows_of_class(&self, class: u8) -> impl Iterator<Item = u16> + use<> {
+        let (first, count) = (u32::from(self.first_slot), u32::from(self.classes.count));
+        let slots = first..first + u32::from(self.slots);
+        // None is higher than a Window ID may be, if there is such a class.
+        slots.map(move |slot| u16::try_from(slot * count + u32::from(class)).unwrap_or(u16::MAX))
+    }
+
     /// The Window ID of a packet with this traffic class, of a flow with this hash: slot × classes + class.
     #[inline]
     pub(crate) fn window_of(&self, flow: u64, traffic_class: u8) -> u16 {
@@ -285,6 +299,22 @@ mod tests {
         }
         assert_eq!(seen.len(), 24, "every slot of every class is used");
         assert_eq!(seen.len(), rules.windows() as usize);
+    }
+
+    #[test]
+    fn each_class_has_a_window_in_each_slot() {
+        let rules =
+            VpeRules::default().with_slots(VpeClasses::of_sets([&[46][..], &[10, 12]]), 8, 8).unwrap();
+        let classes = [0, 46, 10, 12, 63, 64, 255].map(|dscp| rules.classes().of_dscp(dscp));
+        assert_eq!(classes, [0, 1, 2, 2, 0, 0, 0]);
+        let windows: BTreeSet<u16> = (0..3).flat_map(|class| rules.windows_of_class(class)).collect();
+        assert_eq!(windows, (24..48).collect::<BTreeSet<u16>>());
+        for flow in 0..64 {
+            let window = rules.window_of(flow << 58, 12 << 2);
+            assert!(rules.windows_of_class(2).any(|other| other == window), "{window}");
+        }
+        let last = VpeRules::default().with_slots(VpeClasses::default(), 65_535, 1).unwrap();
+        assert_eq!(last.windows_of_class(0).collect::<Vec<_>>(), [65_535]);
     }
 
     #[test]

@@ -94,6 +94,7 @@ impl Negotiating {
             source: source.into(),
             destination: destination.into(),
             protocol: 17,
+            dscp: 0,
             ports: Some((7, 7)),
             message: None,
             is_later_fragment: false,

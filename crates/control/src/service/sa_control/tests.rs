@@ -61,15 +61,20 @@ pub(in crate::service) fn loaded_with(policies: &str, more: &str) -> Loaded {
 
 /// A gateway whose tunnels are of VPE.
 pub(in crate::service) fn of_vpe() -> Gateway {
+    of_vpe_with("", 1)
+}
+
+/// The same with further lines in each tunnel, and so many workers.
+pub(in crate::service) fn of_vpe_with(more: &str, workers: usize) -> Gateway {
     let suite = SUITE.for_vpe().unwrap();
     let key = |byte| KeyMaterial::new(suite, Zeroizing::new(vec![byte; 16])).unwrap();
     let keys = [[1, 2], [3, 4]].map(|[outbound, inbound]| TunnelKeys::pair(key(outbound), key(inbound)));
     let store = MemoryStore::new();
     // Their nonces are numbers: the store has to know them.
     store.note_fresh(&[1, 3].map(|byte| numbers_of(&key(byte)))).unwrap();
-    let lines = "encapsulation = \"vpe\"\nallow_manual_counter_nonce = true";
-    let loaded = Loaded { configuration: configuration("", lines), keys: keys.into() };
-    Gateway::running(Arc::new(store), &loaded)
+    let lines = format!("encapsulation = \"vpe\"\nallow_manual_counter_nonce = true\n{more}");
+    let loaded = Loaded { configuration: configuration("", &lines), keys: keys.into() };
+    Gateway::of_workers(Arc::new(store), &loaded, workers)
 }
 
 /// A gateway whose ports are queues.
