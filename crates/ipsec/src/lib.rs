@@ -120,6 +120,6 @@ pub use tunnel::{
     TunnelParameters,
 };
 pub use vpe::{
-    MAX_WINDOWS_SEEN, SharedWindows, TooManyWindows, VpeClasses, VpeRules, VpeSourcePorts, WindowsSeen,
-    closed_windows,
+    MAX_WINDOWS_SEEN, SharedWindows, TooManyWindows, VpeClasses, VpeRules, VpeSourcePorts, WindowTop,
+    WindowsSeen, closed_windows,
 };

@@ -192,6 +192,7 @@ fn show_status(status: &Value) {
     }
     show_path_mtus(status);
     show_groups(status);
+    show_windows(&status["windows_of_sas"]);
     show_populated(&status["populated"]);
     if let Some(line) = ike_line(&status["ike"]) {
         outln!();
@@ -410,6 +411,43 @@ fn show_groups(status: &Value) {
     }
 }
 
+/// Windows of an SA whose numbers a line has.
+const SHOWN_WINDOWS: usize = 8;
+
+/// How far the windows of SAs of VPE are.
+fn show_windows(windows: &Value) {
+    let mut table = Table::new(&["tunnel", "direction", "SPI", "windows", "highest numbers by window"]);
+    for sa in rows(&windows["sas"]) {
+        let spi = sa["spi"].as_u64().map_or_else(String::new, |spi| format!("{spi:#x}"));
+        let [tunnel, direction] = ["tunnel", "direction"].map(|key| cell(&sa[key]));
+        let count = format!("{} of {}", cell(&sa["count"]), cell(&sa["most"]));
+        table.row(vec![tunnel, direction, spi, count, numbers_cell(sa)]);
+    }
+    if !rows(&windows["sas"]).is_empty() {
+        outln!();
+        print(&table);
+    }
+    let omitted = windows["omitted"].as_u64().unwrap_or(0);
+    if omitted > 0 {
+        outln!("and {} more SAs: `testudo sa list --json` has all", grouped(omitted));
+    }
+}
+
+/// `0: 17, 3: 9`; in a group the sender comes first, as in `s2 w5: 7`.
+fn numbers_cell(sa: &Value) -> String {
+    let shown = rows(&sa["tops"]).iter().take(SHOWN_WINDOWS).map(|top| {
+        let (window, number) = (cell(&top["window"]), cell(&top["sequence"]));
+        match top["sender_id"].as_u64() {
+            Some(sender) => format!("s{sender} w{window}: {number}"),
+            None => format!("{window}: {number}"),
+        }
+    });
+    let shown: Vec<_> = shown.collect();
+    let others = sa["count"].as_u64().unwrap_or(0).saturating_sub(shown.len() as u64);
+    let others = if others > 0 { format!(" and {others} more") } else { String::new() };
+    if shown.is_empty() { "-".to_owned() } else { shown.join(", ") + &others }
+}
+
 fn show_policies(list: &Value) {
     let heads = ["entry", "origin", "action", "direction", "local", "remote", "protocol", "ports or types"];
     let mut table = Table::new(&heads);
@@ -487,6 +525,18 @@ fn show_explanation(answer: &Value) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn windows_are_shown_with_their_numbers_and_senders() {
+        let top = |window: u64| json!({ "window": window, "sequence": window + 7 });
+        let sa = |count: u64, tops: Vec<Value>| json!({ "count": count, "tops": tops });
+        assert_eq!(numbers_cell(&sa(0, Vec::new())), "-");
+        assert_eq!(numbers_cell(&sa(2, vec![top(0), top(3)])), "0: 7, 3: 10");
+        let many = numbers_cell(&sa(100, (0..64).map(top).collect()));
+        assert!(many.ends_with("7: 14 and 92 more"), "{many}");
+        let of_group = json!({ "window": 5, "sequence": 7, "sender_id": 2 });
+        assert_eq!(numbers_cell(&sa(1, vec![of_group])), "s2 w5: 7");
+    }
 
     #[test]
     fn a_nic_is_shown_with_its_sas_or_why_it_is_out_of_service() {

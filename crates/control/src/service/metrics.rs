@@ -4,6 +4,7 @@
 //! each, and in memory, since all clients within a second share one rendering (`Bodies`).
 
 mod of_sas;
+mod of_windows;
 mod scheduled;
 mod shares;
 mod threads;

@@ -14,7 +14,7 @@ use super::port_details::{BothDetails, PortDetail, PortDetails};
 use super::sas::RunningSa;
 use super::shares;
 use super::threads::Threads;
-use super::vpe_windows::{windows, windows_of_all};
+use super::vpe_windows::{windows, windows_of_all, windows_of_sas};
 use super::wanted::{self, named};
 use super::worker_sas;
 use super::worker_threads::thread_name;
@@ -277,6 +277,7 @@ pub fn status(facts: &Facts, installed: &InstalledTunnels) -> Value {
         "linearised": facts.counters.linearised(),
         "free_buffers": facts.counters.free_buffers(),
         "windows": windows_of_all(installed),
+        "windows_of_sas": windows_of_sas(installed),
         "tunnels": installed.tunnels.len(),
         "tunnels_down": installed.tunnels.iter().filter(|t| !t.is_installed).count(),
         "path_mtus": paths,

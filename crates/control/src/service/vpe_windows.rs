@@ -4,17 +4,52 @@ use super::explanation::Side;
 use super::installed::{InstalledTunnels, Running};
 use super::sas::RunningSa;
 use serde_json::{Value, json};
-use testudo_ipsec::{IpsecProtocol, WindowsSeen};
+use testudo_ipsec::{IpsecProtocol, WindowTop, WindowsSeen};
+
+/// SAs whose windows the status has, at most, and windows of each; `sa list` has all.
+const SHOWN_SAS: usize = 16;
+const SHOWN_WINDOWS: usize = 64;
 
 /// The windows of an SA of VPE.
 pub(super) fn windows(seen: WindowsSeen) -> Value {
-    let tops = seen.tops.iter().map(|(window, sequence)| json!({ "window": window, "sequence": sequence }));
-    json!({
-        "count": seen.count,
-        "most": seen.most,
-        "tops": tops.collect::<Vec<_>>(),
-        "omitted": seen.count.saturating_sub(seen.tops.len() as u64),
-    })
+    first_windows(&seen, usize::MAX)
+}
+
+/// So many of them, each with its highest number.
+fn first_windows(seen: &WindowsSeen, shown: usize) -> Value {
+    let tops: Vec<_> = seen.tops.iter().take(shown).map(top).collect();
+    let omitted = seen.count.saturating_sub(tops.len() as u64);
+    json!({ "count": seen.count, "most": seen.most, "tops": tops, "omitted": omitted })
+}
+
+fn top(top: &WindowTop) -> Value {
+    let mut value = json!({ "window": top.window, "sequence": top.number });
+    if top.sender != 0 {
+        value["sender_id"] = top.sender.into();
+    }
+    value
+}
+
+/// The windows of the first SAs, and how many SAs are left out; `None` where no tunnel is of VPE.
+pub(super) fn windows_of_sas(installed: &InstalledTunnels) -> Option<Value> {
+    let (mut shown, mut omitted, mut is_any) = (Vec::new(), 0_usize, false);
+    for running in installed.all().filter(|running| running.tunnel.protocol == IpsecProtocol::Vpe) {
+        is_any = true;
+        for sa in running.sas.lock().iter() {
+            if shown.len() == SHOWN_SAS {
+                omitted += 1;
+                continue;
+            }
+            let outbound = sa.is_outbound();
+            let seen = sa.added.as_ref().and_then(|added| added.counters.windows(outbound));
+            let mut row = first_windows(&seen.unwrap_or_default(), SHOWN_WINDOWS);
+            row["tunnel"] = running.tunnel.name.clone().into();
+            row["direction"] = if outbound { "outbound" } else { "inbound" }.into();
+            row["spi"] = sa.spi.into();
+            shown.push(row);
+        }
+    }
+    is_any.then(|| json!({ "sas": shown, "omitted": omitted }))
 }
 
 /// How many windows the SAs of VPE have, in each direction; `None` where no tunnel is of VPE.
@@ -107,6 +142,7 @@ pub(super) fn in_words(side: Side, running: &Running, sa: &RunningSa, dscp: u8) 
 mod tests {
     use super::*;
     use crate::service::explanation::{Question, explain};
+    use crate::service::metrics;
     use crate::service::sa_control::tests::{Gateway, of_vpe_with};
     use testudo_packet::Interface;
 
@@ -127,6 +163,59 @@ mod tests {
         };
         let shared = &gateway.shared;
         explain(&shared.installed(), &shared.peers(), &question, &|_| Value::Null)
+    }
+
+    /// How far each window is, not how many there are alone.
+    #[test]
+    fn single_windows_are_in_status_and_metrics() {
+        let gateway = of_vpe_with("", 1);
+        gateway.seal();
+        gateway.seal();
+        let page = || metrics::tests::page(&gateway.shared);
+        let of_window = |line: &str| {
+            let of_sa =
+                "testudo_sa_window_sequence{tunnel=\"a\",direction=\"outbound\",spi=\"0x1001\",window=\"";
+            let (window, number) = line.strip_prefix(of_sa)?.split_once("\"} ")?;
+            Some((window.parse::<u16>().unwrap(), number.to_owned()))
+        };
+        let found = || page().lines().filter_map(of_window).collect::<Vec<_>>();
+        // The worker shows them in its next second.
+        let window = loop {
+            if let [(window, number)] = &found()[..]
+                && number == "2"
+            {
+                break *window;
+            }
+            gateway.commander.save_windows(Vec::new()).unwrap();
+        };
+        // It has ended that turn, in which it shows the peer's as well.
+        gateway.commander.save_windows(Vec::new()).unwrap();
+        for (direction, spi) in [("outbound", "0x1001"), ("inbound", "0x1002")] {
+            let line = format!(
+                "testudo_sa_windows_omitted{{tunnel=\"a\",direction=\"{direction}\",spi=\"{spi}\"}} 0"
+            );
+            assert!(page().lines().any(|other| other == line), "{line}: {}", page());
+        }
+        let told = windows_of_sas(&gateway.shared.installed()).unwrap();
+        let sas = told["sas"].as_array().unwrap();
+        assert_eq!((sas.len(), &told["omitted"]), (4, &json!(0)), "two tunnels: {told}");
+        let outbound = sas.iter().find(|sa| sa["spi"] == 0x1001).unwrap();
+        let expected = json!({
+            "tunnel": "a", "direction": "outbound", "spi": 0x1001, "count": 1, "most": 8, "omitted": 0,
+            "tops": [{ "window": window, "sequence": 2 }],
+        });
+        assert_eq!(outbound, &expected);
+    }
+
+    /// What is told is bounded; what is left out is counted; a window of a group is one of a sender.
+    #[test]
+    fn windows_that_are_not_shown_are_counted() {
+        let tops = (0..70).map(|window| WindowTop { sender: 3, window, number: 9 }).collect();
+        let seen = WindowsSeen { count: 100, most: 1024, tops };
+        let shown = first_windows(&seen, SHOWN_WINDOWS);
+        assert_eq!((shown["tops"].as_array().unwrap().len(), &shown["omitted"]), (64, &json!(36)));
+        assert_eq!(shown["tops"][5], json!({ "window": 5, "sequence": 9, "sender_id": 3 }));
+        assert_eq!(windows(seen)["omitted"], 30);
     }
 
     /// `docs/VPE.md`: slot times classes plus class; each worker has slots of its own.
@@ -151,7 +240,8 @@ mod tests {
         assert!(!back["verdict"].as_str().unwrap().contains("class"), "{back}");
         let gateway = of_vpe_with("", 6);
         let told = explained(&gateway, Side::Protected, 46);
-        let rows: Vec<_> = (0..6).map(|worker| row(worker.into(), worker * 8, worker * 8 + 7, 1)).collect();
+        let rows: Vec<_> =
+            (0..6_u16).map(|worker| row(worker.into(), worker * 8, worker * 8 + 7, 1)).collect();
         assert_eq!(told["vpe"], json!({ "dscp": 46, "class": 0, "classes": 1, "of_workers": rows }));
         let words = "in class 0 of 1 (DSCP 46): a hash of its flow chooses one of the windows 0 to 7 (worker 0), 8 to 15 \
                      (worker 1), 16 to 23 (worker 2), 24 to 31 (worker 3) and those of 2 more workers";

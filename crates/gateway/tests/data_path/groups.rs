@@ -8,7 +8,7 @@ use crate::support::{Gateway, Inner, LeaseTwin, Side};
 use crate::workers::install_at;
 use std::time::Duration;
 use testudo_gateway::{Installed, SaChange};
-use testudo_ipsec::{Event, EventKind, SaState, VpeClasses, VpeRules};
+use testudo_ipsec::{Event, EventKind, SaState, VpeClasses, VpeRules, WindowTop};
 use testudo_packet::DropReason;
 use testudo_wire::steering::Steering;
 use testudo_wire::vpe::{VPE_PROTOCOL, VpeHeader};
@@ -330,6 +330,27 @@ fn several<const N: usize>(rules: VpeRules) -> ([Gateway; N], Installed) {
 fn events(all: &mut [Gateway]) -> Vec<EventKind> {
     let of = |gateway: &mut Gateway| gateway.worker.take_events();
     all.iter_mut().flat_map(of).map(|Event { kind, .. }| kind).collect()
+}
+
+/// A window is one of a sender: one worker and several tell the same of them.
+#[test]
+fn windows_of_a_group_are_told_with_their_senders() {
+    let rules = VpeRules::default().with_sender(9);
+    let (mut one, of_one) = several::<1>(rules);
+    let (mut two, of_two) = several::<2>(rules);
+    for (n, (sender, window, number)) in [(2, 5, 7), (1, 5, 3), (1, 0, 40)].into_iter().enumerate() {
+        let packet = inner(sender, number);
+        assert_eq!(one[0].open(sent_by(sender, window, number)), std::slice::from_ref(&packet));
+        assert_eq!(two[n % 2].open(sent_by(sender, window, number)), [packet]);
+    }
+    let top = |sender, window, number| WindowTop { sender, window, number };
+    for (gateway, installed) in [(&mut one[0], of_one), (&mut two[0], of_two)] {
+        let now = gateway.now();
+        gateway.worker.tick(now);
+        let seen = installed.inbound.counters.windows(false).expect("it is of VPE");
+        assert_eq!((seen.count, seen.most), (3, 1024));
+        assert_eq!(seen.tops, [top(1, 0, 40), top(1, 5, 3), top(2, 5, 7)]);
+    }
 }
 
 /// A sender's windows are spread over the workers that it has and over those that receive it; a replay is

@@ -8,7 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use testudo_crypto::Direction;
 use testudo_gateway::{SaChange, SaChanged, TunnelInstall, Update, UpdateError, UseFrom};
 use testudo_ipsec::{
-    InstallError, Lifetime, Limits, NumberSource, SaCounters, SaState, TunnelParameters, VpeClasses, VpeRules,
+    InstallError, Lifetime, Limits, NumberSource, SaCounters, SaState, TunnelParameters, VpeClasses,
+    VpeRules, WindowTop,
 };
 use testudo_packet::DropReason;
 
@@ -76,7 +77,8 @@ fn workers_send_in_windows_of_their_own_and_wait_for_nobody() {
         gateway.worker.tick(now);
     }
     let windows = counters.windows(true).expect("it is of VPE");
-    let tops: Vec<_> = next.iter().map(|(window, next)| (*window, next - 1)).collect();
+    let top = |(window, next): (&u16, &u64)| WindowTop { sender: 0, window: *window, number: next - 1 };
+    let tops: Vec<_> = next.iter().map(top).collect();
     assert_eq!((windows.count, windows.most, windows.tops), (next.len() as u64, 3 * 16, tops));
     all.iter().for_each(Gateway::assert_settled);
 }
@@ -143,7 +145,7 @@ fn a_replay_is_refused_whichever_worker_has_it() {
     all[0].worker.tick(now);
     let windows = counters.windows(false).expect("it is of VPE");
     assert_eq!((windows.count, windows.most), (tops.len() as u64, 1024));
-    assert!(windows.tops.into_iter().eq(tops));
+    assert!(windows.tops.into_iter().map(|top| (top.window, top.number)).eq(tops));
     // What is saved of it is what both have received, for as many workers or for one.
     let windows = all.each_ref().map(|gateway| gateway.worker.save_window(installed.inbound.sa));
     assert_eq!(windows[0], windows[1]);

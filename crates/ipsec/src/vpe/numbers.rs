@@ -11,7 +11,7 @@
 //!   window 2   ──────────┼────┤ gate ··· leased ··· 2^64 − 2
 //! ```
 
-use super::{VpeRules, WindowsSeen};
+use super::{VpeRules, WindowTop, WindowsSeen};
 use crate::fragments::mix;
 use crate::lifetime::Moment;
 use crate::numbers::{SequenceError, SequenceNumbers};
@@ -100,7 +100,7 @@ impl Numbers {
     }
 
     /// The same for a run of packets, each with its hash and its traffic class: window and number of each.
-    /// `None` as soon as the gate refuses.
+    /// `None` as soon as the gate refuses: the numbers of those before are used up then, and nobody's.
     #[inline]
     pub(crate) fn reserve_run(
         &mut self,
@@ -159,7 +159,11 @@ impl Numbers {
     /// Shows other threads the windows that packets have gone in.
     pub(crate) fn show(&self, seen: &mut WindowsSeen) {
         let used = (0..).zip(&self.next).filter(|(_, next)| **next > self.began_at);
-        let tops = used.clone().map(|(place, next)| (self.rules.window_at(place), next - 1));
+        let tops = used.clone().map(|(place, next)| WindowTop {
+            sender: self.rules.sender,
+            window: self.rules.window_at(place),
+            number: next - 1,
+        });
         seen.set(used.count() as u64, self.rules.windows().into(), tops);
     }
 }
@@ -212,6 +216,31 @@ mod tests {
             }
         }
         assert_eq!(in_runs.next(), singly.next());
+    }
+
+    /// What a run had when the gate refused the rest of it is nobody's.
+    #[test]
+    fn a_run_that_is_refused_half_way_repeats_no_number() {
+        let lease = Arc::new(Lease::until(40));
+        let source = NumberSource::Leased { first: 1, lease: Arc::clone(&lease) };
+        let mut gate = SequenceNumbers::of(source, true).unwrap();
+        let mut numbers = Numbers::new(rules(), &gate, 0, Moment::default());
+        let (mut seen, mut refused, mut random) = (HashSet::new(), 0, fastrand::Rng::with_seed(13));
+        for _ in 0..2000 {
+            let packets: Vec<(u64, u8)> =
+                (0..random.usize(1..=BATCH_SIZE)).map(|_| (flow(random.u64(0..37)), 0)).collect();
+            match numbers.reserve_run(&packets, &mut gate) {
+                Some(run) => {
+                    assert!(run.iter().all(|(_, number)| *number < lease.end()));
+                    assert!(run.into_iter().all(|numbered| seen.insert(numbered)), "a number twice");
+                }
+                None => refused += 1,
+            }
+            if random.u32(..4) == 0 {
+                lease.grant(lease.end() + random.u64(1..20));
+            }
+        }
+        assert!(refused > 100 && seen.len() > 1000, "{refused}, {}", seen.len());
     }
 
     /// Over restarts from what was leased, no window has a number twice: that would be a nonce twice.

@@ -3,6 +3,17 @@
 /// Windows of which the highest number is told, by each worker.
 pub const MAX_WINDOWS_SEEN: usize = 64;
 
+/// How far one window is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WindowTop {
+    /// Whose it is; 0 but in a group.
+    pub sender: u16,
+    /// Its Window ID.
+    pub window: u16,
+    /// The highest number: the last one used, or the highest received.
+    pub number: u64,
+}
+
 /// The windows of an SA of VPE, as they were within the last second.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WindowsSeen {
@@ -11,9 +22,8 @@ pub struct WindowsSeen {
     pub count: u64,
     /// How many there may be.
     pub most: u64,
-    /// The Window ID and the highest number of some, by their IDs: of [`MAX_WINDOWS_SEEN`] at most for each
-    /// worker.
-    pub tops: Vec<(u16, u64)>,
+    /// The highest numbers of some, by their IDs: of [`MAX_WINDOWS_SEEN`] at most for each worker.
+    pub tops: Vec<WindowTop>,
 }
 
 impl Default for WindowsSeen {
@@ -25,10 +35,12 @@ impl Default for WindowsSeen {
 
 impl WindowsSeen {
     /// Those that there are now.
-    pub(crate) fn set(&mut self, count: u64, most: u64, tops: impl Iterator<Item = (u16, u64)>) {
+    pub(crate) fn set(&mut self, count: u64, most: u64, tops: impl Iterator<Item = WindowTop>) {
         (self.count, self.most) = (count, most);
         self.tops.clear();
         self.tops.extend(tops.take(MAX_WINDOWS_SEEN));
+        // Those of a group come in no order.
+        self.tops.sort_unstable_by_key(|top| (top.sender, top.window));
     }
 
     /// Adds those that another worker sends in.

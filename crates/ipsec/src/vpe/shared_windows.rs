@@ -27,11 +27,11 @@
 //! are those of other windows, which are there. No worker waits for one that makes a window: it makes
 //! another, and loses it or not.
 
-use super::WindowsSeen;
 use super::group_windows::GroupShare;
 use super::heard::WindowsHeard;
 use super::senders::Senders;
 use super::windows::{FRONT_BYTES, MANY, WindowName, Windows, append_window};
+use super::{WindowTop, WindowsSeen};
 use crate::inbound::reason_of_replay;
 use crate::numbers::{ReplayError, ReplayWindow, SharedWindow};
 use crate::shared_use::SharedUse;
@@ -369,7 +369,12 @@ impl WorkersWindows {
 
     /// Shows other threads the windows that there are.
     pub(super) fn show(&self, seen: &mut WindowsSeen) {
-        seen.set(self.all.made().into(), self.limit as u64, self.all.tops());
+        let tops = self.all.each().map(|((sender, id), window)| WindowTop {
+            sender,
+            window: id,
+            number: window.top(),
+        });
+        seen.set(self.all.made().into(), self.limit as u64, tops);
     }
 
     pub(crate) fn top(&self) -> u64 {

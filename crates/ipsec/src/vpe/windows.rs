@@ -1,8 +1,8 @@
 //! The replay windows of an inbound SA of VPE: one for each (Sender ID, Window ID).
 
-use super::WindowsSeen;
 use super::heard::WindowsHeard;
 use super::senders::{News, Senders};
+use super::{WindowTop, WindowsSeen};
 use crate::inbound::reason_of_replay;
 use crate::lifetime::Moment;
 use crate::numbers::{ReplayError, ReplayWindow};
@@ -217,12 +217,19 @@ impl Windows {
         &self.heard
     }
 
-    /// Shows other threads the windows that there are; of a group, how many.
+    /// Shows other threads the windows that there are; of a group, the first that were made.
     pub(super) fn show(&self, seen: &mut WindowsSeen) {
-        let places = (0_u16..=u16::MAX).zip(&self.places).filter(|(_, place)| **place > 0);
-        let windows = places.filter_map(|(id, place)| Some((id, self.windows.get(*place as usize - 1)?)));
-        let tops = windows.map(|(id, (_, window))| (id, window.top()));
-        seen.set(self.windows.len() as u64, self.limit as u64, tops);
+        let (count, most) = (self.windows.len() as u64, self.limit as u64);
+        let top = |(name, window): &(WindowName, ReplayWindow)| {
+            let (sender, id) = *name;
+            WindowTop { sender, window: id, number: window.top() }
+        };
+        if self.is_group() {
+            return seen.set(count, most, self.windows.iter().map(top));
+        }
+        let places = self.places.iter().filter(|place| **place > 0);
+        let windows = places.filter_map(|place| self.windows.get(*place as usize - 1));
+        seen.set(count, most, windows.map(top));
     }
 
     /// In a window that is not there, numbers up to this one count as received.

@@ -1,6 +1,6 @@
 //! The metrics of SAs.
 
-use super::{Labels, Running, family};
+use super::{Labels, Running, family, of_windows};
 use crate::service::groups;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::gauge::ConstGauge;
@@ -108,7 +108,7 @@ fn encode_windows(encoder: &mut DescriptorEncoder<'_>, sas: &[(Labels, SaCounts)
             gauge.encode(family.encode_family(labels)?)?;
         }
     }
-    Ok(())
+    of_windows::encode(encoder, &seen)
 }
 
 fn associations(tunnels: &[Running]) -> Vec<(Labels, SaCounts)> {
