@@ -337,6 +337,31 @@ fn every_rule_of_an_rfc_that_is_kept_names_an_existing_test() {
     assert_none(problems);
 }
 
+/// docs/VPE.md is a specification of ours: each of its sections has rules with tests in docs/COMPLIANCE.md,
+/// and so has each drop that it names.
+#[test]
+fn every_section_and_every_drop_of_vpe_has_a_rule_that_is_kept() {
+    let [page, text] = ["docs/VPE.md", "docs/COMPLIANCE.md"].map(|path| read(&repository().join(path)));
+    let (_, own) = text.split_once("\n## VPE\n").expect("the rules of VPE");
+    let own = own.split("\n## ").next().unwrap_or("");
+    let rules: Vec<&str> =
+        rows(own).into_iter().filter_map(|row| row.trim().strip_prefix('|')?.split('|').next()).collect();
+    let (format, _) = page.split_once("\n## In Testudo\n").expect("what is Testudo's own");
+    let sections = format.lines().filter_map(|line| line.strip_prefix("## "));
+    let without = |section: &&str| !rules.iter().any(|rule| rule.trim().starts_with(&format!("{section}: ")));
+    let mut problems: Vec<_> =
+        sections.filter(without).map(|section| format!("no rule of {section}")).collect();
+    let named = format.split("(`").skip(1).filter_map(|rest| rest.split_once('`'));
+    let drops: HashSet<&str> = named
+        .filter(|(name, rest)| rest.starts_with(')') && is_identifier(name))
+        .map(|(name, _)| name)
+        .collect();
+    assert!(drops.len() > 5, "{drops:?}");
+    let without = drops.iter().filter(|name| !rules.iter().any(|rule| rule.contains(&format!("`{name}`"))));
+    problems.extend(without.map(|name| format!("no rule about {name}")));
+    assert_none(problems);
+}
+
 /// The answers to reviews name tests in the same way, and each is one that exists.
 #[test]
 fn every_test_that_answers_a_review_exists() {

@@ -488,6 +488,18 @@ fn a_burst_of_everything_is_judged_packet_by_packet() {
     b.assert_settled();
 }
 
+/// A fill packet is authentic, and is taken once as every other packet is.
+#[test]
+fn a_fill_packet_moves_its_window() {
+    let mut b = gateway(Side::B, &spec());
+    let fill = from_a(header(3, 5), &[0; 40]);
+    for _ in 0..2 {
+        assert_eq!(b.open(fill.clone()).len(), 0);
+    }
+    assert_eq!((b.drops(DropReason::VpeFill), b.drops(DropReason::ReplayDuplicate)), (1, 1));
+    b.assert_settled();
+}
+
 /// Fill packets are in any window, count up in each as other packets do, and are as long as padded packets;
 /// the peer counts and drops them.
 #[test]
