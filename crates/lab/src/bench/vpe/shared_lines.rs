@@ -8,6 +8,7 @@
 //! the port of its own, a worker that is late has the other wait, and what is shared lies in more places.
 //! What two workers of the same run were measured to cost beyond their lines, for each block that is sealed
 //! and otherwise for each packet, is a part of the model (it is *fitted*), and goes on with more workers.
+//! Without it the model says too much, most of all inbound (`docs/PERFORMANCE.md`).
 //!
 //! - **VPE**, and **an SA of ESP for each worker**: no lines. Counters and windows are a worker's own.
 //! - **One SA of ESP, sealing**: for each block of numbers the counter, with the slots of the first workers;
