@@ -92,22 +92,23 @@ pub fn plan(configured: &Threading, engines: &[EngineReport], room: Room) -> Pla
     }
 }
 
-/// Has threads of their own drive the engines on devices, where the plan has such threads; or the worker and
-/// threads in turn, where it may have them. Returns what chooses in that case.
+/// Has threads of their own drive the engines on devices, where the plan has such threads, each on the
+/// processor that `named`, the engines of the configuration, give it; or the worker and threads in turn, where
+/// it may have them. Returns what chooses in that case.
 pub fn apart(
     engines: Vec<Box<dyn Engine>>,
-    configured: &Threading,
+    (configured, named): (&Threading, &[String]),
     plan: &Plan,
 ) -> (Vec<Box<dyn Engine>>, Option<ChosenFrom>) {
     if !plan.threads.model.has_device_thread() && plan.most.is_none() {
         return (engines, None);
     }
-    let processor = configured.processors.first().map(|number| usize::from(*number));
     let mut devices = Vec::new();
     let one = |engine: Box<dyn Engine>| -> Box<dyn Engine> {
         if !Threading::is_device(engine.name()) {
             return engine;
         }
+        let processor = configured.processor_of_device(named, engine.name());
         if plan.most.is_none() {
             return Box::new(DeviceThread::over(engine, processor));
         }
@@ -117,11 +118,6 @@ pub fn apart(
     };
     let engines = engines.into_iter().map(one).collect();
     (engines, plan.most.map(|most| ChosenFrom { devices, most }))
-}
-
-/// The processor of the transmit thread.
-pub fn transmit_processor(configured: &Threading) -> Option<usize> {
-    configured.processors.get(1).map(|number| usize::from(*number))
 }
 
 #[cfg(test)]
@@ -222,7 +218,7 @@ mod tests {
         let names = ["cryptodev (crypto_aesni_mb0)", "gpu", "cryptodevice", "vaes", "portable"];
         let engines = names.map(|name| Box::new(Named(name, PortableEngine::new())) as Box<dyn Engine>);
         let plan = plan(&one, &names.map(|name| report(name, true)), ROOM);
-        let (engines, chosen) = apart(engines.into(), &one, &plan);
+        let (engines, chosen) = apart(engines.into(), (&one, &[]), &plan);
         assert!(chosen.is_none());
         let threads = plan.threads;
         let wrapped = engines.iter().filter(|engine| engine.description().contains("device thread"));
@@ -234,10 +230,11 @@ mod tests {
     fn engines_without_a_device_stay_with_the_worker() {
         let engines: Vec<Box<dyn Engine>> = vec![Box::new(PortableEngine::new())];
         let plan = Plan { threads: Threads::default(), most: Some(ThreadingModel::TwoIo) };
-        let (engines, chosen) = apart(engines, &Threading::default(), &plan);
+        let (engines, chosen) = apart(engines, (&Threading::default(), &[]), &plan);
         assert!(!engines[0].description().contains("device thread"));
         assert!(chosen.is_some_and(|chosen| chosen.devices.is_empty()));
         let two = Threading { model: Some(ThreadingModel::TwoIo), processors: vec![1, 5] };
-        assert_eq!((transmit_processor(&two), transmit_processor(&Threading::default())), (Some(5), None));
+        let of_transmit = |threading: Threading| threading.processor_of_transmit(&[]);
+        assert_eq!((of_transmit(two), of_transmit(Threading::default())), (Some(5), None));
     }
 }

@@ -70,6 +70,30 @@ fn threads_are_those_that_are_written_where_there_is_a_device() {
     assert_eq!(written, Threading { model: Some(ThreadingModel::TwoIo), processors: vec![2, 3] });
 }
 
+/// Each device has a thread: the processors are theirs, in the order of `engines`, then the transmit thread's.
+#[test]
+fn each_thread_beside_the_worker_has_a_processor_of_its_own() {
+    let lines = "\n[engine.cryptodev]\ndevice = \"crypto_aesni_mb\"\n";
+    let both = |line: &str| {
+        let engines = "engines = [\"cryptodev\", \"vaes\", \"gpu\", \"portable\"]";
+        with_engines(engines, line) + lines
+    };
+    let two_io = "threading = \"two_io\"\nprocessors = [4, 5, 6]";
+    let written = good(&both(two_io));
+    let (threading, engines) = (written.threading, written.gateway.engines);
+    let of = |engine| threading.processor_of_device(&engines, engine);
+    assert_eq!((of("cryptodev (crypto_aesni_mb)"), of("gpu"), of("vaes")), (Some(4), Some(5), None));
+    assert_eq!(threading.processor_of_transmit(&engines), Some(6));
+    let one_io = good(&both("threading = \"one_io\"\nprocessors = [4]")).threading;
+    assert_eq!(one_io.processor_of_device(&engines, "gpu"), None, "it goes where the kernel puts it");
+    for (line, told) in [
+        ("threading = \"one_io\"\nprocessors = [4, 5, 6]", "at most 2 processors"),
+        ("threading = \"two_io\"\nprocessors = [4, 5, 4]", "two different"),
+    ] {
+        expect(&both(line), &["scheduler.processors[2]", told]);
+    }
+}
+
 /// It has the threads that the device, the workers and the ports allow for, and refuses none of them.
 #[test]
 fn threads_that_the_scheduler_chooses_need_nothing() {
@@ -91,7 +115,13 @@ fn threads_that_nothing_would_be_done_on_are_refused_where_they_stand() {
         ("engines = [\"portable\"]", "threading = \"two_io\"", ["scheduler.threading", "run_to_completion"]),
         (gpu, "threading = \"three_io\"", ["scheduler.threading", "\"auto\""]),
         (gpu, "processors = [1]", ["scheduler.processors", "one_io"]),
-        (gpu, "threading = \"one_io\"\nprocessors = [1, 2, 3]", ["scheduler.processors", "at most 2"]),
+        (
+            gpu,
+            "threading = \"one_io\"\nprocessors = [1, 2, 3]",
+            ["scheduler.processors", "one processor with"],
+        ),
+        (gpu, "threading = \"two_io\"\nprocessors = [1, 2, 3]", ["scheduler.processors", "at most 2"]),
+        (gpu, "threading = \"two_io\"\nprocessors = [1, 2, 3, 4]", ["scheduler.processors", "at most 3"]),
         (gpu, "threading = \"one_io\"\nprocessors = [1, 2]", ["scheduler.processors", "one processor with"]),
         (gpu, "threading = \"two_io\"\nprocessors = [3, 3]", ["scheduler.processors", "two different"]),
         (gpu, "threading = \"one_io\"\nprocessors = [1024]", ["scheduler.processors[0]", "1023"]),
