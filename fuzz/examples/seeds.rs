@@ -253,6 +253,24 @@ fn icmp_errors() {
     write("icmp_error", "first-fragment-ipv6", &[&[1, 2, 0, 0, 0, 0, 0, 5, 0][..], &quote].concat());
 }
 
+/// A member of a group: packets (address, kind, sender, window, number) and texts of others, replays, more
+/// windows than there may be, its own that come back, and one under its ID that it has not sent.
+fn group_of_senders() {
+    let packet = |header: [u8; 5]| [&[6][..], &header, &[1], &run(&[7; 9])].concat();
+    let windows: Vec<u8> = (0..7).flat_map(|window| packet([4, 0, 4, window, 9])).collect();
+    let others: [&[u8]; 5] = [&packet([3, 0, 3, 1, 5]), &[2], &packet([3, 1, 3, 1, 0]), &windows, &[4, 1]];
+    let came_back: [&[u8]; 6] = [&[4, 7, 4, 8], &[3, 0, 0], &[3, 1, 66], &[5, 101], &[3, 0, 66], &[4, 9]];
+    let own = [packet([5, 0, 1, 0, 1]), packet([5, 1, 1, 0, 3]), vec![4, 10, 3, 0, 0]].concat();
+    let nobody = [packet([5, 0, 0, 0, 1]), [&[1, 3][..], &run(&[9; 40])].concat()].concat();
+    write("inbound_group", "others", &others.concat());
+    write(
+        "inbound_group",
+        "came-back",
+        &[&came_back.concat()[..], &nobody, &packet([2, 0, 2, 7, 200])].concat(),
+    );
+    write("inbound_group", "taken", &[&came_back.concat()[..], &own].concat());
+}
+
 fn data_path() {
     for (name, choice) in [("esp-v4", 0u8), ("udp-v4", 0x20), ("esp-v6", 0x41), ("udp-v6-learned", 0xE2)] {
         let datagram = Sealer::new(&spec(), Side::A).seal(1, &Handmade::carrying(&v4(40)));
@@ -291,6 +309,7 @@ fn data_path() {
         ];
         write("inbound_vpe", name, &steps.concat());
     }
+    group_of_senders();
     // For the model of RFC 4301, any bytes are policies and datagrams.
     for seed in 1..=4 {
         write("inbound", &format!("policies-{seed}"), &random_bytes(&mut Rng::with_seed(seed), 700));

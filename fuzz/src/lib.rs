@@ -82,6 +82,7 @@ pub const TARGETS: &[Target] = &[
     target("policy_changes", data_path::policy_changes),
     target("inbound", data_path::inbound),
     target("inbound_vpe", vpe::inbound_vpe),
+    target("inbound_group", vpe::inbound_group),
     target("outbound", data_path::outbound),
     target("replay_window_restore", data_path::replay_window_restore),
     slow("sequence_numbers", sas::sequence_numbers),
