@@ -63,6 +63,12 @@ impl Ipsec {
     /// An authentic packet with our own Sender ID. One that we have sent was sent back to us, by the network
     /// or by anybody who has seen it: that must not silence us. Of any other, somebody else has our ID, or we
     /// have had it before with a store that is lost: numbers have been used twice, or will be.
+    ///
+    /// Why packets under our own ID are opened at all, also those with numbers that we have sent: a device
+    /// that has our ID and is behind us seals under just these. Its address alone gives it away, and means
+    /// nothing unless the packet is authentic: anybody can write it. A copy costs no more than what anybody
+    /// can make who does not wait for us to send, a packet with a high number of any sender, which is opened
+    /// as well.
     #[cold]
     fn hear_own_sender(
         &mut self,

@@ -282,6 +282,25 @@ fn what_a_device_has_sent_and_sees_again_does_not_silence_it() {
     assert_eq!(member.send(102), NOTHING);
 }
 
+/// Hostile: why what has our own Sender ID is opened before it is refused. A device that has it and is behind
+/// us seals under numbers that we have used. Its address gives it away, but only of an authentic packet.
+#[test]
+fn another_device_with_our_id_that_is_behind_us_is_noticed_and_who_forges_it_is_not() {
+    let mut member = Member::new(9);
+    let sent: Vec<_> = (1..100).map(|seed| member.send(seed).remove(0)).collect();
+    let header = VpeHeader::parse(&sent[98][20..]).expect("a header");
+    let other = by_hand(address(66), 9, header.window, header.number);
+    let mut forged = other.clone();
+    forged[60] ^= 1;
+    member.assert_refuses(&forged, DropReason::AuthenticationFailed);
+    assert_eq!(member.events(), [], "anybody can write this");
+    member.assert_refuses(&other, DropReason::VpeSender);
+    let (spi, before) = (spec().spi_from(Side::A), address(9));
+    let twice = EventKind::SenderTwice { spi, sender: 9, before, address: address(66) };
+    assert_eq!(member.events(), [twice]);
+    assert_eq!(member.send(100).len(), 1, "it has not passed us");
+}
+
 /// Windows go on over a restart, sender by sender; what is no set of windows of a group is refused.
 #[test]
 fn windows_of_all_senders_go_on_after_a_restart() {

@@ -121,7 +121,8 @@ impl Windows {
     }
 
     /// In a group, a packet of a sender that is refused is asked first whether it is authentic: only then it
-    /// says something about that sender.
+    /// says something about that sender. Of our own ID also where it may be a copy of what we have sent: see
+    /// `Ipsec::hear_own_sender`.
     #[cold]
     fn check_new(&self, header: &VpeHeader) -> Result<(), DropReason> {
         if self.is_group() && self.is_refused(header.sender) {
