@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # Measures all that is to be known of this machine's GPUs, and leaves it in one folder: what `testudo bench
-# gpu`, `bench scheduler` (figures 9 to 14 of paper 002), `lab placements` and `lab papers` print as JSON, each
-# in a file, with what the machine is; NAME is one word of the GPU's. One that fails leaves its words in FILE.err, and the others are run.
+# gpu` (with headers by the processor and by the GPU, too), `bench scheduler` (figures 9 to 14 of paper 002),
+# `bench --live`, `bench vpe --experiment scaling` (the engine cores beside workers, over their number), `lab
+# placements` and `lab papers` print as JSON, each in a file, with what the machine is. NAME is one word of the
+# GPU's. One that fails leaves its words in FILE.err, and the others are run.
 #
 # usage: bench-gpu.sh PROGRAM FOLDER [--quick] [--gpu NAME]
 set -uo pipefail
@@ -10,10 +12,10 @@ usage='usage: bench-gpu.sh PROGRAM FOLDER [--quick] [--gpu NAME]'
 program=$(realpath "${1:?$usage}")
 folder=${2:?$usage}
 shift 2
-quick=() gpu=() chunks=8
+quick=() short=() gpu=() chunks=8 repeat=5
 while (($#)); do
     case $1 in
-        --quick) quick=(--quick) chunks=2 ;;
+        --quick) quick=(--quick) short=(--milliseconds 20 --repetitions 1) chunks=2 repeat=1 ;;
         --gpu) gpu=(--gpu "${2:?$usage}") && shift ;;
         *) echo "$usage" >&2 && exit 2 ;;
     esac
@@ -44,10 +46,24 @@ measure() {
     clinfo -l
 } > "$folder/machine.txt" 2> /dev/null
 
+# The best engine of the processor that works here, the one that does all, and numbers of workers up to that of processors.
+for processor in vaes ipsec-mb portable; do
+    "$program" bench --engines "$processor" --suites aes128gcm16 --sizes 64 --milliseconds 1 --repetitions 1 --json \
+        > /dev/null 2>&1 && break
+done
+others=$processor
+[[ $processor == portable ]] || others+=,portable
+workers=1,2
+for ((count = 4; count <= $(nproc) && count <= 64; count *= 2)); do workers+=,$count; done
+
 measure gpu.json bench gpu "${quick[@]}" "${gpu[@]}"
-for experiment in ideas chunks ranges algorithms latency tuning; do
+measure gpu-headers.json bench gpu --headers cpu,gpu --directions outbound --parts gateways,latency "${quick[@]}" "${gpu[@]}"
+for experiment in ideas chunks ranges algorithms latency threading tuning; do
     measure "scheduler-$experiment.json" bench scheduler --experiment "$experiment" --chunks "$chunks" "${gpu[@]}"
 done
+measure live.json bench --live --engines "gpu,$others" --suites aes128gcm16,aes128-sha1,3des-sha1,mixed \
+    --sizes 64,1420,imix "${short[@]}" "${gpu[@]}"
+measure cores.json bench vpe --experiment scaling --workers "$workers" --repeat "$repeat"
 measure placements.json lab placements --latency --suites aes128-sha1,3des-sha1 "${quick[@]}"
 measure placements-gpu.json lab placements --latency --offload-engine gpu --suites aes128-sha1,3des-sha1 "${quick[@]}" "${gpu[@]}"
 measure papers.json lab papers --only 002 --out "$folder/papers" "${quick[@]}" "${gpu[@]}"

@@ -55,10 +55,10 @@ pub use case::{Carrier, Order, Size, Suites, Wanted, Way};
 pub use compare::CompareOptions;
 use compare::Comparison;
 use device::Device;
-use engines::Engines;
+use engines::{Available, Engines};
 pub use error::BenchError;
 pub(crate) use error::{NO_ENGINE, NOT_POSSIBLE};
-pub use gpu::{BenchGpuOptions, GpuDevice, Gpus, Launches, Part, Steps, StepsOf, TimedDevice};
+pub use gpu::{BenchGpuOptions, GpuDevice, Gpus, Headers, Launches, Part, Steps, StepsOf, TimedDevice};
 pub use nic::BenchNicOptions;
 pub use options::BenchOptions;
 use report::Series;
@@ -239,6 +239,13 @@ pub(crate) fn print(text: &str) -> Result<(), BenchError> {
     }
 }
 
+/// Where the figures of a case come from: of those that place jobs among them, the one that is on a device.
+fn device_of(case: &Case, engines: &Engines) -> Device {
+    let of = |engine: usize| engines.available.get(engine).map(Available::device);
+    let mut devices = case.engines().into_iter().filter_map(of);
+    devices.find(|device| device.name.is_some()).unwrap_or_default()
+}
+
 /// Measures all cases in turn, as often as requested.
 fn repeat(options: &BenchOptions, cases: &[Case], engines: &mut Engines) -> Result<Vec<Series>, BenchError> {
     let mut series: Vec<Series> = cases
@@ -246,11 +253,7 @@ fn repeat(options: &BenchOptions, cases: &[Case], engines: &mut Engines) -> Resu
         .map(|&case| Series {
             case,
             engine: if case.placed == 0 { engines.available[case.engine].name() } else { LIVE },
-            device: if case.placed == 0 {
-                engines.available[case.engine].device()
-            } else {
-                Device::default()
-            },
+            device: device_of(&case, engines),
             judge: engines.judge(&case).name(),
             samples: Vec::new(),
         })

@@ -13,9 +13,13 @@ pub fn of_this_machine() -> Gpus {
 }
 
 fn find(named: Option<&str>) -> Result<Vec<GpuDevice>, String> {
-    // Chunks of any size are one launch.
-    let config =
-        GpuConfig { device: named.map(str::to_owned), batch_jobs: *CHUNKS.end(), ..GpuConfig::default() };
+    // Chunks of any size are one launch, and headers may be left to it.
+    let config = GpuConfig {
+        device: named.map(str::to_owned),
+        batch_jobs: *CHUNKS.end(),
+        headers: true,
+        ..GpuConfig::default()
+    };
     let found = devices(&config).map_err(|error| error.to_string())?;
     let open = Arc::new(move |which| open_at(&config, which).map_err(|error| error.to_string()));
     let device = |which| {

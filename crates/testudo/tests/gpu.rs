@@ -7,6 +7,7 @@
 mod support;
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 use support::capture::capture;
@@ -141,6 +142,67 @@ fn bench_gpu_judges_pocl_and_has_no_speed_of_it() {
         }
         assert_eq!(row["judged_packets"], 256, "{row:#}");
         assert_eq!(row["spilled"], 0.0, "all of them are the device's: {row:#}");
+    }
+}
+
+/// What the script measures of a GPU: its commands, of which a stand-in for the program takes note.
+fn commands_of_the_script(words: &[&str]) -> Vec<String> {
+    let folder = tempfile::tempdir().unwrap();
+    let (program, log) = (folder.path().join("testudo"), folder.path().join("log"));
+    let text = format!("#!/bin/sh\necho \"$*\" >> '{}'\necho '[]'\n", log.display());
+    fs::write(&program, text).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/bench-gpu.sh");
+    let results = folder.path().join("results");
+    let mut command = Command::new("bash");
+    command.arg(script).arg(&program).arg(&results).args(words);
+    let said: Said = wait::output(&mut command).unwrap().into();
+    assert_eq!(said.code, Some(0), "{said:#?}");
+    let log = fs::read_to_string(log).unwrap();
+    log.lines().filter(|line| *line != "--version").map(str::to_owned).collect()
+}
+
+/// Each command is one that the program understands, and those of a GPU are of the one that is named.
+#[test]
+fn the_script_that_measures_a_gpu_measures_all_of_it_by_commands_that_there_are() {
+    for words in [&["--gpu", "NVIDIA"][..], &["--quick", "--gpu", "NVIDIA"]] {
+        let commands = commands_of_the_script(words);
+        for command in &commands {
+            // What is wrong before it is an error, and nothing is measured.
+            let mut program = Command::new(PROGRAM);
+            program.args(command.split_whitespace()).arg("--help");
+            let said: Said = wait::output(&mut program).unwrap().into();
+            assert_eq!(said.code, Some(0), "{command}: {said:#?}");
+        }
+        for (part, is_of_gpu) in [
+            ("bench gpu ", true),
+            ("bench gpu --headers cpu,gpu ", true),
+            ("bench scheduler --experiment threading ", true),
+            ("bench scheduler --experiment latency ", true),
+            ("bench --live --engines gpu,", true),
+            ("bench vpe --experiment scaling --workers 1,2", false),
+            ("lab placements --latency --suites ", false),
+            ("lab placements --latency --offload-engine gpu ", true),
+            ("lab papers --only 002 ", true),
+        ] {
+            let of_it: Vec<_> = commands.iter().filter(|command| command.starts_with(part)).collect();
+            assert!(!of_it.is_empty(), "{part} in {commands:#?}");
+            let are_named = of_it.iter().all(|command| command.contains(" --gpu NVIDIA") == is_of_gpu);
+            assert!(are_named, "{of_it:#?}");
+        }
+    }
+}
+
+#[test]
+fn bench_gpu_writes_headers_on_pocl_and_judges_them() {
+    let words = "gpu --suites aes128-sha1,aes256gcm16 --sizes imix --parts gateways --headers gpu";
+    let (table, rows) = printed(&format!("{words} --directions outbound"), &["--gpu", POCL]);
+    assert!(table.contains("headers by the GPU") && table.contains("no speed was measured"), "{table}");
+    let rows = rows.as_array().unwrap();
+    assert_eq!(rows.len(), 2);
+    for row in rows {
+        assert!(row["headers"] == "gpu" && row["gateway_gbit_s"].is_null(), "{row:#}");
+        assert_eq!(row["judged_packets"], 256, "{row:#}");
     }
 }
 

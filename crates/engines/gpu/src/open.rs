@@ -222,5 +222,7 @@ pub fn open_at(config: &GpuConfig, (interface, place): (Interface, usize)) -> Re
     let sizes = config.sizes();
     let device = Access::of(interface, config).device(config.device.as_deref(), place, sizes);
     let device = device.map_err(|reason| EngineError::Unavailable { engine: NAME, reason })?;
-    Ok(OneGpu::new(GpuEngine::over(device, sizes)))
+    let mut engine = GpuEngine::over(device, sizes);
+    engine.set_writes_frames(config.headers);
+    Ok(OneGpu::new(engine))
 }

@@ -34,7 +34,7 @@ use super::error::BenchError;
 use super::vpe::threads::{allow, processors};
 use crate::progress::Progress;
 pub use devices::{GpuDevice, Gpus, Launches, Steps, StepsOf, TimedDevice};
-pub use options::{BenchGpuOptions, Part};
+pub use options::{BenchGpuOptions, Headers, Part};
 use row::{AtWork, Bench, Row};
 
 /// What is printed.
@@ -98,10 +98,12 @@ fn measured(bench: &Bench<'_>, found: &[GpuDevice], cells: &[Cell]) -> Result<Ve
     let mut rows = Vec::new();
     let mut pass = |device: &mut Option<AtWork>| -> Result<(), BenchError> {
         for cell in cells {
-            let case = format!("{} {}, {}", cell.0, cell.1.name(), cell.2);
-            progress.stage(&case, visit);
-            let row = bench.row(device.as_mut(), *cell);
-            rows.push(row.map_err(|what| BenchError::Invalid { case, what })?);
+            for headers in bench.headers(device.as_ref(), *cell) {
+                let case = format!("{} {}, {}", cell.0, cell.1.name(), cell.2);
+                progress.stage(&case, visit);
+                let row = bench.row(device.as_mut(), *cell, headers);
+                rows.push(row.map_err(|what| BenchError::Invalid { case, what })?);
+            }
         }
         Ok(())
     };
@@ -111,6 +113,10 @@ fn measured(bench: &Bench<'_>, found: &[GpuDevice], cells: &[Cell]) -> Result<Ve
     for gpu in found {
         let device = AtWork::open(gpu, bench.options, bench.processors.len());
         pass(&mut Some(device.map_err(BenchError::Engine)?))?;
+    }
+    if rows.is_empty() {
+        let what = "--headers gpu: of outbound packets, and of suites whose headers the GPU writes";
+        return Err(BenchError::Usage(what.to_owned()));
     }
     Ok(rows)
 }

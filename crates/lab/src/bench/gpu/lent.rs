@@ -1,27 +1,44 @@
 //! Engines that outlive the gateways that have them: a device takes seconds to be opened, and many rows are
 //! measured with it.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use testudo_crypto::{Capability, Direction, Engine, EngineError, Job, KeyId, KeyMaterial, Profile, Suite};
+use testudo_crypto::{
+    Capability, Direction, Engine, EngineError, Job, KeyId, KeyMaterial, Profile, Suite, Unwritten,
+};
 
 /// An engine that gateways have one after the other.
 #[derive(Clone)]
-pub(super) struct Owned(Arc<Mutex<Box<dyn Engine>>>);
+pub(super) struct Owned {
+    engine: Arc<Mutex<Box<dyn Engine>>>,
+    /// Submissions that began with a packet whose headers were left to the engine.
+    unwritten: Arc<AtomicU64>,
+}
 
 impl Owned {
     pub(super) fn new(engine: Box<dyn Engine>) -> Self {
-        Self(Arc::new(Mutex::new(engine)))
+        Self { engine: Arc::new(Mutex::new(engine)), unwritten: Arc::default() }
     }
 
-    /// For one gateway, until that ends.
-    pub(super) fn lend(&self) -> Box<dyn Engine> {
-        Box::new(Lent { name: self.lock().name(), engine: self.clone(), keys: Vec::new() })
+    /// For one gateway, until that ends. `writes_headers`: headers may be left to it, if it writes any.
+    pub(super) fn lend(&self, writes_headers: bool) -> Box<dyn Engine> {
+        Box::new(Lent { name: self.lock().name(), engine: self.clone(), keys: Vec::new(), writes_headers })
+    }
+
+    /// Whether headers may be left to it.
+    pub(super) fn writes_headers(&self, suite: Suite) -> bool {
+        self.lock().capability(suite).is_some_and(|capability| capability.writes_frames)
+    }
+
+    /// Whether headers were left to it since this was asked last.
+    pub(super) fn take_unwritten(&self) -> bool {
+        self.unwritten.swap(0, Ordering::Relaxed) > 0
     }
 
     /// One gateway has it at a time: nobody waits for this.
     pub(super) fn lock(&self) -> MutexGuard<'_, Box<dyn Engine>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.engine.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -30,6 +47,7 @@ struct Lent {
     name: &'static str,
     engine: Owned,
     keys: Vec<KeyId>,
+    writes_headers: bool,
 }
 
 impl Drop for Lent {
@@ -49,7 +67,8 @@ impl Engine for Lent {
     }
 
     fn capability(&self, suite: Suite) -> Option<Capability> {
-        self.engine.lock().capability(suite)
+        let capability = self.engine.lock().capability(suite)?;
+        Some(Capability { writes_frames: capability.writes_frames && self.writes_headers, ..capability })
     }
 
     fn install(&mut self, key: &KeyMaterial, direction: Direction) -> Result<KeyId, EngineError> {
@@ -72,6 +91,9 @@ impl Engine for Lent {
     }
 
     fn submit(&mut self, jobs: &mut [Job]) -> usize {
+        if self.writes_headers && jobs.first().is_some_and(|job| job.unwritten != Unwritten::NOTHING) {
+            self.engine.unwritten.fetch_add(1, Ordering::Relaxed);
+        }
         self.engine.lock().submit(jobs)
     }
 

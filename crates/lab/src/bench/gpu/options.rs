@@ -21,6 +21,24 @@ pub enum Part {
     Processor,
 }
 
+/// Who writes SPI, number, IV, padding and trailer of ESP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Headers {
+    /// The processor
+    Cpu,
+    /// The GPU, as with `gpu_headers`: of outbound packets, in gateways alone
+    Gpu,
+}
+
+impl Headers {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Cpu => "cpu",
+            Self::Gpu => "gpu",
+        }
+    }
+}
+
 /// Suites that stand for all in a quick run: what PIPSEA has, and two that processors are bad and good at.
 const QUICK: [&str; 5] = ["aes128-sha1", "aes128-none", "null-sha1", "3des-sha1", "aes128gcm16"];
 
@@ -59,6 +77,10 @@ pub struct BenchGpuOptions {
         default_value = "launches,gateways,latency,processor"
     )]
     pub parts: Vec<Part>,
+
+    /// Who writes headers and trailers of ESP, each in a row of its own; gpu only where there is a GPU
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "WHO,…", default_value = "cpu")]
+    pub headers: Vec<Headers>,
 
     /// Take minutes instead of an hour: some suites, short measurements
     #[arg(long)]

@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 use testudo_crypto::Suite;
 
 use super::model::{Limit, Model};
+use super::options::Headers;
 use super::row::{Gateways, LAUNCH_PACKETS, Row};
 use crate::bench::case::{Size, Way};
 use crate::table::Table;
@@ -91,6 +92,7 @@ impl Row {
             ("direction", json!(self.way.name())),
             ("inner_bytes", inner_bytes),
             ("frame_bytes", json!(self.frame_bytes)),
+            ("headers", json!(self.headers.name())),
             ("launch_packets", json!(LAUNCH_PACKETS)),
             ("kernel_us", json!(us(|launches| launches.kernel))),
             ("transfers_us", json!(us(|launches| launches.transfers))),
@@ -148,8 +150,9 @@ impl Row {
         let gpu = self.gpu.as_ref().filter(|_| self.is_speed());
         let kernel_us = self.launches.map(|launches| launches.kernel.as_secs_f64() * 1e6);
         let judged = self.gpu.as_ref().filter(|_| !self.is_speed()).map(|one| one.judged.to_string());
+        let by_gpu = if self.headers == Headers::Gpu { ", headers by the GPU" } else { "" };
         vec![
-            format!("{} {}, {}", self.suite, self.way.name(), self.size),
+            format!("{} {}, {}{by_gpu}", self.suite, self.way.name(), self.size),
             figure(kernel_us),
             figure(self.kernels()),
             figure(self.with_transfers()),
@@ -253,6 +256,9 @@ fn legend(rows: &[Row], is_missing: bool, model: &Model, cores: usize) -> String
             "  prediction: of a GPU of {units} units at {clock_ghz} GHz behind a bus of {bus_gb_s} GB/s each way, by transfers and occupancy (docs/GPU.md). Nobody has measured it.\n"
         );
     }
+    if rows.iter().any(|row| row.headers == Headers::Gpu) {
+        text += "  headers by the GPU: its kernel writes SPI, number, IV, padding and trailer (gpu_headers); else the processor does.\n";
+    }
     if rows.iter().any(|row| row.pipsea().is_some()) {
         text += "  PIPSEA: end to end on its APU, frames of these sizes (paper 002, 4.2).\n";
     }
@@ -262,7 +268,9 @@ fn legend(rows: &[Row], is_missing: bool, model: &Model, cores: usize) -> String
             row.group()
         );
     }
-    for row in rows.iter().filter(|row| row.is_pipseas() && row.size == Size::Bytes(GOAL_BYTES)) {
+    let is_goal =
+        |row: &&Row| row.is_pipseas() && row.size == Size::Bytes(GOAL_BYTES) && row.headers == Headers::Cpu;
+    for row in rows.iter().filter(is_goal) {
         text += &goal(row);
     }
     text

@@ -11,7 +11,7 @@ use super::devices::{GpuDevice, Launches, StepsOf, TimedDevice};
 use super::gateway::{Gateway, Parts, Rate, Until, together};
 use super::lent::Owned;
 use super::model::{Load, Prediction};
-use super::options::{BenchGpuOptions, Part};
+use super::options::{BenchGpuOptions, Headers, Part};
 use crate::bench::case::{Carrier, Case, Order, Size, Suites, Way};
 use crate::bench::device::Device;
 use crate::bench::engines::{Available, Engines};
@@ -88,6 +88,8 @@ pub(super) struct Row {
     pub(super) suite: Suite,
     pub(super) way: Way,
     pub(super) size: Size,
+    /// Who writes headers in gateways with the device.
+    pub(super) headers: Headers,
     pub(super) device: Option<Device>,
     /// Of frames of the plain side, with check sequence, on average.
     pub(super) frame_bytes: f64,
@@ -109,13 +111,28 @@ pub(super) struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// Measures one row, on a device if there is one.
+    /// Who writes headers in the rows of a cell: a device those of what goes out, if it does.
+    pub(super) fn headers(
+        &self,
+        device: Option<&AtWork>,
+        (suite, way, _): (Suite, Way, Size),
+    ) -> Vec<Headers> {
+        let Some(device) = device else { return vec![Headers::Cpu] };
+        let writes = way == Way::Outbound && device.engines.iter().all(|one| one.writes_headers(suite));
+        let is_possible = |headers: &Headers| *headers == Headers::Cpu || writes;
+        self.options.headers.iter().copied().filter(is_possible).collect()
+    }
+
+    /// Measures one row, on a device if there is one. With headers by the GPU it is of the GPU's gateways
+    /// alone: all else is in the row of the processor's.
     pub(super) fn row(
         &self,
         device: Option<&mut AtWork>,
         (suite, way, size): (Suite, Way, Size),
+        headers: Headers,
     ) -> Result<Row, Wrong> {
         let before = sched_getcpu();
+        let is_whole = headers == Headers::Cpu;
         let case = case(suite, way, size, SAS);
         let originals = packets(case.suites, size, SAS).map_err(|error| error.to_string())?;
         let mean_bytes = originals.bytes() as f64 / originals.len().max(1) as f64;
@@ -123,16 +140,27 @@ impl Bench<'_> {
         let prediction = if device.is_none() { self.predict(&case, &originals, suite) } else { None };
         let (mut launches, mut gpu) = (None, None);
         if let Some(device) = device {
-            if let Some(timed) = &mut device.timed {
+            if let Some(timed) = device.timed.as_mut().filter(|_| is_whole) {
                 launches = Some(self.launches(timed.as_mut(), &case, &originals)?);
             }
-            gpu = self.on_device(device, &case, &originals)?;
+            gpu = self.on_device(device, &case, &originals, headers)?;
         }
-        let has_processor = self.options.has(Part::Processor);
+        let has_processor = is_whole && self.options.has(Part::Processor);
         let processor = if has_processor { Some(self.on_processor(&case, &originals)?) } else { None };
         let frame_bytes = mean_bytes + FRAME_EXTRA_BYTES as f64;
-        let (device, worker) = (named, [before, sched_getcpu()]);
-        Ok(Row { suite, way, size, device, frame_bytes, launches, gpu, processor, prediction, worker })
+        Ok(Row {
+            suite,
+            way,
+            size,
+            headers,
+            device: named,
+            frame_bytes,
+            launches,
+            gpu,
+            processor,
+            prediction,
+            worker: [before, sched_getcpu()],
+        })
     }
 
     fn predict(&self, case: &Case, originals: &Packets, suite: Suite) -> Option<Prediction> {
@@ -198,6 +226,7 @@ impl Bench<'_> {
         device: &AtWork,
         case: &Case,
         originals: &Packets,
+        headers: Headers,
     ) -> Result<Option<Gateways>, Wrong> {
         let is_fast = device.device.note.is_none();
         if !self.options.has(Part::Gateways) {
@@ -207,13 +236,21 @@ impl Bench<'_> {
         let with = |number: usize, settings| -> Result<(Vec<Box<dyn Engine>>, _), Wrong> {
             let next = self.best_at_hand(case).ok_or("no engine of the processor does it")?.open()?;
             let engine = device.engines.get(number).ok_or("there are fewer engines than gateways")?;
-            Ok((vec![engine.lend(), next], Some(settings)))
+            Ok((vec![engine.lend(headers == Headers::Gpu), next], Some(settings)))
         };
         let count = if is_fast { RING_PACKETS } else { FEW_PACKETS };
         let workers = device.engines.len();
+        for engine in &device.engines {
+            engine.take_unwritten();
+        }
         let name = device.engines.first().map_or("", |engine| engine.lock().name());
         let mut found = self.gateways(case, originals, (count, workers), &|number| with(number, settings))?;
         found.engine = name;
+        // A figure of what was not done would be the processor's.
+        let left = device.engines.iter().filter(|engine| engine.take_unwritten()).count();
+        if headers == Headers::Gpu && left < workers {
+            return Err("packets came to the GPU with their headers".to_owned());
+        }
         if let Some(rate) = found.one.filter(|_| is_fast && self.options.has(Part::Latency)) {
             let usual = || with(0, SchedulerSettings::default());
             found.latency = Some(self.latency(case, originals, rate * SHARE, &usual)?);

@@ -1,11 +1,11 @@
 //! With devices in memory: one that says it is a GPU, one that says it is PoCL, and none.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 
 use serde_json::Value;
 use testudo_crypto::{
-    Capability, Cipher, Direction, Engine, EngineError, Job, JobStatus, KeyId, KeyMaterial, PortableEngine,
-    Profile, Suite,
+    Capability, Cipher, Direction, Engine, EngineError, Job, JobStatus, KeyFrame, KeyId, KeyMaterial,
+    PortableEngine, Profile, Suite, frame,
 };
 
 use super::*;
@@ -21,17 +21,24 @@ fn options(words: &str) -> BenchGpuOptions {
     <Program as clap::Parser>::parse_from(words).options
 }
 
-/// A deep engine: what it is given it does when it is asked, by the portable engine.
+/// A deep engine: what it is given it does when it is asked, by the portable engine. It writes headers.
 struct Deep {
     says: &'static str,
     portable: PortableEngine,
+    frames: HashMap<KeyId, (Option<KeyFrame>, Suite)>,
     open: VecDeque<Job>,
     away: VecDeque<VecDeque<Job>>,
 }
 
 impl Deep {
     fn new(says: &'static str) -> Self {
-        Self { says, portable: PortableEngine::new(), open: VecDeque::new(), away: VecDeque::new() }
+        Self {
+            says,
+            portable: PortableEngine::new(),
+            frames: HashMap::new(),
+            open: VecDeque::new(),
+            away: VecDeque::new(),
+        }
     }
 }
 
@@ -45,11 +52,14 @@ impl Engine for Deep {
     }
 
     fn capability(&self, suite: Suite) -> Option<Capability> {
-        self.portable.capability(suite)
+        let capability = self.portable.capability(suite)?;
+        Some(Capability { writes_frames: !suite.is_for_vpe(), takes_chains: false, ..capability })
     }
 
     fn install(&mut self, key: &KeyMaterial, direction: Direction) -> Result<KeyId, EngineError> {
-        self.portable.install(key, direction)
+        let id = self.portable.install(key, direction)?;
+        self.frames.insert(id, (key.frame(), key.suite()));
+        Ok(id)
     }
 
     fn remove(&mut self, key: KeyId) {
@@ -83,7 +93,11 @@ impl Engine for Deep {
             let Some(first) = self.away.front_mut() else { return };
             match first.pop_front() {
                 None => drop(self.away.pop_front()),
-                Some(job) => {
+                Some(mut job) => {
+                    if job.unwritten.trailer().is_some() {
+                        let (frame, suite) = self.frames[&job.key];
+                        assert!(frame::complete(&mut job, frame.unwrap(), suite));
+                    }
                     let mut jobs = [job];
                     self.portable.submit(&mut jobs);
                     done.extend(jobs);
@@ -176,6 +190,38 @@ fn a_gpu_is_measured_from_its_kernels_to_gateways_beside_the_processor_and_pipse
         assert!(text.contains(part), "{part}");
     }
     assert!(!text.contains("prediction"), "{text}");
+}
+
+/// The rows of headers by the GPU are of outbound packets, and of its gateways alone.
+#[test]
+fn headers_by_the_gpu_are_measured_beside_those_by_the_processor() {
+    let words = "--headers cpu,gpu --parts launches,gateways,processor";
+    let (rows, text) = rows_of(words, Some("A Maker, a GPU, 32 lanes"));
+    let who: Vec<_> = rows.iter().map(|row| [&row["direction"], &row["headers"]]).collect();
+    assert_eq!(who, [["outbound", "cpu"], ["outbound", "gpu"], ["inbound", "cpu"]]);
+    let by_gpu = &rows[1];
+    for name in ["gateway_gbit_s", "gateways_gbit_s"] {
+        assert!(by_gpu[name].as_f64().is_some_and(|rate| rate > 0.0), "{by_gpu:#}");
+    }
+    for name in ["kernels_gbit_s", "one_core_gbit_s", "processor_engine"] {
+        assert!(by_gpu[name].is_null() && !rows[0][name].is_null(), "{name}: {by_gpu:#}");
+    }
+    assert!(by_gpu["judged_packets"].as_u64().is_some_and(|judged| judged > 0), "{by_gpu:#}");
+    assert!(text.contains("aes128-sha1 outbound, 1024, headers by the GPU"), "{text}");
+    assert_eq!(text.matches("Goal of aes128-sha1").count(), 1, "{text}");
+}
+
+#[test]
+fn headers_by_pocl_are_judged_and_have_no_speed() {
+    let words = "--headers gpu --parts gateways --directions outbound --gpu pocl";
+    let (rows, _) = rows_of(words, Some("Portable Computing Language, a processor"));
+    assert_eq!((rows.len(), &rows[0]["headers"]), (1, &"gpu".into()));
+    assert!(SPEEDS.iter().all(|name| rows[0][name].is_null()), "{:#}", rows[0]);
+    assert!(rows[0]["judged_packets"].as_u64() >= Some(256), "{:#}", rows[0]);
+    let inbound =
+        options("--milliseconds 2 --suites aes128-sha1 --sizes 64 --headers gpu --directions inbound");
+    let error = measure(&inbound, Vec::new(), &gpus(Some("A Maker, a GPU"))).unwrap_err();
+    assert!(matches!(error, BenchError::Usage(_)), "{error}");
 }
 
 #[test]
