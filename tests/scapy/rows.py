@@ -1,10 +1,11 @@
 """Rows of the matrix of interoperability, with Scapy as the peer: each is a tunnel between Testudo and Scapy's own security associations.
 
-    rows.py PROGRAM CONFIGURATION SEED
+    rows.py PROGRAM CONFIGURATION SEED [ENGINE]
 
 Prints a line of JSON for each `[[tunnel]]` of the configuration: its name, and why its row does not pass, or nothing. Through each go, both
 ways: pings, a stream of TCP, and a datagram of UDP of 5,000 bytes, which needs fragments; in tunnel mode with IPv4 and IPv6 inside, in
-transport mode between the hosts' own addresses. A row passes if all arrives unchanged and no SA of it has dropped anything.
+transport mode between the hosts' own addresses. A row passes if all arrives unchanged and no SA of it has dropped anything. Where an engine
+is named, no row passes unless the packet scheduler has given it every packet.
 """
 
 import collections
@@ -189,11 +190,20 @@ class Verdicts:
             if drops and sa["tunnel"] in self.reasons:
                 self.reasons[sa["tunnel"]] = self.reasons[sa["tunnel"]] or f"the {sa['direction']} SA dropped {drops}"
 
+    def count_engine(self, engine, counters):
+        """Every job of every SA, of AH and of ESP, must have been this engine's."""
+        carried = sum(sa["packets"] or 0 for sa in counters["sas"])
+        taken = counters["scheduler"].get(engine, {}).get("packets", 0)
+        if taken < carried or not carried:
+            self.reasons = {name: reason or f"{engine} took {taken} of {carried} packets" for name, reason in self.reasons.items()}
 
-def judge_outbound(gateway, rows, verdicts, chooser):
+
+def judge_outbound(gateway, rows, verdicts, chooser, engine):
     given = {row.name: row.given(chooser) for row in rows}
     left, _, counters = gateway.replay("protected", [packet for packets, _ in given.values() for packet in packets])
     verdicts.count_drops(counters)
+    if engine:
+        verdicts.count_engine(engine, counters)
     by_sa = collections.defaultdict(list)
     for datagram in joined(left):
         by_sa[spi_of(datagram)].append(datagram)
@@ -202,10 +212,12 @@ def judge_outbound(gateway, rows, verdicts, chooser):
         verdicts.judge(row, lambda: compare("to Scapy", sent, joined(row.opened(by_sa[row.key()]))))
 
 
-def judge_inbound(gateway, rows, verdicts, chooser):
+def judge_inbound(gateway, rows, verdicts, chooser, engine):
     sealed = {row.name: row.sealed(chooser) for row in rows}
     came, _, counters = gateway.replay("unprotected", [datagram for datagrams, _ in sealed.values() for datagram in datagrams])
     verdicts.count_drops(counters)
+    if engine:
+        verdicts.count_engine(engine, counters)
     by_host = collections.defaultdict(list)
     for packet in came:
         layers = ip(packet)
@@ -215,13 +227,13 @@ def judge_inbound(gateway, rows, verdicts, chooser):
         verdicts.judge(row, lambda: compare("from Scapy", sealed[row.name][1], joined(mine)))
 
 
-def main(program, configuration, seed):
+def main(program, configuration, seed, engine=None):
     chooser = random.Random(int(seed))
     gateway = Gateway(program, configuration)
     rows = [Row(table, gateway.folder) for table in gateway.table["tunnel"]]
     verdicts = Verdicts(rows)
-    judge_outbound(gateway, rows, verdicts, chooser)
-    judge_inbound(gateway, rows, verdicts, chooser)
+    judge_outbound(gateway, rows, verdicts, chooser, engine)
+    judge_inbound(gateway, rows, verdicts, chooser, engine)
     for name, reason in verdicts.reasons.items():
         print(json.dumps({"tunnel": name, "reason": reason}))
 

@@ -19,7 +19,6 @@ use testudo_judge::harness::{Suite, TestResult};
 use testudo_lab::namespaces::Namespace;
 
 const CONFIGURATION_IS_WRONG: i32 = 2;
-const POCL: &str = "portable computing";
 /// Datagrams in each direction, and how many of them may be under way, so that no queue of the kernel is
 /// full.
 const DATAGRAMS: u32 = 3_000;
@@ -37,11 +36,9 @@ fn main() -> ExitCode {
 }
 
 /// A gateway whose engine is the device, with these threads.
-fn with_gpu(config: Config, threading: &str) -> Config {
-    let gateway = format!("engines = [\"gpu\", \"portable\"]\n{}", config.gateway);
-    let scheduler = format!("[scheduler]\nthreading = \"{threading}\"\nlatency_us = 50000");
-    let policies = format!("{}\n[engine.gpu]\ndevice = \"{POCL}\"\n\n{scheduler}\n", config.policies);
-    Config { gateway, policies, ..config }
+fn with_gpu(mut config: Config, threading: &str) -> Config {
+    config.with_gpu("", &format!("threading = \"{threading}\"\n"));
+    config
 }
 
 /// The gateway's threads, by their names.

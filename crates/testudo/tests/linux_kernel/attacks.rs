@@ -1,8 +1,9 @@
 //! Packets that an attacker has recorded or made, and ends that disagree on a key.
 
+use crate::engines::Engines;
 use crate::site::{Site, TAP};
 use crate::slot::Slot;
-use crate::support::config::Sa;
+use crate::support::config::{Sa, Tunnel};
 use crate::support::wait::{PATIENCE, until};
 use crate::support::{Outcome, ensure, folder};
 use crate::traffic::pings_both_ways;
@@ -34,7 +35,7 @@ fn only(standing: &[(Row, Slot, String)]) -> Outcome<String> {
 pub fn hides_traffic(site: &mut Site) -> TestResult {
     let before = site.statistics()?;
     let more = "tfc_pad_to = 1300\ndummy_packets_per_second = 200\n";
-    let lot = site.connect(&[PLAIN], |tunnel| tunnel.more.push_str(more))?;
+    let lot = site.connect(&[PLAIN], Engines::Usual, |tunnel| tunnel.more.push_str(more))?;
     let tunnel = only(&lot.standing)?;
     until("for dummies to be sent", || {
         Ok((lot.gateway.sa(&tunnel, "outbound")?["dummies"].as_u64() > Some(20)).then_some(()))
@@ -50,7 +51,7 @@ pub fn hides_traffic(site: &mut Site) -> TestResult {
 }
 
 pub fn refuses_replays(site: &mut Site) -> TestResult {
-    let lot = site.connect(&[PLAIN], |_| {})?;
+    let lot = site.connect(&[PLAIN], Engines::Usual, |_| {})?;
     let tunnel = only(&lot.standing)?;
     site.host.sysctl("net.ipv4.conf.lo.rp_filter", "0")?;
     let file = folder("replay")?.join("tap.pcap");
@@ -79,7 +80,8 @@ pub fn refuses_replays(site: &mut Site) -> TestResult {
 
 pub fn refuses_wrong_keys(site: &mut Site) -> TestResult {
     let other = Sa::of(0, PLAIN.suite)?.key;
-    let lot = site.connect(&[PLAIN], |tunnel| tunnel.inbound.key.clone_from(&other))?;
+    let spoil = |tunnel: &mut Tunnel| tunnel.inbound.key.clone_from(&other);
+    let lot = site.connect(&[PLAIN], Engines::Usual, spoil)?;
     let (ours, theirs) = Slot(0).inner(false);
     let printed = site.peer.sh(&format!("ping -c 2 -i 0.1 -W 1 -I {theirs} {ours}"), PATIENCE)?.stdout;
     ensure(printed.contains(" 0 packets received"), || printed)?;
@@ -92,7 +94,8 @@ pub fn refuses_wrong_keys(site: &mut Site) -> TestResult {
 /// The reverse: how Linux reports a packet of ours under another key.
 pub fn linux_refuses_wrong_keys(site: &mut Site) -> TestResult {
     let other = Sa::of(0, PLAIN.suite)?.key;
-    let lot = site.connect(&[PLAIN], |tunnel| tunnel.outbound.key.clone_from(&other))?;
+    let spoil = |tunnel: &mut Tunnel| tunnel.outbound.key.clone_from(&other);
+    let lot = site.connect(&[PLAIN], Engines::Usual, spoil)?;
     let trips = ping(&site.host, Slot(0).inner(false).1.parse()?, 2, Duration::from_secs(1))?;
     ensure(trips.times.is_empty(), || "a ping under a wrong key was answered".to_owned())?;
     let errors = "grep -q 'XfrmInStateProtoError *[^0]' /proc/net/xfrm_stat";

@@ -7,7 +7,7 @@
 //! emulated guest takes longer to start things than to run them.
 //!
 //! The same rows have Scapy as their peer, through packet files (`scapy_rows`): it does what Linux lacks,
-//! too.
+//! too. Some rows are tried again, with both peers, with a gateway whose only fast engine is a GPU (`gpu`).
 //!
 //! The suites that gateways use most are tried with more traffic: ESP and ESP in UDP in tunnel mode, over
 //! IPv4 and IPv6, with ESN and without, so that every pair of these occurs.
@@ -16,6 +16,8 @@
 mod support;
 
 mod attacks;
+mod engines;
+mod gpu;
 mod guest;
 mod matrix;
 mod scapy_rows;
@@ -25,6 +27,7 @@ mod slot;
 mod traffic;
 mod trial;
 
+use engines::Engines;
 use site::{Site, boot};
 use slot::SLOTS;
 use std::process::ExitCode;
@@ -49,14 +52,28 @@ fn main() -> ExitCode {
             Row { protocol, mode: Mode::Tunnel, ipv6, esn, suite, ah: None }
         });
         let name = format!("linux_speaks_{}_with_long_datagrams", suite.to_string().replace('-', "_"));
-        tests = tests.test(name, move |site| pass(site, &rows, Load::HEAVY));
+        tests = tests.test(name, move |site| pass(site, &rows, Engines::Usual, Load::HEAVY));
     }
     for rows in cells(&sample()) {
         let name = name_of(&rows[0]);
-        tests = tests.test(name, move |site| pass(site, &rows, Load::LIGHT));
+        tests = tests.test(name, move |site| pass(site, &rows, Engines::Usual, Load::LIGHT));
     }
     tests
-        .test("scapy_speaks_every_suite_and_every_protocol_in_each_mode", |_| scapy_rows::pass(&sample()))
+        .test("scapy_speaks_every_suite_and_every_protocol_in_each_mode", |_| {
+            scapy_rows::pass("sample", &sample(), Engines::Usual)
+        })
+        .test("linux_speaks_with_a_gateway_whose_only_fast_engine_is_a_gpu", |site| {
+            pass(site, &gpu::rows()?, Engines::Gpu { headers: false }, Load::LIGHT)
+        })
+        .test("linux_speaks_with_a_gateway_whose_gpu_writes_headers", |site| {
+            pass(site, &gpu::rows_with_headers()?, Engines::Gpu { headers: true }, Load::LIGHT)
+        })
+        .test("scapy_speaks_with_a_gateway_whose_only_fast_engine_is_a_gpu", |_| {
+            scapy_rows::pass("gpu", &gpu::rows()?, Engines::Gpu { headers: false })
+        })
+        .test("scapy_speaks_with_a_gateway_whose_gpu_writes_headers", |_| {
+            scapy_rows::pass("gpu-headers", &gpu::rows_with_headers()?, Engines::Gpu { headers: true })
+        })
         .test("linux_takes_off_padding_and_ignores_dummies", attacks::hides_traffic)
         .test("replayed_packets_of_linux_are_refused", attacks::refuses_replays)
         .test("packets_of_linux_under_a_wrong_key_are_counted_and_do_not_pass", attacks::refuses_wrong_keys)
@@ -85,10 +102,10 @@ fn name_of(row: &Row) -> String {
 }
 
 /// Expects that every row passes, but for those whose suite Linux lacks: implicit IVs, and GMAC in AH.
-fn pass(site: &mut Site, rows: &[Row], load: Load) -> TestResult {
+fn pass(site: &mut Site, rows: &[Row], engines: Engines, load: Load) -> TestResult {
     let mut complaints = Vec::new();
     for lot in rows.chunks(SLOTS) {
-        for (row, verdict) in try_rows(site, lot, load)? {
+        for (row, verdict) in try_rows(site, lot, engines, load)? {
             let may_lack =
                 row.has_counter_nonces() || row.protocol == Protocol::Ah && row.suite.is_combined();
             match verdict {

@@ -9,6 +9,7 @@
 //! processors, at most four: each is this program again, in namespaces of its own. What a machine has tried
 //! is in the file of results at once, a line for each row.
 
+use crate::engines::Engines;
 use crate::scapy_rows::{self, Scapy};
 use crate::site::{Site, boot};
 use crate::slot::SLOTS;
@@ -226,8 +227,8 @@ impl Judge {
 
     fn try_rows(&mut self, rows: &[Row]) -> Outcome<Vec<(Row, Verdict)>> {
         match self {
-            Self::Linux(site) => try_rows(site, rows, Load::LIGHT),
-            Self::Scapy(scapy) => scapy.judge(rows),
+            Self::Linux(site) => try_rows(site, rows, Engines::Usual, Load::LIGHT),
+            Self::Scapy(scapy) => scapy.judge(rows, Engines::Usual),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Rows with Scapy as the peer: `testudo replay` on packet files, judged by `tests/scapy/rows.py`.
 
+use crate::engines::Engines;
 use crate::support::config::write_private;
 use crate::support::{Outcome, ensure};
 use serde_json::Value;
@@ -22,12 +23,12 @@ const SEED: &str = "4301";
 /// With ESN, some of a row's packets have a number below 2^32 and the others one above.
 const BEFORE_THE_HIGH_HALF: u64 = 0xFFFF_FFFA;
 
-/// Expects that every row passes.
-pub fn pass(rows: &[Row]) -> TestResult {
-    let scapy = Scapy::find("sample")?;
+/// Expects that every row passes with a gateway that has these engines. `purpose` names the folder.
+pub fn pass(purpose: &str, rows: &[Row], engines: Engines) -> TestResult {
+    let scapy = Scapy::find(purpose)?;
     let mut complaints = Vec::new();
     for lot in rows.chunks(LOT) {
-        let verdicts = scapy.judge(lot)?;
+        let verdicts = scapy.judge(lot, engines)?;
         let failed = verdicts.iter().filter(|(_, verdict)| *verdict != Verdict::Pass);
         complaints.extend(failed.map(|(row, verdict)| format!("{row}: {}", verdict.reason())));
     }
@@ -55,17 +56,16 @@ impl Scapy {
         &self.version
     }
 
-    /// What became of each row.
+    /// What became of each row, with a gateway that has these engines. Of a GPU's every packet must be its
+    /// own.
     ///
     /// # Errors
     /// The judge could not be run, or did not speak of all rows.
-    pub fn judge(&self, rows: &[Row]) -> Outcome<Vec<(Row, Verdict)>> {
-        let configuration = self.configure(rows)?;
-        let said = self.scapy.judge(
-            "rows.py",
-            Path::new(TESTUDO),
-            &[configuration.as_os_str(), OsStr::new(SEED)],
-        )?;
+    pub fn judge(&self, rows: &[Row], engines: Engines) -> Outcome<Vec<(Row, Verdict)>> {
+        let configuration = self.configure(rows, engines)?;
+        let mut words = vec![configuration.as_os_str(), OsStr::new(SEED)];
+        words.extend(engines.gpu().map(OsStr::new));
+        let said = self.scapy.judge("rows.py", Path::new(TESTUDO), &words)?;
         let mut reasons = HashMap::new();
         for line in said.lines() {
             let line: Value = serde_json::from_str(line)?;
@@ -86,12 +86,14 @@ impl Scapy {
     }
 
     /// Writes a gateway with a tunnel for each row; returns the path of its configuration.
-    fn configure(&self, rows: &[Row]) -> Outcome<PathBuf> {
+    fn configure(&self, rows: &[Row], engines: Engines) -> Outcome<PathBuf> {
+        let [named, sections] = engines.lines();
         // Jumbo frames inside, so that a long datagram leaves as one packet; the path outside has 1,500
         // bytes.
-        let mut text = r#"
+        let mut text = format!(
+            r#"
 [gateway]
-state = "state.redb"
+{named}state = "state.redb"
 
 [port.protected]
 kind = "tun"
@@ -102,8 +104,8 @@ routes = false
 [port.unprotected]
 kind = "socket"
 mtu = 1500
-"#
-        .to_owned();
+{sections}"#
+        );
         fs::create_dir_all(&self.folder)?;
         for (index, row) in rows.iter().enumerate() {
             write!(text, "{}", table(index, row)?)?;

@@ -43,7 +43,7 @@ fn send(site: &mut Site, peer_window: u32) -> Outcome<Counts> {
     // Linux defers ciphers that need vector units, packet by packet, and so reorders them itself.
     let suite = "null-sha256".parse().map_err(|error| format!("{error}"))?;
     let row = Row { protocol: Protocol::Esp, mode: Mode::Tunnel, ipv6: false, esn: false, suite, ah: None };
-    let ends = Ends { gateway: "workers = 2".to_owned(), replay_window: WINDOW };
+    let ends = Ends { gateway: "workers = 2".to_owned(), replay_window: WINDOW, ..Ends::default() };
     let before = refused(site)?;
     let more = format!("peer_window = {peer_window}\n");
     let lot = site.connect_as(&ends, &[row], |tunnel| tunnel.more.push_str(&more))?;

@@ -1,5 +1,6 @@
 //! The host and the guest, and several tunnels between them at once.
 
+use crate::engines::Engines;
 use crate::guest;
 use crate::slot::{SLOTS, Slot};
 use crate::support::config::{Config, Sa, Tunnel};
@@ -70,6 +71,7 @@ pub struct Lot {
     pub refused: Vec<(Row, String)>,
     /// The others, with the names of their tunnels.
     pub standing: Vec<(Row, Slot, String)>,
+    engines: Engines,
     /// What Testudo had dropped, and `/proc/net/xfrm_stat`, the last time.
     dropped: BTreeMap<String, u64>,
     statistics: String,
@@ -77,6 +79,8 @@ pub struct Lot {
 
 /// What ends have besides their tunnels.
 pub struct Ends {
+    /// Our engines.
+    pub engines: Engines,
     /// Lines of our `[gateway]`.
     pub gateway: String,
     /// The guest's replay window, in packets.
@@ -87,7 +91,7 @@ impl Default for Ends {
     /// A large window: while AES instructions are busy, Linux defers single packets and handles them
     /// hundreds of packets later.
     fn default() -> Self {
-        Self { gateway: String::new(), replay_window: 4096 }
+        Self { engines: Engines::Usual, gateway: String::new(), replay_window: 4096 }
     }
 }
 
@@ -98,9 +102,9 @@ impl Site {
     }
 
     /// Configures both ends of rows alike, at most [`SLOTS`] of them, except for what `spoil` changes at
-    /// ours.
-    pub fn connect(&mut self, rows: &[Row], spoil: impl Fn(&mut Tunnel)) -> Outcome<Lot> {
-        self.connect_as(&Ends::default(), rows, spoil)
+    /// ours, which has these engines.
+    pub fn connect(&mut self, rows: &[Row], engines: Engines, spoil: impl Fn(&mut Tunnel)) -> Outcome<Lot> {
+        self.connect_as(&Ends { engines, ..Ends::default() }, rows, spoil)
     }
 
     /// The same with ends that are not as usual.
@@ -109,7 +113,8 @@ impl Site {
         let folder = folder(&format!("lot-{}", self.lots))?;
         let mut standing = Vec::new();
         let mut refused = Vec::new();
-        let mut config = Config { gateway: ends.gateway.clone(), ..Config::default() };
+        let config = Config { gateway: ends.gateway.clone(), ..Config::default() };
+        let mut config = ends.engines.configure(config);
         let mut script = guest::ip_batch(&guest::fresh());
         let mut wanted = Vec::new();
         for (row, slot) in rows.iter().zip((0..SLOTS).map(Slot)) {
@@ -143,7 +148,8 @@ impl Site {
         config.write(&folder)?;
         let statistics = self.statistics()?;
         let gateway = Gateway::init_and_start(&self.host, &folder)?;
-        Ok(Lot { gateway, refused, standing, dropped: BTreeMap::new(), statistics })
+        let engines = ends.engines;
+        Ok(Lot { gateway, refused, standing, engines, dropped: BTreeMap::new(), statistics })
     }
 
     /// Our end of a row. Each has its own SPIs and keys, so that leftovers of another cannot be mistaken for
@@ -235,6 +241,19 @@ impl Lot {
         let of_ah = format!("{tunnel}/ah");
         let is_ours = |sa: &&Value| sa["tunnel"] == tunnel || sa["tunnel"] == of_ah.as_str();
         Ok(list.as_array().into_iter().flatten().filter(is_ours).cloned().collect())
+    }
+
+    /// Packets that the GPU was given so far, which must be in service; `None` if the gateway has no GPU.
+    pub fn given_to_the_gpu(&self) -> Outcome<Option<u64>> {
+        let Engines::Gpu { .. } = self.engines else { return Ok(None) };
+        let status = self.gateway.ask_json(&["status"])?;
+        let gpu = status["engines"].as_array().and_then(|all| all.iter().find(|one| one["name"] == "gpu"));
+        let gpu = gpu.ok_or("there is no engine gpu")?;
+        // A device that has failed is told of in the log alone: it still takes jobs, and ends them as faults.
+        let is_whole =
+            gpu["in_use"].as_bool() == Some(true) && !self.gateway.log().contains("out of service");
+        ensure(is_whole, || format!("the GPU does not work: {gpu:#}\n{}", self.gateway.log()))?;
+        Ok(Some(gpu["scheduler"]["packets"].as_u64().unwrap_or(0)))
     }
 
     /// How many packets each SA of a tunnel has carried, for people.

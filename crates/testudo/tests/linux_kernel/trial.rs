@@ -1,17 +1,19 @@
 //! Tries rows: those of a lot stand side by side, and have their traffic one after the other.
 
+use crate::engines::Engines;
 use crate::site::{Lot, Site, places};
 use crate::slot::Slot;
-use crate::support::Outcome;
+use crate::support::{Outcome, ensure};
 use crate::traffic::{Load, exchange, tcp_from_the_guest};
 use testudo_judge::interop::{Row, Verdict};
 
-/// What became of each row. The rows of a lot that does not come up are tried alone, so that one is to blame.
+/// What became of each row, with a gateway that has these engines. The rows of a lot that does not come up
+/// are tried alone, so that one is to blame.
 ///
 /// # Errors
 /// The guest was lost.
-pub fn try_rows(site: &mut Site, rows: &[Row], load: Load) -> Outcome<Vec<(Row, Verdict)>> {
-    let mut lot = match site.connect(rows, |_| {}) {
+pub fn try_rows(site: &mut Site, rows: &[Row], engines: Engines, load: Load) -> Outcome<Vec<(Row, Verdict)>> {
+    let mut lot = match site.connect(rows, engines, |_| {}) {
         Ok(lot) => lot,
         Err(error) => {
             // Fails in its turn if the guest does not answer.
@@ -19,7 +21,7 @@ pub fn try_rows(site: &mut Site, rows: &[Row], load: Load) -> Outcome<Vec<(Row, 
             if let [row] = rows {
                 return Ok(vec![(*row, Verdict::Fail(error.to_string()))]);
             }
-            let alone = rows.iter().map(|row| try_rows(site, std::slice::from_ref(row), load));
+            let alone = rows.iter().map(|row| try_rows(site, std::slice::from_ref(row), engines, load));
             return Ok(alone.collect::<Outcome<Vec<_>>>()?.concat());
         }
     };
@@ -41,6 +43,7 @@ pub fn try_rows(site: &mut Site, rows: &[Row], load: Load) -> Outcome<Vec<(Row, 
 /// The traffic of a row, and what both ends say of it.
 fn pass(site: &mut Site, lot: &mut Lot, row: &Row, slot: Slot, tunnel: &str, load: Load) -> Outcome<()> {
     let places = places(row, slot);
+    let before = lot.given_to_the_gpu()?;
     for (ours, theirs) in &places {
         exchange(site, ours, theirs, load)?;
     }
@@ -49,7 +52,9 @@ fn pass(site: &mut Site, lot: &mut Lot, row: &Row, slot: Slot, tunnel: &str, loa
         let (ours, _) = &places[usize::from(!row.ipv6 && places.len() > 1)];
         tcp_from_the_guest(site, ours, load.tcp_bytes)?;
     }
-    lot.books(site, tunnel)
+    lot.books(site, tunnel)?;
+    let now = lot.given_to_the_gpu()?;
+    ensure(now > before || before.is_none(), || format!("the GPU had {now:?} packets, all before this row"))
 }
 
 /// A failure with what both ends counted meanwhile. Later rows of the lot are not blamed for it.

@@ -12,6 +12,17 @@ use testudo_crypto::{NonceRule, Suite};
 /// The name of the configuration in a gateway's folder.
 pub const CONFIGURATION: &str = "testudo.toml";
 
+/// The device of the engine on GPUs, by its name: PoCL, which is a processor and shows correctness alone.
+const POCL: &str = "portable computing";
+
+/// What begins `[gateway]`, and the sections behind it, of a gateway whose only fast engine is a GPU, with
+/// further lines of `[engine.gpu]` and of `[scheduler]`. The bound is the widest, since PoCL takes its time.
+pub fn gpu_lines(engine: &str, scheduler: &str) -> [String; 2] {
+    let engine = format!("[engine.gpu]\ndevice = \"{POCL}\"\n{engine}");
+    let scheduler = format!("[scheduler]\nlatency_us = 50000\n{scheduler}");
+    ["engines = [\"gpu\", \"portable\"]\n".to_owned(), format!("\n{engine}\n{scheduler}")]
+}
+
 /// One SA: its number and its key in hex.
 #[derive(Debug, Clone)]
 pub struct Sa {
@@ -194,6 +205,13 @@ impl Config {
             self.unprotected,
             self.policies,
         )
+    }
+
+    /// With a GPU for the only fast engine, and further lines of `[engine.gpu]` and of `[scheduler]`.
+    pub fn with_gpu(&mut self, engine: &str, scheduler: &str) {
+        let [gateway, sections] = gpu_lines(engine, scheduler);
+        self.gateway = gateway + &self.gateway;
+        self.policies += &sections;
     }
 
     /// AF_XDP at both sides, at the interfaces of `support::sites`, with further lines for both.
