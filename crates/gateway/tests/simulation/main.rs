@@ -22,6 +22,7 @@ mod hurried_clock;
 mod with_nic;
 
 mod corruption;
+mod gpu;
 mod group;
 mod hostile;
 mod late;

@@ -28,10 +28,10 @@ use testudo_port_memory::MemoryPort;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Yields until `what` is true.
-fn await_that(mut what: impl FnMut() -> bool) {
+pub fn await_that(mut what: impl FnMut() -> bool) {
     let began = Instant::now();
     while !what() {
-        assert!(began.elapsed() < PATIENCE, "a thread does not go on");
+        assert!(began.elapsed() < PATIENCE, "a thread or a device does not go on");
         std::thread::yield_now();
     }
 }
@@ -179,16 +179,16 @@ impl Port for Settling {
 
 /// What a gateway of this model has, with an engine; or of one that changes between this and run to
 /// completion.
-fn equipment(
+pub fn equipment(
     (model, changes): (ThreadingModel, bool),
-    engine: SharedEngine,
+    engine: Box<dyn Engine>,
     seed: u64,
     port: Box<dyn Port>,
 ) -> Equipment {
     let [of_engine, of_port] = [seed ^ 1, seed ^ 2].map(|seed| changes.then(|| Changing::new(seed)));
     let engine = match &of_engine {
-        Some(Changing { aside, .. }) => DeviceThread::by_choice(Box::new(engine), None, Arc::clone(aside)),
-        None => DeviceThread::over(Box::new(engine), None),
+        Some(Changing { aside, .. }) => DeviceThread::by_choice(engine, None, Arc::clone(aside)),
+        None => DeviceThread::over(engine, None),
     };
     let engine = Awaited { engine, random: Rng::with_seed(seed), changing: of_engine };
     let engines: Vec<Box<dyn Engine>> = vec![Box::new(engine), Box::new(PortableEngine::new())];
@@ -216,7 +216,8 @@ fn run(test: &str, all: Vec<Scenario>, config: impl Fn(u64) -> LateConfig, fails
         // leave, after the judge has written it off.
         let restarts = model == ThreadingModel::OneIo;
         let all = all.iter().map(|scenario| Scenario { restarts, ..scenario.clone() }).collect();
-        let equip = |engine, seed, port| equipment((model, changes), engine, seed, port);
+        let equip =
+            |engine: SharedEngine, seed, port| equipment((model, changes), Box::new(engine), seed, port);
         run_equipped(test, all, &config, fails_midway, equip);
     }
 }
