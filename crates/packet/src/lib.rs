@@ -49,9 +49,9 @@ mod port;
 mod prefetch;
 mod region;
 mod ring;
-mod ring_sync;
 mod stage;
 mod storage;
+mod sync;
 mod ticks;
 mod tx_outcome;
 

@@ -19,7 +19,7 @@
 //! (The ring of the engine on other cores looks alike and is another: there the other side works on a slot
 //! where it lies, and gives it back; here a slot's content leaves it.)
 
-use crate::ring_sync::{AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering, Thread, fence, park};
+use crate::sync::{AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering, Thread, fence, park};
 use std::sync::{Arc, PoisonError};
 #[cfg(not(loom))]
 use std::thread::park_timeout as park_for;

@@ -1,4 +1,4 @@
-//! What the two sides of a ring share: loom's when its model checker runs, the standard library's otherwise.
+//! What threads share: loom's when its model checker runs, the standard library's otherwise.
 
 #[cfg(loom)]
 pub(crate) use loom::{
