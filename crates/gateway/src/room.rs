@@ -3,15 +3,16 @@
 use rustix::event::{EventfdFlags, eventfd};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering, fence};
+use testudo_packet::Awaited;
 
 /// The counter of an eventfd(2) to which not even 1 can be added: it is not writable.
 const FULL: u64 = u64::MAX - 1;
 
-/// Tells who found no room when there may be some again: its descriptor is writable but in between.
+/// Tells who found no room when there may be some again: its descriptor is writable but in between. That
+/// nobody waits in vain, loom tries in all interleavings ([`Awaited`]).
 pub(crate) struct Room {
     counter: OwnedFd,
-    is_awaited: AtomicBool,
+    awaited: Awaited,
 }
 
 impl Room {
@@ -21,7 +22,7 @@ impl Room {
     /// The system has no descriptor left.
     pub(crate) fn new() -> io::Result<Self> {
         let counter = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Self { counter, is_awaited: AtomicBool::new(false) })
+        Ok(Self { counter, awaited: Awaited::new() })
     }
 
     /// The caller found no room, and has to look once more after this: if there is some by now, it calls
@@ -30,14 +31,12 @@ impl Room {
         // The counter is full before anybody is told, so that it is not emptied too early. One that
         // is full takes no more. It may be empty although room is awaited: who made some before is late.
         let _ = rustix::io::write(&self.counter, &FULL.to_ne_bytes());
-        self.is_awaited.store(true, Ordering::SeqCst);
-        fence(Ordering::SeqCst);
+        self.awaited.begin();
     }
 
     /// There may be room again, as others can see.
     pub(crate) fn make(&self) {
-        fence(Ordering::SeqCst);
-        if self.is_awaited.load(Ordering::Relaxed) && self.is_awaited.swap(false, Ordering::SeqCst) {
+        if self.awaited.end() {
             let _ = rustix::io::read(&self.counter, &mut [0; 8]);
         }
     }
@@ -64,7 +63,7 @@ mod tests {
     fn room_that_is_emptied_late_is_writable_no_longer_than_until_it_is_expected_again() {
         let room = Room::new().unwrap();
         room.expect();
-        assert!(room.is_awaited.swap(false, Ordering::SeqCst));
+        assert!(room.awaited.end());
         room.expect();
         assert_eq!(rustix::io::read(&room.counter, &mut [0; 8]), Ok(8));
         assert!(is_writable(&room));

@@ -16,8 +16,8 @@
 //! [`Journal`] keeps books about single packets, where somebody wants them.
 //!
 //! Threads: a pool, its buffers and its ports belong to one worker. Nothing here is shared, locked or atomic,
-//! but for the [`ring`] by which a thread beside a worker gets what it is to do, and the [`Aside`] that says
-//! who does it.
+//! but for the [`ring`] by which a thread beside a worker gets what it is to do, the [`Aside`] that says who
+//! does it, and the wait for what another thread makes ([`Awaited`]).
 //!
 //! A [`StageClock`] attributes the cycles of a batch to stages: it travels with the batch through the crates
 //! above.
@@ -34,6 +34,7 @@
 #![cfg_attr(test, allow(clippy::cast_possible_truncation, reason = "test data is made of small numbers"))]
 
 mod aside;
+mod awaited;
 mod batch;
 mod buffer;
 mod chain;
@@ -56,6 +57,7 @@ mod ticks;
 mod tx_outcome;
 
 pub use aside::{Aside, AsideTimes};
+pub use awaited::Awaited;
 pub use batch::{BATCH_SIZE, Batch};
 pub use buffer::{Around, Buffer, NoRoom};
 pub use chain::{MAX_SEGMENTS, Segments, SegmentsMut};
