@@ -58,10 +58,10 @@ release() {
   $cargo test --locked --release --package testudo-gateway --test instructions --test stage_clock
 }
 
-# Every interleaving of the threads that share sequence numbers, and of those with a ring between them. It has
-# its own target folder, because other flags would rebuild everything.
+# Every interleaving of the threads that share sequence numbers, of those with a ring between them, and of those
+# between which an engine changes hands. It has its own target folder, because other flags would rebuild everything.
 interleavings() {
-  RUSTFLAGS='--cfg loom' $cargo test --locked --profile loom --package testudo-packet --package testudo-ipsec --package testudo-engine-cores --lib --target-dir "$target/loom" -- loom_tests
+  RUSTFLAGS='--cfg loom' $cargo test --locked --profile loom --package testudo-packet --package testudo-ipsec --package testudo-engine-cores --package testudo-engine-device-thread --lib --target-dir "$target/loom" -- loom_tests
 }
 
 run_stages test 'format lints docs tests release interleavings' "$@"

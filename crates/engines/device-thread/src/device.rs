@@ -2,19 +2,19 @@
 
 use crate::keys::Ids;
 use crate::slot::{Ended, SLOT_JOBS, Slot};
+use crate::sync::{AtomicBool, AtomicU8, AtomicU64, Ordering, yield_now};
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
-use testudo_crypto::{Direction, Engine, Job, JobStatus, KeyId, Suite};
+use testudo_crypto::{Direction, Engine, Job, JobStatus, KeyId};
 use testudo_packet::{Aside, Buffer, Consumer, Producer};
 
 /// Jobs that are asked for in one poll.
 const POLL_MAX: usize = 1024;
 /// How often the thread looks for jobs that have ended before it lets others have its processor.
-const LOOKS: u32 = 64;
+const LOOKS: u32 = if cfg!(loom) { 0 } else { 64 };
 /// How often it looks in all before it rests in between: for about a millisecond.
 const LOOKS_AWAKE: u32 = 1024;
 /// For how long it rests first and at most. Each rest is a quarter longer than the one before, so that what
@@ -28,8 +28,6 @@ pub(crate) struct Told {
     pub(crate) is_broken: AtomicBool,
     /// Slots that the thread has taken and changes of keys that it has followed: that it does something.
     pub(crate) steps: AtomicU64,
-    /// On how many submissions the engine works by now; 0 before any has ended.
-    under_way: AtomicUsize,
     /// Whose the engine is that was recalled, once that is settled.
     returned: AtomicU8,
 }
@@ -52,14 +50,6 @@ impl Told {
     /// The worker has the engine, and may give it away again.
     pub(crate) fn has_come_back(&self) {
         self.returned.store(0, Ordering::Release);
-    }
-
-    /// On how many submissions the engine works by now, of `most` at first.
-    pub(crate) fn under_way(&self, most: usize) -> usize {
-        match self.under_way.load(Ordering::Relaxed) {
-            0 => most,
-            by_now => by_now.min(most),
-        }
     }
 
     fn step(&self) {
@@ -171,8 +161,6 @@ pub(crate) struct Device {
     aside: Option<Arc<Aside>>,
     /// When time was last booked, if the engine had jobs then.
     busy_since: Option<Instant>,
-    /// The suite whose profile says on how many submissions the engine works.
-    deepest: Option<Suite>,
 }
 
 /// A device, and the thread's ends of the rings.
@@ -190,8 +178,6 @@ impl Device {
         told: Arc<Told>,
         aside: Option<Arc<Aside>>,
     ) -> Self {
-        let suites = Suite::every().filter(|suite| engine.capability(*suite).is_some());
-        let deepest = suites.max_by_key(|suite| engine.profile(*suite).depth_jobs);
         Self {
             engine: Some(engine),
             ids: Ids::default(),
@@ -207,7 +193,6 @@ impl Device {
             told,
             aside,
             busy_since: None,
-            deepest,
         }
     }
 
@@ -238,7 +223,7 @@ impl Device {
                 slots.sleep();
             } else if looks < LOOKS_AWAKE {
                 looks += 1;
-                if looks < LOOKS { std::hint::spin_loop() } else { std::thread::yield_now() }
+                if looks < LOOKS { std::hint::spin_loop() } else { yield_now() }
             } else {
                 // Where the engine takes no more, what is published behind is no reason to wake.
                 match self.current.is_empty() {
@@ -270,19 +255,7 @@ impl Device {
             moved = true;
         }
         engine.poll(&mut self.polled, POLL_MAX);
-        let any = self.restore();
-        if any {
-            self.tell_under_way();
-        }
-        moved | any
-    }
-
-    /// Tells on how many submissions the engine works by now. That may change when jobs have ended: those of a
-    /// device that was lost.
-    pub(crate) fn tell_under_way(&self) {
-        if let (Some(engine), Some(suite)) = (&self.engine, self.deepest) {
-            self.told.under_way.store(engine.profile(suite).under_way, Ordering::Relaxed);
-        }
+        moved | self.restore()
     }
 
     /// Takes the next slot; `false` if there is none.

@@ -4,12 +4,10 @@ use crate::by_hand::ByHand;
 use crate::device::{Device, Served, Told};
 use crate::keys::{KeyChange, NewKey, Prepared, Preparer};
 use crate::slot::{Ended, SLOT_JOBS, Slot};
+use crate::sync::{Builder, JoinHandle, Ordering, Receiver, channel, yield_now};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::sync::mpsc::{Receiver, channel};
-use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 use testudo_crypto::{
     Capability, Direction, Engine, EngineError, Job, JobStatus, KeyId, KeyMaterial, KeyPreparer, KeyTable,
@@ -18,12 +16,12 @@ use testudo_crypto::{
 use testudo_packet::{Aside, Consumer, Producer, Region, ring};
 
 /// Jobs that may be away at least and at most, whatever the engine wants.
-const JOBS_LEAST: usize = 1024;
+const JOBS_LEAST: usize = if cfg!(loom) { 4 } else { 1024 };
 const JOBS_MOST: usize = 1 << 16;
 /// Slots beside those that full ones need: some are published before they are full.
-const SPARE_SLOTS: usize = 64;
-/// How long the thread may take to end, or to hand the engine back.
-const PATIENCE: Duration = Duration::from_secs(1);
+const SPARE_SLOTS: usize = if cfg!(loom) { 1 } else { 64 };
+/// How long the thread may take to end, or to hand the engine back. The model has no time.
+const PATIENCE: Duration = Duration::from_secs(if cfg!(loom) { 1 << 20 } else { 1 });
 /// How often it is looked for in that time at least.
 const LOOKS: u32 = 16;
 /// What a job takes longer because it passes through two rings.
@@ -342,7 +340,7 @@ impl Drop for DeviceThread {
                 tracing::error!("the thread of engine {} does not end and is left", self.name);
                 return;
             }
-            std::thread::yield_now();
+            yield_now();
         }
         let _ = thread.join();
     }

@@ -47,7 +47,8 @@
 //! hands it back follow once it is there, which the worker's tick sees without any job. A thread that is not
 //! wanted any more ends; one that neither does that nor anything else for a second, or for sixteen ticks
 //! where nobody else looks, is lost with its engine, and keys that were to follow are dropped. Where no
-//! thread starts, the worker goes on and wants none.
+//! thread starts, the worker goes on and wants none. That no job or key is lost on the way, and that an
+//! engine is either given up or comes back, loom tries in all interleavings.
 //!
 //! Deliberately missing: more workers at one device thread. The device does one chunk after another, so that
 //! chunks of several would wait for each other (section 3.1).
@@ -58,8 +59,11 @@ mod by_hand;
 mod device;
 mod engine;
 mod keys;
+#[cfg(all(test, loom))]
+mod loom_tests;
 mod slot;
-#[cfg(test)]
+mod sync;
+#[cfg(all(test, not(loom)))]
 mod tests;
 
 pub use engine::{DeviceThread, thread_name};
