@@ -17,15 +17,17 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 use support::datagrams::mend;
 use support::fragments::{fragmentable, fragments};
 use support::gateway::portable;
 use support::sealer::encapsulate;
 use support::{Handmade, Inner, LeaseTwin, Sealer, Side, TunnelSpec, random_bytes};
 use testudo_crypto::{
-    Capability, Direction, Engine, EngineError, Job, KeyId, KeyMaterial, PortableEngine, Suite,
+    Capability, Direction, Engine, EngineError, Job, KeyId, KeyMaterial, PortableEngine, Profile, Suite,
 };
 use testudo_engine_cores::{CoresConfig, CoresEngine};
+use testudo_engine_gpu::GpuConfig;
 use testudo_engine_late::{LateConfig, LateEngine};
 use testudo_gateway::{
     Change, PlacementMode, PortPair, SaChange, SaChanged, SchedulerSettings, Update, Worker,
@@ -329,6 +331,109 @@ fn threads_on_other_cores_allocate_nothing_per_packet() {
     assert_eq!(allocations(&mut a, 32_768), 0);
     let after: Vec<u64> = of_threads.iter().map(|one| one.load(Ordering::SeqCst)).collect();
     assert_eq!(before, after, "threads allocate");
+}
+
+/// The engine on a GPU, which gives nothing back while it is to hold what it has.
+struct Held {
+    engine: Box<dyn Engine>,
+    holds: Arc<AtomicBool>,
+}
+
+impl Engine for Held {
+    fn name(&self) -> &'static str {
+        self.engine.name()
+    }
+    fn description(&self) -> String {
+        self.engine.description()
+    }
+    fn capability(&self, suite: Suite) -> Option<Capability> {
+        self.engine.capability(suite)
+    }
+    fn install(&mut self, key: &KeyMaterial, direction: Direction) -> Result<KeyId, EngineError> {
+        self.engine.install(key, direction)
+    }
+    fn remove(&mut self, key: KeyId) {
+        self.engine.remove(key);
+    }
+    fn submit(&mut self, jobs: &mut [Job]) -> usize {
+        self.engine.submit(jobs)
+    }
+    fn flush(&mut self) {
+        self.engine.flush();
+    }
+    fn profile(&self, suite: Suite) -> Profile {
+        self.engine.profile(suite)
+    }
+    fn poll(&mut self, done: &mut Vec<Job>, max: usize) {
+        if !self.holds.load(Ordering::SeqCst) {
+            self.engine.poll(done, max);
+        }
+    }
+    fn in_flight(&self) -> usize {
+        self.engine.in_flight()
+    }
+}
+
+/// A worker whose engine is a GPU: PoCL, whose absence fails these tests (Debian: `pocl-opencl-icd`), and
+/// which takes its own memory from C, where nothing is counted. At first it holds what it has until the pool
+/// is empty, so that everything grows to its size whatever the machine does.
+fn worker_with_a_gpu(headers: bool, spec: &TunnelSpec, side: Side, writers: [Writer; 2]) -> Worker {
+    let device = Some("Portable Computing Language".to_owned());
+    let (keys, batch_jobs) = (64, 1024);
+    let engine =
+        testudo_engine_gpu::open(&GpuConfig { device, keys, batch_jobs, headers, ..GpuConfig::default() });
+    let engine =
+        engine.unwrap_or_else(|error| panic!("{error}. These tests need the package pocl-opencl-icd."));
+    let holds = Arc::new(AtomicBool::new(true));
+    let mut engines = portable();
+    engines.insert(0, Box::new(Held { engine, holds: Arc::clone(&holds) }));
+    let latency = Duration::from_millis(50);
+    let settings = SchedulerSettings { latency, ..SchedulerSettings::default() };
+    let mut worker = scheduled_worker(&settings, engines, spec, side, writers);
+    for _ in 0..100 {
+        worker.turn(Moment::default()).expect("memory does not fail");
+    }
+    assert!(worker.is_busy(), "the device holds what it has");
+    holds.store(false, Ordering::SeqCst);
+    worker
+}
+
+/// Packets that the device was given.
+fn given_to_the_gpu(worker: &Worker) -> u64 {
+    worker.counters().scheduled().map(|(_, scheduled)| scheduled.packets).sum()
+}
+
+#[test]
+fn sealing_on_a_gpu_allocates_nothing_per_packet() {
+    let cases = [(Suite::AES128GCM16, false), (Suite::AES256_SHA256, false), (Suite::AES128_SHA1, true)];
+    for (suite, headers) in cases {
+        let packet = Inner::udp("10.0.0.1", "172.16.0.2", 1000).bytes();
+        let source = Box::new(move |out: &mut [u8]| copy(&packet, out));
+        let spec = TunnelSpec::new(0, suite);
+        let mut a = worker_with_a_gpu(headers, &spec, Side::A, [source, silent()]);
+        let before = given_to_the_gpu(&a);
+        assert_eq!(allocations(&mut a, 16_384), 0, "{suite}");
+        assert!(given_to_the_gpu(&a) > before, "{suite}: the device did nothing");
+        assert!(a.unprotected_port().counters().tx_packets >= 16_384);
+    }
+}
+
+#[test]
+fn opening_on_a_gpu_allocates_nothing_per_packet() {
+    for suite in [Suite::AES128GCM16, Suite::AES256_SHA256] {
+        let spec = TunnelSpec::new(0, suite);
+        let packet = Inner::udp("10.0.0.1", "172.16.0.2", 1000).bytes();
+        let made = Handmade::carrying(&packet).padded_for(suite);
+        let mut sealer = Sealer::new(&spec, Side::A);
+        let sealed: Vec<_> = (1..=10_240).map(|n| sealer.seal(n, &made)).collect();
+        let mut next = sealed.into_iter();
+        let source = Box::new(move |out: &mut [u8]| next.next().map_or(0, |d| copy(&d, out)));
+        let mut b = worker_with_a_gpu(false, &spec, Side::B, [silent(), source]);
+        let before = given_to_the_gpu(&b);
+        assert_eq!(allocations(&mut b, 4_096), 0, "{suite}");
+        assert!(given_to_the_gpu(&b) > before, "{suite}: the device did nothing");
+        assert!(b.protected_port().counters().tx_packets >= 4_096);
+    }
 }
 
 /// A turn takes more than four full batches where one of them is not full. What it hands out comes back in
