@@ -9,7 +9,7 @@ use testudo_lab::bench::{GpuDevice, Gpus, Launches, Steps, TimedDevice};
 
 /// The GPUs of this machine.
 pub fn of_this_machine() -> Gpus {
-    Gpus { find: Box::new(find), steps }
+    Gpus { find: Box::new(find), idle: Box::new(idle), steps }
 }
 
 fn find(named: Option<&str>) -> Result<Vec<GpuDevice>, String> {
@@ -30,6 +30,12 @@ fn find(named: Option<&str>) -> Result<Vec<GpuDevice>, String> {
         }
     };
     Ok(found.into_iter().map(device).collect())
+}
+
+/// A device that does nothing.
+fn idle() -> Result<Box<dyn Engine>, String> {
+    let config = GpuConfig { batch_jobs: *CHUNKS.end(), ..GpuConfig::default() };
+    Ok(OneGpu::idle(&config).into_engine())
 }
 
 struct Timed(OneGpu);

@@ -44,7 +44,7 @@
 //! the kernel writes in a step before all others (`framed`). The number is the caller's, and the nonce is
 //! made of it here, as ever: the kernel copies it into the packet.
 //!
-//! [`OneGpu`] times launches apart from a gateway, and [`kernel_work`] says what a packet is to the kernel,
+//! [`OneGpu`] times launches apart from a gateway, or is a device that does nothing (`idle`), and [`kernel_work`] says what a packet is to the kernel,
 //! both for measurements.
 
 mod batch;
@@ -52,6 +52,7 @@ mod cuda;
 mod device;
 mod engine;
 mod framed;
+mod idle;
 mod open;
 mod opencl;
 mod parts;

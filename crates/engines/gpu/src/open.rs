@@ -4,6 +4,7 @@ use crate::NAME;
 use crate::cuda::{CudaDevice, Libraries};
 use crate::device::{Device, Sizes};
 use crate::engine::{GpuEngine, LaunchTimes, MAX_TEXT_BYTES, UNDER_WAY};
+use crate::idle::IdleDevice;
 use crate::opencl::OpenClDevice;
 use crate::several::{PATIENCE, SeveralGpus};
 use std::path::PathBuf;
@@ -191,6 +192,14 @@ pub struct OneGpu(GpuEngine);
 impl OneGpu {
     pub(crate) fn new(engine: GpuEngine) -> Self {
         Self(engine)
+    }
+
+    /// On a device that does nothing: packets are laid out and come back, and none is sealed. It measures what
+    /// the processor does for each packet, and is fit for nothing else: known answers refuse it.
+    #[must_use]
+    pub fn idle(config: &GpuConfig) -> Self {
+        let sizes = config.sizes();
+        Self::new(GpuEngine::over(Box::new(IdleDevice::new(sizes)), sizes))
     }
 
     /// Gives it keys and jobs.

@@ -48,8 +48,9 @@ pub(crate) enum Unplaced {
     Malformed,
 }
 
-/// The numbers of the first of three words that hold the nonce, of the one that holds the mark, and of the
-/// first of two that say what the frame is.
+/// The numbers of the word that says where the result is, of the first of three that hold the nonce, of the
+/// one that holds the mark, and of the first of two that say what the frame is.
+pub(crate) const RESULT_WORD: usize = 5;
 const NONCE_WORD: usize = 6;
 pub(crate) const MARK_WORD: usize = 9;
 pub(crate) const FRAME_WORD: usize = 10;

@@ -6,6 +6,7 @@
 //!   packets ─► gateways with bins, one and one for each core ─► rate, latency under half of it
 //!           └► the same with the best engine of the processor
 //!   no GPU  ─► model: transfers by the bus, kernels by lanes with work ─► a prediction, which says so
+//!           └► gateways whose device does nothing: what workers hand over, by which it is bounded
 //! ```
 //!
 //! A device is opened once for each core, since that takes seconds, and lent to gateways (`lent`). With PoCL,
@@ -34,6 +35,7 @@ use super::error::BenchError;
 use super::vpe::threads::{allow, processors};
 use crate::progress::Progress;
 pub use devices::{GpuDevice, Gpus, Launches, Steps, StepsOf, TimedDevice};
+use lent::Owned;
 pub use options::{BenchGpuOptions, Headers, Part};
 use row::{AtWork, Bench, Row};
 
@@ -74,7 +76,11 @@ fn rows(
     let others = candidates.into_iter().filter(|candidate| candidate.name != GPU).collect();
     let engines = Engines::start(others, &[])?;
     let processors = processors();
-    let bench = Bench { options, engines: &engines, processors: &processors, steps: gpus.steps };
+    // What is predicted end to end is bounded by what the workers of this machine do.
+    let has_idle = found.is_empty() && options.has(Part::Gateways);
+    let idle = processors.iter().filter(|_| has_idle).map(|_| (gpus.idle)().map(Owned::new));
+    let idle = idle.collect::<Result<Vec<_>, _>>().map_err(BenchError::Engine)?;
+    let bench = Bench { options, engines: &engines, processors: &processors, idle: &idle, steps: gpus.steps };
     let cells = options.cells(gpus.steps);
     if cells.is_empty() {
         return Err(BenchError::Usage("the kernels do none of these suites".to_owned()));

@@ -82,7 +82,7 @@ const PROCESSOR_AND_GPU: Method = Method {
     full: "bench gpu --suites aes128-sha1,aes128-none --directions outbound --sizes 64,256,512,1024,1280 --parts gateways,processor",
     quick_seconds: 8,
     full_seconds: 25,
-    conditions: "Gateways in memory, one on each core (the paper has four): with the fastest engine of the processor, and with a GPU if this machine has one; else what a model of one predicts of kernels with transfers. Sizes are of inner IP packets.",
+    conditions: "Gateways in memory, one on each core (the paper has four): with the fastest engine of the processor, and with a GPU if this machine has one; else what a model of one predicts, of kernels with transfers, and end to end: at most what the workers of this machine hand over to a device that does nothing. Sizes are of inner IP packets.",
     read: gpu::beside_processor,
 };
 const CHUNK_LATENCY: Method = Method {

@@ -377,7 +377,11 @@ fn every_measurement_of_the_registry_is_made_and_fills_the_report() {
         name: "own",
         open: Box::new(|| Ok(Box::new(PortableEngine::new()))),
     }]);
-    let gpus = Gpus { find: Box::new(|_| Err("there is none".to_owned())), steps: |_, _, _, _| Some(STEPS) };
+    let gpus = Gpus {
+        find: Box::new(|_| Err("there is none".to_owned())),
+        idle: Box::new(|| Ok(Box::new(PortableEngine::new()))),
+        steps: |_, _, _, _| Some(STEPS),
+    };
     let session = Session {
         options: &quick,
         items: registry::all().collect(),

@@ -55,7 +55,11 @@ fn main() -> ExitCode {
 }
 
 fn no_gpus() -> Gpus {
-    Gpus { find: Box::new(|_| Err("there is none".to_owned())), steps: |_, _, _, _| None }
+    Gpus {
+        find: Box::new(|_| Err("there is none".to_owned())),
+        idle: Box::new(|| Err("there is none".to_owned())),
+        steps: |_, _, _, _| None,
+    }
 }
 
 fn tests() -> ExitCode {

@@ -2,11 +2,11 @@
 
 use super::compiled::Faults;
 use super::{engine, fresh};
-use crate::open::OneGpu;
+use crate::open::{GpuConfig, OneGpu};
 use crate::{KernelWork, kernel_work};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use testudo_crypto::{Direction, Engine, Job, KeyId, KeyMaterial, Suite, self_test};
+use testudo_crypto::{Direction, Engine, EngineError, Job, JobStatus, KeyId, KeyMaterial, Suite, self_test};
 use testudo_packet::Buffer;
 
 const SUITE: Suite = Suite::AES128_SHA1;
@@ -50,6 +50,26 @@ fn nothing_is_timed_without_jobs_or_on_a_device_that_fails() {
     gpu.engine().submit(&mut jobs(id, 3));
     Faults::set(&faults.is_lost);
     assert_eq!(gpu.time(1).unwrap_err(), "the device is lost");
+}
+
+/// It is in nobody's way: packets come back at once, in order, as they went, and it passes for no engine.
+#[test]
+fn a_device_that_does_nothing_gives_all_back_and_is_refused_as_an_engine() {
+    let config = GpuConfig { batch_jobs: 48, keys: 64, ..GpuConfig::default() };
+    let mut gpu = OneGpu::idle(&config);
+    let id = key(gpu.engine());
+    let (mut batch, mut done) = (jobs(id, 96), Vec::new());
+    let before = batch[0].buffer.bytes().to_vec();
+    assert_eq!(gpu.engine().submit(&mut batch), 96);
+    gpu.engine().flush();
+    gpu.engine().poll(&mut done, 200);
+    assert_eq!((done.len(), gpu.engine().in_flight()), (96, 0));
+    assert!(done.iter().all(|job| job.status == JobStatus::Done));
+    let (text, icv) = before.split_at(88);
+    assert!(done.iter().all(|job| job.buffer.bytes().starts_with(text)), "it has sealed nothing");
+    assert!(done.iter().all(|job| job.buffer.bytes()[88..] == [0; 12]) && icv != [0; 12]);
+    let refused = self_test(OneGpu::idle(&config).engine());
+    assert!(matches!(refused, Err(EngineError::SelfTest { .. })), "{refused:?}");
 }
 
 #[test]

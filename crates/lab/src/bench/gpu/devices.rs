@@ -67,6 +67,8 @@ pub type FindGpus = dyn Fn(Option<&str>) -> Result<Vec<GpuDevice>, String> + Sen
 pub struct Gpus {
     /// How they are found.
     pub find: Box<FindGpus>,
+    /// An engine on a device that does nothing, which measures what workers do for one.
+    pub idle: Open<dyn Engine>,
     /// For the model.
     pub steps: StepsOf,
 }

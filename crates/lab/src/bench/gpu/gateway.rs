@@ -10,7 +10,7 @@ use testudo_crypto::Engine;
 use testudo_gateway::{
     Clock, Formation, OffloadMode, PortPair, Scheduled, SchedulerSettings, SystemClock, Worker,
 };
-use testudo_packet::{Pool, PortCounters};
+use testudo_packet::{Pool, PortCounters, ticks};
 use testudo_port_memory::{Demand, LoopPort, Packets, SinkHandle, SinkPort};
 
 use super::super::case::{Case, Way};
@@ -68,6 +68,8 @@ pub(super) struct Until {
 pub(super) struct Rate {
     pub(super) packets: u64,
     pub(super) elapsed: Duration,
+    /// The same in ticks of the processor's.
+    pub(super) ticks: u64,
     /// Of all packets: those that the next engine did.
     pub(super) spilled: u64,
     pub(super) all: u64,
@@ -177,7 +179,7 @@ impl Gateway {
         let kept = if until.packets <= JUDGED_ALL as u64 { (1, JUDGED_ALL) } else { KEPT };
         self.sink.keep(kept.0, kept.1);
         let warm = self.window.min(until.packets / 4);
-        let start = Instant::now();
+        let (start, start_ticks) = (Instant::now(), ticks());
         let mut begun = None;
         let (first, last) = loop {
             let room = self.room().min(until.packets - self.asked);
@@ -185,21 +187,21 @@ impl Gateway {
             self.turn()?;
             let sent = self.sent();
             if begun.is_none() && sent >= warm {
-                begun = Some((sent, Instant::now()));
+                begun = Some((sent, Instant::now(), ticks()));
             }
-            let is_over = begun.is_some_and(|(_, at)| at.elapsed() >= until.elapsed);
+            let is_over = begun.is_some_and(|(_, at, _)| at.elapsed() >= until.elapsed);
             if is_over || (self.asked >= until.packets && (begun.is_some() || sent >= until.packets)) {
-                break (begun.unwrap_or((0, start)), (sent, Instant::now()));
+                break (begun.unwrap_or((0, start, start_ticks)), (sent, Instant::now(), ticks()));
             }
             if start.elapsed() > PATIENCE + until.elapsed {
                 return Err(self.loss());
             }
         };
         self.settle()?;
-        let last = if last.0 == first.0 { (self.sent(), Instant::now()) } else { last };
+        let last = if last.0 == first.0 { (self.sent(), Instant::now(), ticks()) } else { last };
         let spilled = self.scheduled().map_or(0, |scheduled| scheduled.no_room + scheduled.too_late);
-        let (packets, elapsed) = (last.0 - first.0, last.1 - first.1);
-        Ok(Rate { packets, elapsed, spilled, all: self.sent() })
+        let (packets, elapsed, ticks) = (last.0 - first.0, last.1 - first.1, last.2.wrapping_sub(first.2));
+        Ok(Rate { packets, elapsed, ticks, spilled, all: self.sent() })
     }
 
     /// Offers packets at a rate; how long each was in the gateway from when it was due at the port until it

@@ -6,6 +6,7 @@
 //!   all packets' steps = spread over all units, if there are enough lanes with work to keep them busy
 //!   kernel             = the longer of both
 //!   with transfers     = kernel, way there, way back overlap: the longest of the three, and the launch
+//!   end to end         = with transfers, or what workers hand over, which is measured, if that is less
 //! ```
 
 use super::devices::Steps;
@@ -90,6 +91,15 @@ pub(super) struct Prediction {
     pub(super) limit: Limit,
 }
 
+impl Prediction {
+    /// Packets a second end to end, of launches of `packets`: what the device does, or what workers hand over
+    /// to it, if that is less; and whether it is.
+    pub(super) fn end_to_end(&self, packets: f64, handed_over: f64) -> (f64, bool) {
+        let device = packets * 1e9 / self.with_transfers_ns.max(1.0);
+        (device.min(handed_over), handed_over < device)
+    }
+}
+
 impl Model {
     pub(super) fn predict(&self, load: &Load) -> Prediction {
         let chain_ns = load.chain_steps * CHAIN_CYCLES / self.clock_ghz;
@@ -138,6 +148,14 @@ mod tests {
         let quick = Model { bus_gb_s: 1000.0, ..MODEL }.predict(&load(10_000, 1000, 1));
         assert_eq!(quick.limit, Limit::Units);
         assert!((quick.kernel_ns - 4e8 / 6400.0).abs() < 1e-3);
+    }
+
+    #[test]
+    fn end_to_end_is_no_more_than_workers_hand_over() {
+        let prediction = MODEL.predict(&load(1000, 1000, 1));
+        let device = 1000.0 * 1e9 / prediction.with_transfers_ns;
+        assert_eq!(prediction.end_to_end(1000.0, 2.0 * device), (device, false));
+        assert_eq!(prediction.end_to_end(1000.0, 0.5 * device), (0.5 * device, true));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use testudo_crypto::Suite;
 
 use super::model::{Limit, Model};
 use super::options::Headers;
-use super::row::{Gateways, LAUNCH_PACKETS, Row};
+use super::row::{Gateways, HandedOver, LAUNCH_PACKETS, Row};
 use crate::bench::case::{Size, Way};
 use crate::table::Table;
 
@@ -72,10 +72,41 @@ impl Row {
         [of(|one| one.kernel_ns), of(|one| one.with_transfers_ns), of(|one| one.occupancy)]
     }
 
-    pub(super) fn json(&self) -> Value {
-        let device = self.device.as_ref();
+    /// Gbit/s of what workers hand over.
+    fn handed_over(&self, of: fn(&HandedOver) -> f64) -> Option<f64> {
+        self.handed_over.as_ref().map(|workers| self.gbit_s(of(workers)))
+    }
+
+    /// Gbit/s that are predicted end to end with workers that hand over so much, and what limits them.
+    fn predicted_end_to_end(&self, of: fn(&HandedOver) -> f64) -> Option<(f64, &'static str)> {
+        let (prediction, workers) = (self.prediction.as_ref()?, self.handed_over.as_ref()?);
+        let (rate, is_of_workers) = prediction.end_to_end(LAUNCH_PACKETS as f64, of(workers));
+        Some((self.gbit_s(rate), if is_of_workers { "workers" } else { "device" }))
+    }
+
+    /// What is predicted, with the part of workers that is measured.
+    fn predictions(&self) -> [(&'static str, Value); 11] {
         let [kernel_ns, with_transfers_ns, occupancy] = self.predicted();
         let rate = |nanoseconds: Option<f64>| nanoseconds.map(|time| self.of_launches(time));
+        let [one, all]: [fn(&HandedOver) -> f64; 2] = [|of| of.one, |of| of.all];
+        let gateways = self.predicted_end_to_end(all);
+        [
+            ("worker_cycles_per_packet", json!(self.handed_over.map(|of| of.ticks))),
+            ("worker_gbit_s", json!(self.handed_over(one))),
+            ("workers_gbit_s", json!(self.handed_over(all))),
+            ("predicted_kernel_us", json!(kernel_ns.map(|time| time * 1e-3))),
+            ("predicted_kernels_gbit_s", json!(rate(kernel_ns))),
+            ("predicted_with_transfers_gbit_s", json!(rate(with_transfers_ns))),
+            ("predicted_gateway_gbit_s", json!(self.predicted_end_to_end(one).map(|(rate, _)| rate))),
+            ("predicted_gateways_gbit_s", json!(gateways.map(|(rate, _)| rate))),
+            ("predicted_gateways_limit", json!(gateways.map(|(_, limit)| limit))),
+            ("predicted_occupancy", json!(occupancy)),
+            ("predicted_limit", json!(self.prediction.map(|one| Limit::name(one.limit)))),
+        ]
+    }
+
+    pub(super) fn json(&self) -> Value {
+        let device = self.device.as_ref();
         let us = |part: fn(&super::devices::Launches) -> std::time::Duration| {
             self.launches.as_ref().map(|launches| part(launches).as_secs_f64() * 1e6)
         };
@@ -111,16 +142,16 @@ impl Row {
             ("all_cores_gbit_s", json!(gbit_s(self.on_processor(|one| one.all)))),
             ("processor_latency_us", latency(self.processor.as_ref())),
             ("pipsea_gbit_s", json!(self.pipsea())),
-            ("predicted_kernel_us", json!(kernel_ns.map(|time| time * 1e-3))),
-            ("predicted_kernels_gbit_s", json!(rate(kernel_ns))),
-            ("predicted_with_transfers_gbit_s", json!(rate(with_transfers_ns))),
-            ("predicted_occupancy", json!(occupancy)),
-            ("predicted_limit", json!(self.prediction.map(|one| Limit::name(one.limit)))),
+            ("workers", json!(self.workers)),
             ("judged_packets", json!(judged(&self.gpu) + judged(&self.processor))),
             ("cores", self.cores()),
         ];
         Value::Object(
-            members.into_iter().map(|(name, value)| (name.to_owned(), value)).collect::<Map<_, _>>(),
+            members
+                .into_iter()
+                .chain(self.predictions())
+                .map(|(name, value)| (name.to_owned(), value))
+                .collect::<Map<_, _>>(),
         )
     }
 
@@ -166,6 +197,11 @@ impl Row {
             rate(with_transfers_ns),
             figure(occupancy.map(|share| 100.0 * share)),
             self.prediction.map_or(NONE, |one| one.limit.name()).to_owned(),
+            figure(self.handed_over.map(|of| of.ticks)),
+            figure(self.handed_over(|of| of.one)),
+            figure(self.handed_over(|of| of.all)),
+            figure(self.predicted_end_to_end(|of| of.one).map(|(rate, _)| rate)),
+            figure(self.predicted_end_to_end(|of| of.all).map(|(rate, _)| rate)),
             self.processor.as_ref().map_or(NONE, |one| one.engine).to_owned(),
             gbit_s(self.on_processor(|one| one.one)),
             gbit_s(self.on_processor(|one| one.all)),
@@ -177,7 +213,7 @@ impl Row {
 }
 
 const NONE: &str = "-";
-const HEADS: [&str; 20] = [
+const HEADS: [&str; 25] = [
     "suite, bytes",
     "kernel µs",
     "kernels",
@@ -192,6 +228,11 @@ const HEADS: [&str; 20] = [
     "prediction: with transfers",
     "prediction: occupancy %",
     "prediction: limit",
+    "worker: cycles",
+    "worker",
+    "workers",
+    "prediction: gateway",
+    "prediction: gateways",
     "processor",
     "one core",
     "all cores",
@@ -254,6 +295,12 @@ fn legend(rows: &[Row], is_missing: bool, model: &Model, cores: usize) -> String
         let Model { units, clock_ghz, bus_gb_s } = model;
         text += &format!(
             "  prediction: of a GPU of {units} units at {clock_ghz} GHz behind a bus of {bus_gb_s} GB/s each way, by transfers and occupancy (docs/GPU.md). Nobody has measured it.\n"
+        );
+    }
+    if rows.iter().any(|row| row.handed_over.is_some()) {
+        text += &format!(
+            "  worker, workers: measured here, of one and of one on each of {cores} cores: what they hand over to a device that does nothing and take back, and their cycles for a packet; of packets that go out, in rows of either direction.\n  \
+             prediction: gateway, gateways: end to end: launches with transfers, or what workers hand over, if that is less.\n"
         );
     }
     if rows.iter().any(|row| row.headers == Headers::Gpu) {

@@ -1,8 +1,5 @@
 //! One row: a suite, a direction and a length on one device, or none, and beside it the processor.
 
-use std::collections::BTreeSet;
-
-use rustix::thread::sched_getcpu;
 use testudo_crypto::{Direction, Engine, Suite};
 use testudo_gateway::SchedulerSettings;
 use testudo_port_memory::{LoopPort, Packets};
@@ -20,7 +17,6 @@ use crate::bench::floor::Recorder;
 use crate::bench::judge;
 use crate::bench::load::packets;
 use crate::bench::subject::Subject;
-use crate::bench::threads::placed;
 use crate::generator::{FRAME_EXTRA_BYTES, Latency};
 
 /// Packets of a launch, as in figure 7 of paper 002.
@@ -79,8 +75,15 @@ pub(super) struct Gateways {
     /// Under half of what one reaches.
     pub(super) latency: Option<Latency>,
     pub(super) judged: u64,
-    /// The processors that they were bound to.
-    pub(super) processors: BTreeSet<usize>,
+}
+
+/// What workers hand over to a device that does nothing and take back from it: packets per second of one, and
+/// of one on each core; and what one packet costs the first, in ticks.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct HandedOver {
+    pub(super) one: f64,
+    pub(super) all: f64,
+    pub(super) ticks: f64,
 }
 
 /// What was measured, and what is predicted.
@@ -97,9 +100,10 @@ pub(super) struct Row {
     pub(super) gpu: Option<Gateways>,
     pub(super) processor: Option<Gateways>,
     pub(super) prediction: Option<Prediction>,
-    /// The processors that the thread had before and after, which drives the device and does all else that
-    /// gateways do not.
-    pub(super) worker: [usize; 2],
+    /// Where there is no device.
+    pub(super) handed_over: Option<HandedOver>,
+    /// Gateways where there is one on each core.
+    pub(super) workers: usize,
 }
 
 /// What all rows are measured with.
@@ -107,6 +111,8 @@ pub(super) struct Bench<'a> {
     pub(super) options: &'a BenchGpuOptions,
     pub(super) engines: &'a Engines,
     pub(super) processors: &'a [usize],
+    /// An engine on a device that does nothing for each core, where something is predicted.
+    pub(super) idle: &'a [Owned],
     pub(super) steps: StepsOf,
 }
 
@@ -131,13 +137,13 @@ impl Bench<'_> {
         (suite, way, size): (Suite, Way, Size),
         headers: Headers,
     ) -> Result<Row, Wrong> {
-        let before = sched_getcpu();
         let is_whole = headers == Headers::Cpu;
         let case = case(suite, way, size, SAS);
         let originals = packets(case.suites, size, SAS).map_err(|error| error.to_string())?;
         let mean_bytes = originals.bytes() as f64 / originals.len().max(1) as f64;
         let named = device.as_ref().map(|device| device.device.clone());
         let prediction = if device.is_none() { self.predict(&case, &originals, suite) } else { None };
+        let handed_over = if self.idle.is_empty() { None } else { Some(self.handed_over(suite, size)?) };
         let (mut launches, mut gpu) = (None, None);
         if let Some(device) = device {
             if let Some(timed) = device.timed.as_mut().filter(|_| is_whole) {
@@ -159,7 +165,8 @@ impl Bench<'_> {
             gpu,
             processor,
             prediction,
-            worker: [before, sched_getcpu()],
+            handed_over,
+            workers: self.processors.len(),
         })
     }
 
@@ -174,6 +181,28 @@ impl Bench<'_> {
             load.add(bytes, (self.steps)(suite, direction, bytes, GROUP_LANES)?);
         }
         Some(self.options.model().predict(&load))
+    }
+
+    /// Keeps workers supplied whose device does nothing, with packets that go out: nobody else has their ICVs.
+    fn handed_over(&self, suite: Suite, size: Size) -> Result<HandedOver, Wrong> {
+        let case = case(suite, Way::Outbound, size, SAS);
+        let originals = packets(case.suites, size, SAS).map_err(|error| error.to_string())?;
+        let (feed, until) = self.feed(&case, &originals, RING_PACKETS)?;
+        let run = |workers: usize| -> Result<Vec<Rate>, Wrong> {
+            let build = |idle: &Owned| -> Result<Gateway, Wrong> {
+                let next = self.best_at_hand(&case).ok_or("no engine of the processor does it")?.open()?;
+                let engines = vec![idle.lend(false), next];
+                Gateway::new(&case, Parts { engines, scheduler: Some(settings(true)), feed: feed.clone() })
+            };
+            let gateways = self.idle.iter().take(workers).map(build);
+            let mut gateways = gateways.collect::<Result<Vec<_>, Wrong>>()?;
+            together(&mut gateways, until, self.processors)
+        };
+        let sum = |rates: &[Rate]| rates.iter().map(Rate::per_second).sum::<f64>();
+        let one = run(1)?;
+        let all = if self.idle.len() > 1 { sum(&run(self.idle.len())?) } else { sum(&one) };
+        let ticks = one.iter().map(|rate| rate.ticks as f64 / rate.packets.max(1) as f64).sum();
+        Ok(HandedOver { one: sum(&one), all, ticks })
     }
 
     /// Times launches of the very jobs that a gateway makes.
@@ -288,7 +317,7 @@ impl Bench<'_> {
         (count, workers): (usize, usize),
         open: &OpenFor<'_>,
     ) -> Result<Gateways, Wrong> {
-        let mut found = Gateways { processors: placed(workers, self.processors), ..Gateways::default() };
+        let mut found = Gateways::default();
         let (feed, until) = self.feed(case, originals, count)?;
         let mut run = |workers: usize| -> Result<f64, Wrong> {
             let build = |number| {

@@ -150,7 +150,7 @@ fn gpus(says: Option<&'static str>) -> Gpus {
         };
         Ok(vec![device])
     };
-    Gpus { find: Box::new(find), steps }
+    Gpus { find: Box::new(find), idle: Box::new(|| Ok(Box::new(Deep::new("idle")))), steps }
 }
 
 fn rows_of(words: &str, says: Option<&'static str>) -> (Vec<Value>, String) {
@@ -255,7 +255,22 @@ fn without_a_gpu_a_model_predicts_and_says_so() {
         assert_eq!(row["predicted_limit"], "bus", "{row:#}");
         assert!(row["cores"]["worker"].is_array() && row["cores"]["gateways"].is_null(), "{row:#}");
         assert!(row["pipsea_gbit_s"].is_null(), "{row:#}");
+        let of = |name: &str| row[name].as_f64().unwrap();
+        for (predicted, handed_over) in
+            [("predicted_gateway_gbit_s", "worker_gbit_s"), ("predicted_gateways_gbit_s", "workers_gbit_s")]
+        {
+            let least = of("predicted_with_transfers_gbit_s").min(of(handed_over));
+            assert!(least > 0.0 && (of(predicted) - least).abs() < 1e-9 * least, "{row:#}");
+        }
+        let is_of_workers = of("workers_gbit_s") < of("predicted_with_transfers_gbit_s");
+        let limit = if is_of_workers { "workers" } else { "device" };
+        assert_eq!(row["predicted_gateways_limit"], limit, "{row:#}");
+        assert!(of("worker_cycles_per_packet") > 0.0 && of("workers") >= 1.0, "{row:#}");
     }
+    assert!(text.contains("prediction: gateways") && text.contains("a device that does nothing"), "{text}");
+    let (launches, _) = rows_of("--parts launches", None);
+    assert!(launches.iter().all(|row| row["worker_gbit_s"].is_null()), "{launches:#?}");
+    assert!(launches.iter().all(|row| row["predicted_gateways_gbit_s"].is_null()), "{launches:#?}");
     assert!(text.starts_with("No GPU here: nothing of the kind.\n"), "{text}");
     assert!(text.contains("prediction: kernels") && text.contains("Nobody has measured it"), "{text}");
     assert!(!text.contains("one core  "), "parts that were not wanted are not there: {text}");

@@ -24,7 +24,7 @@ pub(super) const SPEEDUPS: Method = Method {
     ..IDEAS
 };
 pub(super) const BESIDE_QUICKASSIST: Method = Method {
-    conditions: "PIPSEA's side as in figure 15(a): gateways with a GPU if this machine has one, else what a model of one predicts of kernels with transfers. QuickAssist is looked for among the PCI devices.",
+    conditions: "PIPSEA's side as in figure 15(a): gateways with a GPU if this machine has one, else what a model of one predicts end to end, at most what the workers of this machine hand over. QuickAssist is looked for among the PCI devices.",
     read: beside_quickassist,
     ..PROCESSOR_AND_GPU
 };
@@ -129,7 +129,7 @@ fn beside(rows: &[Value], devices: &[String]) -> Result<Reading, Wrong> {
             continue;
         }
         let length = Length::of(row, "inner_bytes")?;
-        let Some(rate) = either(row, "gateways_gbit_s", "predicted_with_transfers_gbit_s")? else { continue };
+        let Some(rate) = either(row, "gateways_gbit_s", "predicted_gateways_gbit_s")? else { continue };
         reading.findings.push(found(format!("{NAME}, {}", length.words()), "Gbit/s", rate));
         lines.add(NAME, (0, usize::from(!rate.1)), length, Spread::of([rate.0]));
     }
@@ -193,7 +193,7 @@ mod tests {
         assert_eq!(quickassist(folder.path()), ["0000:3d:00.0"]);
 
         let row = json!({ "suite": "aes128-sha1", "inner_bytes": 1280, "gateways_gbit_s": null,
-            "predicted_with_transfers_gbit_s": 20.0 });
+            "predicted_gateways_gbit_s": 20.0 });
         let other = json!({ "suite": "aes128-none" });
         let reading = beside(&[row, other], &[]).unwrap();
         assert!(reading.remarks[0].contains("not possible here: no QuickAssist device found"));

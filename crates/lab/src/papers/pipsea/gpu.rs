@@ -49,14 +49,20 @@ pub(super) fn beside_processor(rows: &[Value]) -> Result<Reading, Wrong> {
         let (name, colour) = algorithm(suite, true).ok_or_else(|| format!("suite {suite:?}"))?;
         let length = Length::of(row, "inner_bytes")?;
         let cores = Spread::of([number(row, "all_cores_gbit_s")?]);
-        let (processor, gpu) = (format!("{name} (all cores)"), format!("{name} (GPU)"));
+        let processor = format!("{name} (all cores)");
         reading.find(format!("{processor}, {}", length.words()), "Gbit/s", cores);
         lines.add(&processor, (colour, 0), length, cores);
         reading.remark(format!("{suite}: engine {}.", text(row, "processor_engine")?));
-        let predicted = "predicted_with_transfers_gbit_s";
-        if let Some(rate) = either(row, "gateways_gbit_s", predicted)? {
+        let end_to_end = format!("end to end with {} workers", number(row, "workers")?);
+        // The first is without the processor's work.
+        for (part, dash, measured, predicted) in [
+            ("kernels with transfers", 2, "with_transfers_gbit_s", "predicted_with_transfers_gbit_s"),
+            (end_to_end.as_str(), 1, "gateways_gbit_s", "predicted_gateways_gbit_s"),
+        ] {
+            let Some(rate) = either(row, measured, predicted)? else { continue };
+            let gpu = format!("{name} (GPU, {part})");
             reading.findings.push(found(format!("{gpu}, {}", length.words()), "Gbit/s", rate));
-            lines.add(&gpu, (colour, 1), length, Spread::of([rate.0]));
+            lines.add(&gpu, (colour, dash), length, Spread::of([rate.0]));
         }
         name_device(&mut reading, row);
     }
@@ -135,8 +141,8 @@ mod tests {
             json!({
                 "suite": "aes128-sha1", "inner_bytes": 1024, "device": null, "kernel_us": measured,
                 "predicted_kernel_us": 44.0, "gateways_gbit_s": measured,
-                "predicted_with_transfers_gbit_s": 300.0, "all_cores_gbit_s": 20.0,
-                "processor_engine": "vaes",
+                "predicted_with_transfers_gbit_s": 300.0, "predicted_gateways_gbit_s": 30.0,
+                "all_cores_gbit_s": 20.0, "processor_engine": "vaes", "workers": 2,
             })
         };
         let without = kernels(&[row(Value::Null)]).unwrap();
@@ -145,7 +151,10 @@ mod tests {
         assert!(kernels(&[row(json!(90.0))]).unwrap().findings[0].here.is_some());
         let beside = beside_processor(&[row(Value::Null)]).unwrap();
         let measured: Vec<_> = beside.findings.iter().map(|finding| finding.here.is_some()).collect();
-        assert_eq!(measured, [true, false], "the processor's is a measurement");
+        assert_eq!(measured, [true, false, false], "the processor's is a measurement");
+        let told: Vec<_> = beside.findings.iter().map(|one| (one.what.as_str(), one.predicted)).collect();
+        assert!(told[1].0.contains("GPU, kernels with transfers") && told[1].1 == Some(300.0), "{told:?}");
+        assert!(told[2].0.contains("end to end with 2 workers") && told[2].1 == Some(30.0), "{told:?}");
         let latency = json!({ "setting": "s", "engine": "model", "latency_us": null,
             "predicted_latency_us": { "p50": 1000.0, "p99": 2000.0 } });
         let found = chunk_latency(&[latency]).unwrap().findings;
