@@ -5,6 +5,7 @@ use crate::parts::Parts;
 use crate::place::{MARK_WORD, Placed};
 use std::time::Instant;
 use testudo_crypto::Job;
+use zeroize::Zeroize;
 
 /// A batch: it gathers jobs, is with the device, or gives its jobs back.
 pub(crate) struct Batch {
@@ -22,6 +23,13 @@ pub(crate) struct Batch {
     most: usize,
     /// When its first job was taken: for the gateway, that job waits since then.
     pub since: Instant,
+}
+
+impl Drop for Batch {
+    fn drop(&mut self) {
+        // All of its memory, whatever it holds now.
+        self.placed.zeroize();
+    }
 }
 
 impl Batch {

@@ -25,6 +25,7 @@ use std::mem::ManuallyDrop;
 use std::ptr::{self, NonNull};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
+use zeroize::Zeroize;
 
 /// What is wrong with a batch that is not one of ours, or is longer than its memory.
 const OUT_OF_RANGE: ClError = ClError(opencl3::error_codes::CL_INVALID_VALUE);
@@ -419,12 +420,26 @@ impl Parts {
         queue.flush()
     }
 
-    /// Zeroes all keys and waits until nothing is under way; whether that came to an end.
+    /// Zeroes all packets and keys on the device; the event is the last's.
+    fn wipe(&mut self) -> Result<Event, ClError> {
+        let Self { batches, keys, queue, .. } = self;
+        for (plan, arena) in batches.iter_mut().filter_map(|memory| memory.on_device.as_mut()) {
+            let (plan_bytes, arena_bytes) = (plan.size()?, arena.size()?);
+            // SAFETY: each the whole buffer, a multiple of the pattern, which is copied before the call
+            // returns.
+            unsafe {
+                queue.enqueue_fill_buffer(plan, &[0_u32], 0, plan_bytes, &[])?;
+                queue.enqueue_fill_buffer(arena, &[0_u8], 0, arena_bytes, &[])?;
+            }
+        }
+        let bytes = keys.size()?;
+        // SAFETY: as above.
+        unsafe { queue.enqueue_fill_buffer(keys, &[0_u32], 0, bytes, &[]) }
+    }
+
+    /// Zeroes all that is on the device and waits until nothing is under way; whether that came to an end.
     fn close(&mut self) -> bool {
-        let bytes = self.keys.size().unwrap_or(0);
-        // SAFETY: the whole buffer, a multiple of the pattern, which is copied before the call returns.
-        let wiped = unsafe { self.queue.enqueue_fill_buffer(&mut self.keys, &[0_u32], 0, bytes, &[]) };
-        let Ok(wiped) = wiped else { return false };
+        let Ok(wiped) = self.wipe() else { return false };
         if self.queue.flush().is_err() {
             return false;
         }
@@ -448,6 +463,9 @@ impl Drop for OpenClDevice {
         }
         let Parts { batches, queue, .. } = &mut *self.parts;
         for memory in batches {
+            // What is mapped, which is all: each launch maps it again.
+            memory.host_plan.slice_mut().zeroize();
+            memory.host_arena.slice_mut().zeroize();
             let _gone = (memory.host_plan.unmap(queue), memory.host_arena.unmap(queue));
         }
         if queue.finish().is_ok() {

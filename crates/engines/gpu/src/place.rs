@@ -30,6 +30,13 @@ pub(crate) struct Placed {
     pub end: usize,
 }
 
+impl zeroize::Zeroize for Placed {
+    /// The nonce has the key's salt.
+    fn zeroize(&mut self) {
+        self.words.zeroize();
+    }
+}
+
 /// What a job's key says of its place.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct KeyPlace {

@@ -13,6 +13,7 @@ use std::ffi::c_void;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+use zeroize::Zeroize;
 
 /// The driver's library, and names of the compiler's.
 #[derive(Debug, Clone)]
@@ -146,11 +147,19 @@ impl CudaDevice {
         result
     }
 
-    /// Zeroes all keys and waits until nothing is under way; whether that came to an end.
+    /// Zeroes all packets and keys on the device, and waits until nothing is under way; whether that came to an
+    /// end.
     fn has_come_to_rest(&mut self) -> Result<bool, String> {
-        let Self { context, parts, .. } = self;
+        let Self { context, parts, copies, .. } = self;
         context.enter()?;
         parts.wait_for_launches(context)?;
+        for Memory { plan, arena, host_plan, host_arena, .. } in parts.batches.iter().filter(|_| *copies) {
+            for (at, bytes) in [(*plan, host_plan.bytes), (*arena, host_arena.bytes)] {
+                // SAFETY: the device's memory is as long as the host's that is copied to it, and is freed only
+                // after the event below.
+                unsafe { context.zero(parts.key_stream, at, bytes / size_of::<u32>())? };
+            }
+        }
         // SAFETY: the keys' memory has as many words, and is freed only after the event below.
         unsafe { context.zero(parts.key_stream, parts.keys, parts.key_words)? };
         context.record(parts.key_stream, parts.keys_ready)?;
@@ -326,10 +335,24 @@ impl Device for CudaDevice {
     }
 }
 
+impl CudaDevice {
+    /// Zeroes what the host has of packets. Nothing is under way.
+    fn wipe_host(&mut self) {
+        self.parts.batches.iter_mut().for_each(|memory| memory.is_under_way = false);
+        for batch in 0..self.parts.batches.len() {
+            if let Some((plan, arena)) = self.memory(batch) {
+                plan.zeroize();
+                arena.zeroize();
+            }
+        }
+    }
+}
+
 impl Drop for CudaDevice {
     fn drop(&mut self) {
         // What a device that failed still does with our memory, nobody knows: it is left to it.
         if !self.has_failed && self.has_come_to_rest() == Ok(true) {
+            self.wipe_host();
             // SAFETY: nothing is under way, and this is the end of the only owner.
             unsafe { self.context.close() };
         }

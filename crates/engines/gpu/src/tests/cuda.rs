@@ -299,8 +299,37 @@ fn a_key_that_takes_the_place_of_another_keeps_their_packets_apart() {
         }
         drop(engine);
         assert_eq!(twin.alive(), 0);
-        let keys = super::config().keys as u64 * crate::device::KEY_WORDS as u64 * 4;
-        assert_eq!(twin.left_behind(keys), 0, "keys are left on the device");
+        assert_nothing_is_left(&twin);
+    }
+}
+
+/// Neither keys nor packets are left, by the lengths of the memory that they were in.
+fn assert_nothing_is_left(twin: &Twin) {
+    let sizes = super::config().sizes();
+    let words = [sizes.keys * crate::device::KEY_WORDS, sizes.plan_words(), sizes.arena_bytes / 4];
+    for (words, what) in words.into_iter().zip(["keys", "plans", "packets"]) {
+        assert_eq!(twin.left_behind(words as u64 * 4), 0, "{what} are left");
+    }
+}
+
+/// A batch that was not done in time takes the device out of service; its keys and packets are wiped when the
+/// engine ends, if it still answers then.
+#[test]
+fn keys_and_packets_are_wiped_after_a_timeout_if_the_device_still_answers() {
+    for (seed, device) in (1..).zip(DEVICES) {
+        let twin = Twin::new(seed);
+        let mut engine = twin.open(Some(device)).unwrap();
+        engine.set_patience(std::time::Duration::ZERO);
+        let key = engine.install(&material(1), Direction::Seal).unwrap();
+        assert_eq!(engine.submit(&mut jobs(key, 40)), 40);
+        engine.flush();
+        let mut done = Vec::new();
+        engine.poll(&mut done, 40);
+        assert!(engine.description().contains("a batch was not done"), "{}", engine.description());
+        engine.remove(key);
+        drop(engine);
+        assert_eq!(twin.alive(), 0);
+        assert_nothing_is_left(&twin);
     }
 }
 
@@ -317,8 +346,7 @@ fn an_engine_that_ends_waits_for_what_is_under_way() {
             drop(engine);
             // A stream with commands would not have been given back.
             assert_eq!(twin.alive(), 0);
-            let keys = super::config().keys as u64 * crate::device::KEY_WORDS as u64 * 4;
-            assert_eq!(twin.left_behind(keys), 0, "keys are left on the device");
+            assert_nothing_is_left(&twin);
         }
     }
 }

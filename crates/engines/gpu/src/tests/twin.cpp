@@ -52,7 +52,7 @@ std::map<u64, u64> device_memory, host_memory;
 std::set<Stream *> streams;
 std::set<Event *> events;
 std::set<Module *> modules;
-// Words that were not zero, by the length of memory that was given back.
+// Words that were not zero, by the length of memory that was given back: the most of any such.
 std::map<u64, u64> left_behind;
 
 u64 next_random() {
@@ -203,7 +203,7 @@ static int take_back(std::map<u64, u64> &from, u64 address) {
   const uint *words = static_cast<const uint *>(pointer(address));
   u64 count = 0;
   for (u64 n = 0; n < it->second / 4; n++) count += words[n] != 0;
-  left_behind[it->second] = count;
+  left_behind[it->second] = std::max(left_behind[it->second], count);
   from.erase(it);
   free(pointer(address));
   return OK;
