@@ -46,7 +46,8 @@ measure() {
     clinfo -l
 } > "$folder/machine.txt" 2> /dev/null
 
-# The best engine of the processor that works here, the one that does all, and numbers of workers up to that of processors.
+# The best engine of the processor that works here, the one that does all, and numbers of workers up to that of
+# processors.
 for processor in vaes ipsec-mb portable; do
     "$program" bench --engines "$processor" --suites aes128gcm16 --sizes 64 --milliseconds 1 --repetitions 1 --json \
         > /dev/null 2>&1 && break
@@ -61,6 +62,8 @@ measure gpu-headers.json bench gpu --headers cpu,gpu --directions outbound --par
 for experiment in ideas chunks ranges algorithms latency threading tuning; do
     measure "scheduler-$experiment.json" bench scheduler --experiment "$experiment" --chunks "$chunks" "${gpu[@]}"
 done
+measure scheduler-placement.json bench scheduler --experiment placement --sizes 64,1420,random,imix \
+    --chunks "$chunks" "${gpu[@]}"
 measure live.json bench --live --engines "gpu,$others" --suites aes128gcm16,aes128-sha1,3des-sha1,mixed \
     --sizes 64,1420,imix "${short[@]}" "${gpu[@]}"
 measure cores.json bench vpe --experiment scaling --workers "$workers" --repeat "$repeat"

@@ -21,6 +21,8 @@ pub enum Suites {
     Mixed,
     /// The same with those that PIPSEA has: with both directions its six combinations.
     Combinations,
+    /// The same with one that processors are good at, AES-GCM, and one that they are bad at, 3DES.
+    Contrast,
 }
 
 /// AES-128-CBC with HMAC-SHA1, and each alone (paper 002, 4.1).
@@ -33,6 +35,13 @@ pub(super) static COMBINATIONS: LazyLock<Vec<Suite>> = LazyLock::new(|| {
     let sha1 = Integrity::HmacSha1;
     let all = [of(&is_cbc, sha1), of(&is_cbc, Integrity::None), of(&is_null, sha1)];
     all.into_iter().flatten().collect()
+});
+
+/// AES-128-GCM, and 3DES with HMAC-SHA1.
+pub(super) static CONTRAST: LazyLock<Vec<Suite>> = LazyLock::new(|| {
+    let is_3des =
+        |suite: &Suite| suite.cipher() == Cipher::TripleDesCbc && suite.integrity() == Integrity::HmacSha1;
+    [Suite::AES128GCM16].into_iter().chain(Suite::measurable().find(is_3des)).collect()
 });
 
 /// The suites of a mixture, which engines with bursts do: AEADs with ICVs of 16 bytes, and AES-CBC and NULL
@@ -56,6 +65,7 @@ impl Suites {
             Suites::One(suite) => std::slice::from_ref(suite),
             Suites::Mixed => &MIXED,
             Suites::Combinations => &COMBINATIONS,
+            Suites::Contrast => &CONTRAST,
         }
     }
 
@@ -65,6 +75,7 @@ impl Suites {
             Suites::One(suite) => suite,
             Suites::Mixed => MIXED[tunnel as usize % MIXED.len()],
             Suites::Combinations => COMBINATIONS[tunnel as usize % COMBINATIONS.len()],
+            Suites::Contrast => CONTRAST[tunnel as usize % CONTRAST.len()],
         }
     }
 }
@@ -76,6 +87,7 @@ impl fmt::Display for Suites {
             Suites::One(suite) => suite.fmt(f),
             Suites::Mixed => f.pad("mixed"),
             Suites::Combinations => f.pad("combinations"),
+            Suites::Contrast => f.pad("contrast"),
         }
     }
 }

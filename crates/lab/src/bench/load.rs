@@ -83,7 +83,9 @@ fn tunnels(suites: Suites, sas: u32) -> impl Iterator<Item = u32> {
     let mut draw = Rng::with_seed(SEED + 1);
     (0..).map(move |number| match suites {
         Suites::One(_) => number % sas,
-        Suites::Mixed | Suites::Combinations => u32::try_from(draw.usize(..sas as usize)).unwrap_or(0),
+        Suites::Mixed | Suites::Combinations | Suites::Contrast => {
+            u32::try_from(draw.usize(..sas as usize)).unwrap_or(0)
+        }
     })
 }
 

@@ -13,11 +13,13 @@
 //!
 //! `experiments` says what is compared, `run` has the gateway, `engine` watches or models a device, `lanes`
 //! is the measure, `stay` has times, `in_memory` is what takes a GPU's place beside threads, `report` prints.
+//! `placement` is an experiment of its own, over load and mix.
 
 mod engine;
 mod experiments;
 mod in_memory;
 mod lanes;
+mod placement;
 mod report;
 mod run;
 mod stay;
@@ -64,12 +66,15 @@ pub enum SchedulerExperiment {
     /// What self-tuning finds in 200 chunks from a bad beginning, in 50 from the usual one; only if it is
     /// named
     Tuning,
+    /// Live placement beside each engine alone, over load and mix: a model's prediction, and engines of this
+    /// machine; only if it is named, and by itself
+    Placement,
 }
 
 use SchedulerExperiment as Experiment;
 
 impl Experiment {
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 8] = [
         Self::Ideas,
         Self::Chunks,
         Self::Ranges,
@@ -77,6 +82,7 @@ impl Experiment {
         Self::Latency,
         Self::Threading,
         Self::Tuning,
+        Self::Placement,
     ];
 
     /// Name on the command line and in JSON.
@@ -90,6 +96,7 @@ impl Experiment {
             Self::Latency => "latency",
             Self::Threading => "threading",
             Self::Tuning => "tuning",
+            Self::Placement => "placement",
         }
     }
 }
@@ -97,7 +104,7 @@ impl Experiment {
 /// Options of `testudo bench scheduler`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct BenchSchedulerOptions {
-    /// Experiments [default: all but threading and tuning]
+    /// Experiments [default: all but threading, tuning and placement]
     #[arg(long, value_enum, value_delimiter = ',', value_name = "NAME,…")]
     pub experiment: Vec<SchedulerExperiment>,
 
@@ -138,11 +145,23 @@ pub struct BenchSchedulerOptions {
 impl BenchSchedulerOptions {
     fn cells(&self) -> Vec<Cell> {
         let is_wanted = |one: &Experiment| match self.experiment.is_empty() {
-            true => ![Experiment::Threading, Experiment::Tuning].contains(one),
+            true => ![Experiment::Threading, Experiment::Tuning, Experiment::Placement].contains(one),
             false => self.experiment.contains(one),
         };
         let experiments = Experiment::ALL.into_iter().filter(is_wanted);
         experiments.flat_map(|one| experiments::cells(one, &self.sizes, self.chunks.into())).collect()
+    }
+
+    /// Whether placement is measured, which is done by itself.
+    fn is_placement(&self) -> Result<bool, BenchError> {
+        match self.experiment.as_slice() {
+            [Experiment::Placement] if self.svg.is_none() => Ok(true),
+            others if !others.contains(&Experiment::Placement) => Ok(false),
+            _ => {
+                let what = "--experiment placement: by itself, and without --svg";
+                Err(BenchError::Usage(what.to_owned()))
+            }
+        }
     }
 
     fn geometry(&self) -> Geometry {
@@ -155,6 +174,11 @@ pub(super) fn measure(
     options: &BenchSchedulerOptions,
     candidates: Vec<Candidate>,
 ) -> Result<String, BenchError> {
+    if options.is_placement()? {
+        let rows = placement::rows(options, candidates)?;
+        let json = || format!("{:#}\n", placement::json(&rows));
+        return Ok(if options.json { json() } else { placement::table(&rows) });
+    }
     // Fail before the measurement, not after it, if the picture cannot be written.
     let picture = options.svg.as_deref().map(open_picture).transpose()?;
     let rows = rows(options, candidates)?;
@@ -169,6 +193,9 @@ pub(crate) fn array(
     options: &BenchSchedulerOptions,
     candidates: Vec<Candidate>,
 ) -> Result<Value, BenchError> {
+    if options.is_placement()? {
+        return Ok(placement::json(&placement::rows(options, candidates)?));
+    }
     Ok(report::json(&rows(options, candidates)?))
 }
 

@@ -130,7 +130,7 @@ impl BenchGpuOptions {
         let is_quick = |suite: &Suite| !self.quick || QUICK.contains(&suite.to_string().as_str());
         let named = self.suites.iter().flat_map(|wanted| wanted.each()).filter_map(|suites| match suites {
             Suites::One(suite) => Some(suite),
-            Suites::Mixed | Suites::Combinations => None,
+            Suites::Mixed | Suites::Combinations | Suites::Contrast => None,
         });
         let suites: Vec<Suite> = match self.suites.is_empty() {
             true => Suite::measurable().filter(is_quick).collect(),

@@ -165,11 +165,11 @@ struct Launch {
     end: Moment,
 }
 
-/// A device of known cost on a clock that is set: the portable engine does its work, at the time at which
-/// such a device would have done it. What is given between two flushes is a launch; one is computed at a
+/// A device of known cost on a clock that is set: another engine does its work, the portable one unless told,
+/// at the time at which such a device would have done it. What is given between two flushes is a launch; one is computed at a
 /// time, and two are there.
 pub(super) struct Model {
-    portable: PortableEngine,
+    inner: Box<dyn Engine>,
     clock: ManualClock,
     geometry: Geometry,
     kinds: Kinds,
@@ -180,8 +180,13 @@ pub(super) struct Model {
 
 impl Model {
     pub(super) fn new(clock: ManualClock, geometry: Geometry) -> Self {
+        Self::over(Box::new(PortableEngine::new()), clock, geometry)
+    }
+
+    /// Over an engine that ends jobs inside `submit`.
+    pub(super) fn over(inner: Box<dyn Engine>, clock: ManualClock, geometry: Geometry) -> Self {
         Self {
-            portable: PortableEngine::new(),
+            inner,
             clock,
             geometry,
             kinds: Kinds::new(),
@@ -203,17 +208,17 @@ impl Engine for Model {
     }
 
     fn capability(&self, suite: Suite) -> Option<Capability> {
-        self.portable.capability(suite)
+        self.inner.capability(suite)
     }
 
     fn install(&mut self, key: &KeyMaterial, direction: Direction) -> Result<KeyId, EngineError> {
-        let id = self.portable.install(key, direction)?;
+        let id = self.inner.install(key, direction)?;
         self.kinds.insert(id, (key.suite(), kind_of(key.suite(), direction)));
         Ok(id)
     }
 
     fn remove(&mut self, key: KeyId) {
-        self.portable.remove(key);
+        self.inner.remove(key);
     }
 
     fn profile(&self, suite: Suite) -> Profile {
@@ -252,7 +257,7 @@ impl Engine for Model {
         while let Some(launch) = self.under_way.front_mut().filter(|launch| launch.end <= now && left > 0) {
             let mut ended: Vec<Job> = launch.jobs.drain(..left.min(launch.jobs.len())).collect();
             left -= ended.len();
-            self.portable.submit(&mut ended);
+            self.inner.submit(&mut ended);
             done.extend(ended.into_iter().filter(|job| job.status != JobStatus::Taken));
             if launch.jobs.is_empty() {
                 self.under_way.pop_front();

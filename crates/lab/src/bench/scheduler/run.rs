@@ -63,7 +63,7 @@ pub(super) struct Plan {
 impl Plan {
     /// The most packets under way: two chunks with the engine, or one where no bins wait, and one that
     /// gathers.
-    fn window(&self) -> usize {
+    pub(super) fn window(&self) -> usize {
         if self.settings.tune {
             return 3 * CHUNKS.end();
         }
@@ -146,12 +146,14 @@ impl Port for Both {
 }
 
 /// One end of the tunnels.
-struct End {
-    worker: Worker,
+pub(super) struct End {
+    pub(super) worker: Worker,
     supply: Supply,
     time: Time,
-    demands: [Demand; 2],
-    sinks: [SinkHandle; 2],
+    /// Of the protected and the unprotected port.
+    pub(super) demands: [Demand; 2],
+    /// What was opened, and what was sealed.
+    pub(super) sinks: [SinkHandle; 2],
     /// Threads beside the worker may need its processor.
     shares: bool,
 }
@@ -168,11 +170,11 @@ fn senders() -> Senders {
 type Gathering = (Formation, SchedulerSettings);
 
 impl End {
-    /// `feeds`: for the protected and the unprotected port. `gathering`: if its engine is deep.
-    fn new(
+    /// `feeds`: for the protected and the unprotected port. `gathering`: if one of its engines may be deep.
+    pub(super) fn new(
         plan: &Plan,
         side: Way,
-        engine: Box<dyn Engine>,
+        engines: Vec<Box<dyn Engine>>,
         time: Time,
         feeds: [Packets; 2],
         gathering: Option<Gathering>,
@@ -197,10 +199,6 @@ impl End {
         // Twice as many as are under way: an engine is not to be told that buffers are short.
         let buffers = 2 * plan.window() + 16 * TURN_PACKETS;
         let pool = Pool::new(buffers, BUFFER_BYTES.max(plan.size.longest_bytes() + OVERHEAD_BYTES));
-        let mut engines = vec![engine];
-        if gathering.is_some() {
-            engines.push(Box::new(PortableEngine::new()));
-        }
         let mut worker = Worker::new(ports, pool, engines, Box::default());
         worker.set_offload_mode(OffloadMode::Always);
         if let Some((formation, settings)) = gathering {
@@ -212,7 +210,7 @@ impl End {
         Ok(Self { worker, supply, time, demands, sinks, shares })
     }
 
-    fn turn(&mut self) -> Result<usize, Wrong> {
+    pub(super) fn turn(&mut self) -> Result<usize, Wrong> {
         let now = self.time.now();
         let moved = self.worker.turn(now).map_err(|error| error.to_string())?;
         self.supply.serve(now);
@@ -223,11 +221,11 @@ impl End {
         [self.worker.protected_port().counters(), self.worker.unprotected_port().counters()]
     }
 
-    fn sent(&self) -> u64 {
+    pub(super) fn sent(&self) -> u64 {
         self.counters().iter().map(|port| port.tx_packets).sum()
     }
 
-    fn loss(&self, asked: usize) -> Wrong {
+    pub(super) fn loss(&self, asked: usize) -> Wrong {
         let drops = self.worker.pool().drops().iter().filter(|(_, count)| *count > 0);
         let drops: Vec<String> = drops.map(|(reason, count)| format!("{} {count}", reason.name())).collect();
         format!("{} of {asked} packets came out; drops: {}", self.sent(), drops.join(", "))
@@ -252,13 +250,13 @@ impl End {
         }
     }
 
-    fn keep_all(&self, each: usize) {
+    pub(super) fn keep_all(&self, each: usize) {
         self.sinks.iter().for_each(|sink| sink.keep(1, each));
     }
 }
 
 /// The same packets with source and destination exchanged: what the other end's hosts send. Sums stay right.
-fn reversed(packets: &Packets) -> Packets {
+pub(super) fn reversed(packets: &Packets) -> Packets {
     let whole = packets.iter().map(|(head, tail)| {
         let mut packet = [head, tail].concat();
         if let Some(addresses) = packet.get_mut(12..20) {
@@ -269,15 +267,20 @@ fn reversed(packets: &Packets) -> Packets {
     whole.collect::<Vec<_>>().into()
 }
 
-/// Sends packets through an end with the portable engine that has no deep one: all that come out.
-fn by_peer(plan: &Plan, is_protected: bool, feed: Packets, count: usize) -> Result<Vec<Vec<u8>>, Wrong> {
+/// Sends packets through an end with an engine that ends jobs inside `submit`: all that come out.
+pub(super) fn by_peer(
+    plan: &Plan,
+    engine: Box<dyn Engine>,
+    is_protected: bool,
+    feed: Packets,
+    count: usize,
+) -> Result<Vec<Vec<u8>>, Wrong> {
     if count == 0 {
         return Ok(Vec::new());
     }
     let feeds = if is_protected { [feed, Packets::default()] } else { [Packets::default(), feed] };
     let time = Time::System(SystemClock::default());
-    let engine = Box::new(PortableEngine::new());
-    let mut peer = End::new(plan, Way::Inbound, engine, time, feeds, None)?;
+    let mut peer = End::new(plan, Way::Inbound, vec![engine], time, feeds, None)?;
     peer.keep_all(count);
     let (port, mut left) = (usize::from(!is_protected), count);
     peer.run(count, |_, demands| {
@@ -299,10 +302,12 @@ pub(super) fn run(plan: &Plan, engine: Box<dyn Engine>, watch: &Watch, time: Tim
         Some(Way::Inbound) => [0, plan.packets()],
         None => [plan.packets() / 2, plan.packets() / 2],
     };
-    let sealed: Packets = by_peer(plan, true, others.clone(), counts[1])?.into();
+    let portable = || -> Box<dyn Engine> { Box::new(PortableEngine::new()) };
+    let sealed: Packets = by_peer(plan, portable(), true, others.clone(), counts[1])?.into();
     let feeds = [originals.clone(), sealed];
     let gathering = Some((plan.formation, plan.settings));
-    let mut subject = End::new(plan, Way::Outbound, engine, time, feeds, gathering)?;
+    let engines = vec![engine, portable()];
+    let mut subject = End::new(plan, Way::Outbound, engines, time, feeds, gathering)?;
     subject.keep_all(plan.packets());
     let before = sched_getcpu();
     let span = drive(plan, &mut subject, watch, counts)?;
@@ -318,7 +323,7 @@ pub(super) fn run(plan: &Plan, engine: Box<dyn Engine>, watch: &Watch, time: Tim
     judge::compare(&opened, &others)?;
     let count = sealed.len();
     let judged = (count + opened.len()) as u64;
-    let recovered = by_peer(plan, false, sealed.into(), count);
+    let recovered = by_peer(plan, portable(), false, sealed.into(), count);
     let recovered = recovered.map_err(|wrong| format!("a peer refuses the sealed packets: {wrong}"))?;
     judge::compare(&recovered, &originals)?;
     let Span { packets, elapsed, latency_us } = span;
