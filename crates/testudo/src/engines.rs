@@ -38,8 +38,8 @@ pub fn measurable(cryptodev: &str, gpu: Option<&str>) -> Vec<Candidate> {
     candidates
 }
 
-/// Every engine that does cryptography in a device and can be measured: a `cryptodev` in software, and the GPU
-/// with this in its name, or the first.
+/// Every engine that does cryptography in a device and can be measured: a `cryptodev` in software, and the
+/// GPU with this in its name, or the first.
 pub fn devices(gpu: Option<&str>) -> Vec<Candidate> {
     let mut devices = measurable(SOFTWARE_CRYPTODEV, gpu);
     devices.retain(|candidate| [CRYPTODEV, GPU].contains(&candidate.name));

@@ -36,12 +36,12 @@ pub fn run(args: &ConfigArgs) -> Result<(), Failure> {
         tracing::info!("engine {} {use_}: {}", report.name, report.detail);
     }
     let plan = threading::plan(&configuration.threading, &engine_reports, Room::of(configuration));
-    let named = configuration.gateway.engines.as_slice();
-    let (engines, chooses) = threading::apart(engines, (&configuration.threading, named), &plan);
+    let threading = (&configuration.threading, configuration.gateway.engines.as_slice());
+    let (engines, chooses) = threading::apart(engines, threading, &plan);
     let mut opened = ports::open(configuration, plan.transmits())?;
     let mut workers = workers(&mut opened, engines, &candidates, &engine_reports)?;
     if let Some(worker) = workers.first_mut() {
-        let processor = configuration.threading.processor_of_transmit(named);
+        let processor = threading.0.processor_of_transmit(threading.1);
         worker.senders = opened.senders.take().map(|ports| Senders { ports, processor });
         worker.chooses = chooses;
     }

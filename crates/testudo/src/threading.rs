@@ -93,8 +93,8 @@ pub fn plan(configured: &Threading, engines: &[EngineReport], room: Room) -> Pla
 }
 
 /// Has threads of their own drive the engines on devices, where the plan has such threads, each on the
-/// processor that `named`, the engines of the configuration, give it; or the worker and threads in turn, where
-/// it may have them. Returns what chooses in that case.
+/// processor that `named`, the engines of the configuration, give it; or the worker and threads in turn,
+/// where it may have them. Returns what chooses in that case.
 pub fn apart(
     engines: Vec<Box<dyn Engine>>,
     (configured, named): (&Threading, &[String]),

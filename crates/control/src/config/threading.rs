@@ -19,8 +19,8 @@ const AUTO: &str = "auto";
 pub struct Threading {
     /// The threads; `None` for `auto`: the scheduler chooses by what it measures.
     pub model: Option<ThreadingModel>,
-    /// Processors that the threads beside the worker are bound to: one for each device's, in the order in which
-    /// `engines` names these, then the transmit thread's. The others go where the kernel puts them.
+    /// Processors that the threads beside the worker are bound to: one for each device's, in the order in
+    /// which `engines` names these, then the transmit thread's. The others go where the kernel puts them.
     pub processors: Vec<u16>,
 }
 

@@ -2,13 +2,13 @@
 
 use crate::keys::Ids;
 use crate::slot::{Ended, SLOT_JOBS, Slot};
-use crate::sync::{AtomicBool, AtomicU8, AtomicU64, Ordering, yield_now};
+use crate::sync::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering, yield_now};
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use testudo_crypto::{Direction, Engine, Job, JobStatus, KeyId};
+use testudo_crypto::{Direction, Engine, Job, JobStatus, KeyId, Suite};
 use testudo_packet::{Aside, Buffer, Consumer, Producer};
 
 /// Jobs that are asked for in one poll.
@@ -28,6 +28,8 @@ pub(crate) struct Told {
     pub(crate) is_broken: AtomicBool,
     /// Slots that the thread has taken and changes of keys that it has followed: that it does something.
     pub(crate) steps: AtomicU64,
+    /// On how many submissions the engine works by now; 0 before any has ended.
+    under_way: AtomicUsize,
     /// Whose the engine is that was recalled, once that is settled.
     returned: AtomicU8,
 }
@@ -50,6 +52,14 @@ impl Told {
     /// The worker has the engine, and may give it away again.
     pub(crate) fn has_come_back(&self) {
         self.returned.store(0, Ordering::Release);
+    }
+
+    /// On how many submissions the engine works by now, of `most` at first.
+    pub(crate) fn under_way(&self, most: usize) -> usize {
+        match self.under_way.load(Ordering::Relaxed) {
+            0 => most,
+            by_now => by_now.min(most),
+        }
     }
 
     fn step(&self) {
@@ -161,6 +171,8 @@ pub(crate) struct Device {
     aside: Option<Arc<Aside>>,
     /// When time was last booked, if the engine had jobs then.
     busy_since: Option<Instant>,
+    /// The suite whose profile says on how many submissions the engine works.
+    deepest: Option<Suite>,
 }
 
 /// A device, and the thread's ends of the rings.
@@ -178,6 +190,8 @@ impl Device {
         told: Arc<Told>,
         aside: Option<Arc<Aside>>,
     ) -> Self {
+        let suites = Suite::every().filter(|suite| engine.capability(*suite).is_some());
+        let deepest = suites.max_by_key(|suite| engine.profile(*suite).depth_jobs);
         Self {
             engine: Some(engine),
             ids: Ids::default(),
@@ -193,6 +207,7 @@ impl Device {
             told,
             aside,
             busy_since: None,
+            deepest,
         }
     }
 
@@ -255,7 +270,19 @@ impl Device {
             moved = true;
         }
         engine.poll(&mut self.polled, POLL_MAX);
-        moved | self.restore()
+        let any = self.restore();
+        if any {
+            self.tell_under_way();
+        }
+        moved | any
+    }
+
+    /// Tells on how many submissions the engine works by now. That may change when jobs have ended: those of
+    /// a device that was lost.
+    pub(crate) fn tell_under_way(&self) {
+        if let (Some(engine), Some(suite)) = (&self.engine, self.deepest) {
+            self.told.under_way.store(engine.profile(suite).under_way, Ordering::Relaxed);
+        }
     }
 
     /// Takes the next slot; `false` if there is none.

@@ -44,8 +44,8 @@
 //! the kernel writes in a step before all others (`framed`). The number is the caller's, and the nonce is
 //! made of it here, as ever: the kernel copies it into the packet.
 //!
-//! [`OneGpu`] times launches apart from a gateway, or is a device that does nothing (`idle`), and [`kernel_work`] says what a packet is to the kernel,
-//! both for measurements.
+//! [`OneGpu`] times launches apart from a gateway, or is a device that does nothing (`idle`), and
+//! [`kernel_work`] says what a packet is to the kernel, all for measurements.
 
 mod batch;
 mod cuda;

@@ -194,8 +194,8 @@ impl OneGpu {
         Self(engine)
     }
 
-    /// On a device that does nothing: packets are laid out and come back, and none is sealed. It measures what
-    /// the processor does for each packet, and is fit for nothing else: known answers refuse it.
+    /// On a device that does nothing: packets are laid out and come back, and none is sealed. It measures
+    /// what the processor does for each packet, and is fit for nothing else: known answers refuse it.
     #[must_use]
     pub fn idle(config: &GpuConfig) -> Self {
         let sizes = config.sizes();

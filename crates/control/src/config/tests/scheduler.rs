@@ -70,7 +70,7 @@ fn threads_are_those_that_are_written_where_there_is_a_device() {
     assert_eq!(written, Threading { model: Some(ThreadingModel::TwoIo), processors: vec![2, 3] });
 }
 
-/// Each device has a thread: the processors are theirs, in the order of `engines`, then the transmit thread's.
+/// Each device has a thread: processors are theirs, in the order of `engines`, then the transmit thread's.
 #[test]
 fn each_thread_beside_the_worker_has_a_processor_of_its_own() {
     let lines = "\n[engine.cryptodev]\ndevice = \"crypto_aesni_mb\"\n";

@@ -147,16 +147,16 @@ impl CudaDevice {
         result
     }
 
-    /// Zeroes all packets and keys on the device, and waits until nothing is under way; whether that came to an
-    /// end.
+    /// Zeroes all packets and keys on the device, and waits until nothing is under way; whether that came to
+    /// an end.
     fn has_come_to_rest(&mut self) -> Result<bool, String> {
         let Self { context, parts, copies, .. } = self;
         context.enter()?;
         parts.wait_for_launches(context)?;
         for Memory { plan, arena, host_plan, host_arena, .. } in parts.batches.iter().filter(|_| *copies) {
             for (at, bytes) in [(*plan, host_plan.bytes), (*arena, host_arena.bytes)] {
-                // SAFETY: the device's memory is as long as the host's that is copied to it, and is freed only
-                // after the event below.
+                // SAFETY: the device's memory is as long as the host's that is copied to it, and is freed
+                // only after the event below.
                 unsafe { context.zero(parts.key_stream, at, bytes / size_of::<u32>())? };
             }
         }

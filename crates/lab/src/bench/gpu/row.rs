@@ -1,5 +1,8 @@
 //! One row: a suite, a direction and a length on one device, or none, and beside it the processor.
 
+use std::collections::BTreeSet;
+
+use rustix::thread::sched_getcpu;
 use testudo_crypto::{Direction, Engine, Suite};
 use testudo_gateway::SchedulerSettings;
 use testudo_port_memory::{LoopPort, Packets};
@@ -17,6 +20,7 @@ use crate::bench::floor::Recorder;
 use crate::bench::judge;
 use crate::bench::load::packets;
 use crate::bench::subject::Subject;
+use crate::bench::threads::placed;
 use crate::generator::{FRAME_EXTRA_BYTES, Latency};
 
 /// Packets of a launch, as in figure 7 of paper 002.
@@ -75,6 +79,8 @@ pub(super) struct Gateways {
     /// Under half of what one reaches.
     pub(super) latency: Option<Latency>,
     pub(super) judged: u64,
+    /// The processors that they were bound to.
+    pub(super) processors: BTreeSet<usize>,
 }
 
 /// What workers hand over to a device that does nothing and take back from it: packets per second of one, and
@@ -104,6 +110,9 @@ pub(super) struct Row {
     pub(super) handed_over: Option<HandedOver>,
     /// Gateways where there is one on each core.
     pub(super) workers: usize,
+    /// The processors that the thread had before and after, which drives the device and does all else that
+    /// gateways do not.
+    pub(super) worker: [usize; 2],
 }
 
 /// What all rows are measured with.
@@ -138,6 +147,7 @@ impl Bench<'_> {
         headers: Headers,
     ) -> Result<Row, Wrong> {
         let is_whole = headers == Headers::Cpu;
+        let before = sched_getcpu();
         let case = case(suite, way, size, SAS);
         let originals = packets(case.suites, size, SAS).map_err(|error| error.to_string())?;
         let mean_bytes = originals.bytes() as f64 / originals.len().max(1) as f64;
@@ -167,6 +177,7 @@ impl Bench<'_> {
             prediction,
             handed_over,
             workers: self.processors.len(),
+            worker: [before, sched_getcpu()],
         })
     }
 
@@ -183,7 +194,8 @@ impl Bench<'_> {
         Some(self.options.model().predict(&load))
     }
 
-    /// Keeps workers supplied whose device does nothing, with packets that go out: nobody else has their ICVs.
+    /// Keeps workers supplied whose device does nothing, with packets that go out: of others it had to know
+    /// the ICVs.
     fn handed_over(&self, suite: Suite, size: Size) -> Result<HandedOver, Wrong> {
         let case = case(suite, Way::Outbound, size, SAS);
         let originals = packets(case.suites, size, SAS).map_err(|error| error.to_string())?;
@@ -317,7 +329,7 @@ impl Bench<'_> {
         (count, workers): (usize, usize),
         open: &OpenFor<'_>,
     ) -> Result<Gateways, Wrong> {
-        let mut found = Gateways::default();
+        let mut found = Gateways { processors: placed(workers, self.processors), ..Gateways::default() };
         let (feed, until) = self.feed(case, originals, count)?;
         let mut run = |workers: usize| -> Result<f64, Wrong> {
             let build = |number| {

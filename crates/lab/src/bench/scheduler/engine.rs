@@ -166,8 +166,8 @@ struct Launch {
 }
 
 /// A device of known cost on a clock that is set: another engine does its work, the portable one unless told,
-/// at the time at which such a device would have done it. What is given between two flushes is a launch; one is computed at a
-/// time, and two are there.
+/// at the time at which such a device would have done it. What is given between two flushes is a launch; one
+/// is computed at a time, and two are there.
 pub(super) struct Model {
     inner: Box<dyn Engine>,
     clock: ManualClock,

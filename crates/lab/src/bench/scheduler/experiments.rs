@@ -97,11 +97,12 @@ fn threading(mix: Plan) -> Vec<(String, Plan)> {
     suites.flat_map(with).collect()
 }
 
-/// The rows of an experiment, of packets of one size each.
+/// The rows of an experiment, of packets of one size each; placement has its own.
 pub(super) fn cells(experiment: Experiment, sizes: &[Size], chunks: usize) -> Vec<Cell> {
     let each = |size: Size| -> Vec<(String, Plan)> {
         let mix = mix(size, chunks);
         match experiment {
+            Experiment::Placement => Vec::new(),
             Experiment::Ideas => {
                 let with = |(name, formation, ideas): (&str, _, _)| {
                     let settings = SchedulerSettings { ideas, ..mix.settings };
@@ -153,8 +154,6 @@ pub(super) fn cells(experiment: Experiment, sizes: &[Size], chunks: usize) -> Ve
                 };
                 BEGINNINGS.map(with).into()
             }
-            // It has rows of its own.
-            Experiment::Placement => Vec::new(),
         }
     };
     let all = sizes.iter().flat_map(|size| each(*size));

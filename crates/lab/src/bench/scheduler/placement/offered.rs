@@ -1,4 +1,4 @@
-//! A gateway that is offered packets at a rate: what it carries, how long packets are in it, and who did them.
+//! A gateway that is offered packets at a rate: what it carries, how long they are in it, and who did them.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -72,6 +72,37 @@ pub(super) struct Carried {
     pub(super) p99_us: Option<f64>,
     /// The share of the jobs that each engine did.
     pub(super) shares: BTreeMap<&'static str, f64>,
+}
+
+/// What is offered, and how much of it was.
+struct Offer<'a> {
+    feeds: &'a Feeds,
+    per_second: f64,
+    asked: usize,
+    left: [usize; 2],
+}
+
+impl Offer<'_> {
+    /// How many are due after so long.
+    fn due(&self, elapsed: Duration) -> usize {
+        let due = whole(elapsed.as_secs_f64() * self.per_second) + 1;
+        usize::try_from(due).unwrap_or(usize::MAX).min(self.feeds.all())
+    }
+
+    /// Lets so many more come.
+    fn ask(&mut self, count: usize, end: &End, inside: &mut Inside) {
+        let Self { feeds, per_second, asked, left } = self;
+        for _ in 0..count {
+            // In turns, as far as there are any.
+            let direction = usize::from(left[0] == 0 || *asked % 2 == 1 && left[1] > 0);
+            let place = feeds.counts[direction] - left[direction];
+            let tunnel = feeds.tunnels.get(place % feeds.tunnels.len().max(1)).copied().unwrap_or(0);
+            inside.came(direction, tunnel, whole(*asked as f64 * 1e9 / *per_second));
+            left[direction] -= 1;
+            *asked += 1;
+            end.demands[direction].ask(1);
+        }
+    }
 }
 
 /// When packets came that have not left, by direction and tunnel: each SA keeps its order.
@@ -164,26 +195,16 @@ pub(super) fn carry(
     }
     let all = feeds.all();
     end.keep_all(all);
-    let (mut inside, mut asked, mut left) = (Inside::new(plan.sas), 0, feeds.counts);
+    let mut inside = Inside::new(plan.sas);
+    let mut offer = Offer { feeds, per_second, asked: 0, left: feeds.counts };
     let start = time.look();
     let (mut began, mut last, mut quiet) = (None, None, 0);
     loop {
         let now = time.look().since(start);
-        let due = whole(now.as_secs_f64() * per_second) + 1;
-        let due = usize::try_from(due).unwrap_or(usize::MAX).min(all);
         let sent = usize::try_from(end.sent()).unwrap_or(usize::MAX);
-        let room = plan.window().saturating_sub(asked - sent.min(asked));
-        for _ in 0..room.min(due - asked) {
-            // In turns, as far as there are any.
-            let direction = usize::from(left[0] == 0 || asked % 2 == 1 && left[1] > 0);
-            let place = feeds.counts[direction] - left[direction];
-            let tunnel = feeds.tunnels.get(place % feeds.tunnels.len().max(1)).copied().unwrap_or(0);
-            inside.came(direction, tunnel, whole(asked as f64 * 1e9 / per_second));
-            left[direction] -= 1;
-            asked += 1;
-            end.demands[direction].ask(1);
-        }
-        if asked == all && last.is_none() {
+        let room = plan.window().saturating_sub(offer.asked - sent.min(offer.asked));
+        offer.ask(room.min(offer.due(now).saturating_sub(offer.asked)), &end, &mut inside);
+        if offer.asked == all && last.is_none() {
             last = Some((sent, now));
         }
         let moved = end.turn()?;
