@@ -48,6 +48,29 @@ struct Memory {
     ended: Option<Event>,
 }
 
+/// Queues, each in order: a key is there before the jobs under it, and zeroed after them. A batch is copied
+/// to the device, and back from it, beside the kernels of others; it goes from queue to queue by events.
+struct Queues {
+    to: CommandQueue,
+    run: CommandQueue,
+    from: CommandQueue,
+}
+
+impl Queues {
+    fn new(context: &Context) -> Result<Self, String> {
+        let queue = || {
+            let made = CommandQueue::create_default(context, 0);
+            made.map_err(|error| format!("no queue can be made: {error}"))
+        };
+        Ok(Self { to: queue()?, run: queue()?, from: queue()? })
+    }
+
+    /// Waits until all is done.
+    fn finish(&self) -> Result<(), ClError> {
+        [&self.to, &self.run, &self.from].into_iter().try_for_each(CommandQueue::finish)
+    }
+}
+
 /// All that OpenCL has for us. Dropped only when no command is under way, and not at all on a device that
 /// fails: releasing may panic there, and a command may still write to pinned memory.
 struct Parts {
@@ -56,7 +79,7 @@ struct Parts {
     run: Kernel,
     expand: Kernel,
     wipe: Kernel,
-    queue: CommandQueue,
+    queues: Queues,
     _program: Program,
     _context: Context,
 }
@@ -147,22 +170,25 @@ impl Memory {
         })
     }
 
-    /// Hands plan and arena to the device: copies of as much as is in use, or the memory itself.
-    fn hand_over(&mut self, queue: &CommandQueue, launch: Launch) -> Result<(), ClError> {
+    /// Hands plan and arena to the device: copies of as much as is in use, whose event is the last one's, or
+    /// the memory itself.
+    fn hand_over(&mut self, queues: &Queues, launch: Launch) -> Result<Option<Event>, ClError> {
         let Self { host_plan, host_arena, on_device, .. } = self;
         let from_plan = host_plan.slice().get(..launch.plan_words).ok_or(OUT_OF_RANGE)?;
         let from_arena = host_arena.slice().get(..launch.arena_bytes).ok_or(OUT_OF_RANGE)?;
         let Some((plan, arena)) = on_device else {
-            host_plan.unmap(queue)?;
-            return host_arena.unmap(queue).map(|_| ());
+            // In order with the kernel.
+            host_plan.unmap(&queues.run)?;
+            return host_arena.unmap(&queues.run).map(|_| None);
         };
         // SAFETY: pinned memory, as long as what it is copied to, lives until no command is under way
         // (`Drop`), and is neither written nor read by the host until `ended` is complete.
-        unsafe {
-            queue.enqueue_write_buffer(plan, CL_NON_BLOCKING, 0, from_plan, &[])?;
-            queue.enqueue_write_buffer(arena, CL_NON_BLOCKING, 0, from_arena, &[])?;
-        }
-        Ok(())
+        let copied = unsafe {
+            queues.to.enqueue_write_buffer(plan, CL_NON_BLOCKING, 0, from_plan, &[])?;
+            queues.to.enqueue_write_buffer(arena, CL_NON_BLOCKING, 0, from_arena, &[])?
+        };
+        // Another queue waits for it.
+        queues.to.flush().map(|()| Some(copied))
     }
 
     /// What the kernel gets.
@@ -173,22 +199,24 @@ impl Memory {
         }
     }
 
-    /// Takes the arena back, and the plan where it is the host's; the event is the last of both.
+    /// Takes the arena back once the kernel has ended, and the plan where it is the host's; the event is the
+    /// last of both.
     fn take_back(
         &mut self,
-        queue: &CommandQueue,
+        queues: &Queues,
         launch: Launch,
         (plan_words, arena_bytes): (usize, usize),
+        kernel: &Event,
     ) -> Result<Event, ClError> {
         let Self { host_plan, host_arena, on_device, .. } = self;
         let Some((_, arena)) = on_device else {
             // In order: the second is the last.
-            host_plan.map(queue, plan_words, CL_NON_BLOCKING)?;
-            return host_arena.map(queue, arena_bytes, CL_NON_BLOCKING);
+            host_plan.map(&queues.run, plan_words, CL_NON_BLOCKING)?;
+            return host_arena.map(&queues.run, arena_bytes, CL_NON_BLOCKING);
         };
         let to = host_arena.slice_mut().get_mut(..launch.arena_bytes).ok_or(OUT_OF_RANGE)?;
         // SAFETY: as for writing.
-        unsafe { queue.enqueue_read_buffer(arena, CL_NON_BLOCKING, 0, to, &[]) }
+        unsafe { queues.from.enqueue_read_buffer(arena, CL_NON_BLOCKING, 0, to, &[kernel.get()]) }
     }
 }
 
@@ -276,8 +304,7 @@ impl OpenClDevice {
         }
         let said = |what: &'static str| move |error: ClError| format!("{what}: {error}");
         let context = Context::from_device(&device).map_err(said("no context can be made"))?;
-        // In order: a key is there before the jobs under it, and zeroed after them.
-        let queue = CommandQueue::create_default(&context, 0).map_err(said("no queue can be made"))?;
+        let queues = Queues::new(&context)?;
         // In one piece: `opencl3` 0.12 hands several to the driver as what they are not.
         let program = Program::create_and_build_from_source(&context, &SOURCE.concat(), "-cl-std=CL1.2");
         let program = program.map_err(|log| {
@@ -290,13 +317,13 @@ impl OpenClDevice {
         let most = run.get_work_group_size(found.id).unwrap_or(1).max(1);
         let lanes = MIN_LANES.next_multiple_of(multiple).min(most).min(MOST_LANES);
         let copies = copies.unwrap_or_else(|| !device.host_unified_memory().unwrap_or(false));
-        let batches = (0..sizes.batches).map(|_| Memory::new(&context, &queue, sizes, copies));
+        let batches = (0..sizes.batches).map(|_| Memory::new(&context, &queues.run, sizes, copies));
         let batches = batches.collect::<Result<_, _>>()?;
         let keys = buffer(&context, CL_MEM_READ_WRITE, sizes.keys * KEY_WORDS)?;
         let marks = if found.is_processor { ", a processor: for correctness, not for speed" } else { "" };
         let shares = if copies { "" } else { ", in the host's memory" };
         let description = format!("{}, {}{marks}{shares}, {lanes} lanes", found.platform, found.name);
-        let parts = Parts { batches, keys, run, expand, wipe, queue, _program: program, _context: context };
+        let parts = Parts { batches, keys, run, expand, wipe, queues, _program: program, _context: context };
         let mut device = Self { parts: ManuallyDrop::new(parts), description, lanes, has_failed: false };
         warm_up(&mut device).inspect_err(|_| device.has_failed = true)?;
         Ok(device)
@@ -316,21 +343,28 @@ impl OpenClDevice {
         what: &str,
         kernel: impl Fn(&Parts) -> Result<&Kernel, ClError>,
     ) -> Result<(), String> {
-        let started = kernel(&self.parts).and_then(|kernel| start(&self.parts.queue, kernel, 1, 1));
-        let flushed = started.and_then(|_| self.parts.queue.flush());
+        let queue = &self.parts.queues.run;
+        let started = kernel(&self.parts).and_then(|kernel| start(queue, kernel, (1, 1), None));
+        let flushed = started.and_then(|_| queue.flush());
         self.noted(what, flushed)
     }
 }
 
-/// Enqueues a kernel whose arguments are set.
-fn start(queue: &CommandQueue, kernel: &Kernel, groups: usize, lanes: usize) -> Result<Event, ClError> {
+/// Enqueues a kernel whose arguments are set, to begin after what it waits for.
+fn start(
+    queue: &CommandQueue,
+    kernel: &Kernel,
+    (groups, lanes): (usize, usize),
+    waits_for: Option<&Event>,
+) -> Result<Event, ClError> {
     let (global, local) = ([groups * lanes], [lanes]);
+    let waits_for = waits_for.map(Event::get);
     // SAFETY: one dimension, whose sizes are read before the call returns. The kernel's arguments are set by
     // the callers, all of them, with the types that its source has, and the buffers hold all that the plan
     // speaks of: offsets in it are those at which the host's copy of the arena was written, with checks.
     unsafe {
         let (global, local) = (global.as_ptr(), local.as_ptr());
-        queue.enqueue_nd_range_kernel(kernel.get(), 1, ptr::null(), global, local, &[])
+        queue.enqueue_nd_range_kernel(kernel.get(), 1, ptr::null(), global, local, waits_for.as_slice())
     }
 }
 
@@ -404,10 +438,10 @@ impl Device for OpenClDevice {
 impl Parts {
     /// Hands plan and arena over, runs, and takes the arena back.
     fn launch(&mut self, batch: usize, launch: Launch, lanes: usize) -> Result<(), ClError> {
-        let Self { batches, keys, run, queue, .. } = self;
+        let Self { batches, keys, run, queues, .. } = self;
         let memory = batches.get_mut(batch).ok_or(OUT_OF_RANGE)?;
         let whole = (memory.host_plan.len, memory.host_arena.len);
-        memory.hand_over(queue, launch)?;
+        let copied = memory.hand_over(queues, launch)?;
         let [plan, arena] = memory.arguments();
         // SAFETY: the arguments of `testudo_run` in its source: three buffers.
         unsafe {
@@ -415,21 +449,24 @@ impl Parts {
             run.set_arg(1, &arena)?;
             run.set_arg(2, &keys.get())?;
         }
-        start(queue, run, launch.bins, lanes)?;
-        memory.ended = Some(memory.take_back(queue, launch, whole)?);
-        queue.flush()
+        let kernel = start(&queues.run, run, (launch.bins, lanes), copied.as_ref())?;
+        memory.ended = Some(memory.take_back(queues, launch, whole, &kernel)?);
+        queues.run.flush()?;
+        queues.from.flush()
     }
 
     /// Zeroes all packets and keys on the device; the event is the last's.
     fn wipe(&mut self) -> Result<Event, ClError> {
-        let Self { batches, keys, queue, .. } = self;
-        for (plan, arena) in batches.iter_mut().filter_map(|memory| memory.on_device.as_mut()) {
+        let Self { batches, keys, queues: Queues { run: queue, .. }, .. } = self;
+        for Memory { on_device, ended, .. } in batches.iter_mut() {
+            let Some((plan, arena)) = on_device else { continue };
             let (plan_bytes, arena_bytes) = (plan.size()?, arena.size()?);
+            let copied_back = ended.as_ref().map(Event::get);
             // SAFETY: each the whole buffer, a multiple of the pattern, which is copied before the call
             // returns.
             unsafe {
                 queue.enqueue_fill_buffer(plan, &[0_u32], 0, plan_bytes, &[])?;
-                queue.enqueue_fill_buffer(arena, &[0_u8], 0, arena_bytes, &[])?;
+                queue.enqueue_fill_buffer(arena, &[0_u8], 0, arena_bytes, copied_back.as_slice())?;
             }
         }
         let bytes = keys.size()?;
@@ -440,13 +477,13 @@ impl Parts {
     /// Zeroes all that is on the device and waits until nothing is under way; whether that came to an end.
     fn close(&mut self) -> bool {
         let Ok(wiped) = self.wipe() else { return false };
-        if self.queue.flush().is_err() {
+        if self.queues.run.flush().is_err() {
             return false;
         }
         let start = Instant::now();
         loop {
             match wiped.command_execution_status().map(|status| status.0) {
-                // The queue is in order: this was the last command.
+                // The queue is in order, and waits for the others: this was the last command.
                 Ok(COMPLETE) => return true,
                 Ok(1..) if start.elapsed() < LAST_WAIT => std::thread::sleep(Duration::from_micros(100)),
                 _ => return false,
@@ -461,14 +498,14 @@ impl Drop for OpenClDevice {
             // What a device that failed still does with our memory, nobody knows: it is left to it.
             return;
         }
-        let Parts { batches, queue, .. } = &mut *self.parts;
+        let Parts { batches, queues, .. } = &mut *self.parts;
         for memory in batches {
             // What is mapped, which is all: each launch maps it again.
             memory.host_plan.slice_mut().zeroize();
             memory.host_arena.slice_mut().zeroize();
-            let _gone = (memory.host_plan.unmap(queue), memory.host_arena.unmap(queue));
+            let _gone = (memory.host_plan.unmap(&queues.run), memory.host_arena.unmap(&queues.run));
         }
-        if queue.finish().is_ok() {
+        if queues.finish().is_ok() {
             // SAFETY: nothing uses the parts afterwards: this is the end of the only owner, and happens once.
             unsafe { ManuallyDrop::drop(&mut self.parts) };
         }
