@@ -8,8 +8,8 @@ use testudo_packet::Awaited;
 /// The counter of an eventfd(2) to which not even 1 can be added: it is not writable.
 const FULL: u64 = u64::MAX - 1;
 
-/// Tells who found no room when there may be some again: its descriptor is writable but in between. That
-/// nobody waits in vain, loom tries in all interleavings ([`Awaited`]).
+/// Tells who found no room when there may be some again: its descriptor is writable but in between. Why
+/// nobody waits in vain, [`Awaited`] says.
 pub(crate) struct Room {
     counter: OwnedFd,
     awaited: Awaited,
