@@ -24,11 +24,10 @@ use crate::sa::{Framed, OutboundSa};
 use crate::slots::SaRef;
 use crate::slow_path::SlowPath;
 use crate::spd::{Action, Answer, Verdict};
-use crate::vpe::flow_hash;
-use arrayvec::ArrayVec;
+use crate::vpe::Numbered;
 use std::vec::Drain;
 use testudo_crypto::{Direction, Job, JobStatus};
-use testudo_packet::{BATCH_SIZE, Batch, Buffer, DropReason, Pool, Stage, StageClock};
+use testudo_packet::{Batch, Buffer, DropReason, Pool, Stage, StageClock};
 use testudo_wire::ip::IpHeader;
 
 impl Ipsec {
@@ -246,15 +245,16 @@ impl Ipsec {
     ) -> bool {
         let sa = self.outbound.get_mut(sa_ref).filter(|sa| sa.framed == Framed::InWindows);
         let Some(sa) = sa else { return false };
-        let Some(numbered) = number_in_windows(sa, metas, buffers, now) else { return false };
+        let mut numbered = Numbered::new();
+        if number_in_windows(sa, metas, buffers, now, &mut numbered).is_none() {
+            return false;
+        }
         let Some(framing) = VpeFraming::of(sa, sa_ref) else { return false };
         let jobs = &mut out.jobs;
         let from = jobs.len();
-        let packets = drain(buffers).zip(metas).zip(&numbered);
-        jobs.extend(
-            packets.map(|((buffer, meta), (_, number))| framing.job(buffer, meta.content.bytes, *number)),
-        );
-        let windows = numbered.iter().map(|(window, _)| *window);
+        let packets = drain(buffers).zip(metas).zip(numbered.numbers);
+        jobs.extend(packets.map(|((buffer, meta), number)| framing.job(buffer, meta.content.bytes, number)));
+        let windows = numbered.windows.into_iter();
         if !framing.write(&mut jobs[from..], metas.iter().map(|meta| meta.content).zip(windows)) {
             // Not reached: `number_in_windows` has checked the room of all.
             jobs.drain(from..).for_each(|job| pool.discard(job.buffer, DropReason::NoRoom));
@@ -453,25 +453,23 @@ fn number_in_windows(
     metas: &[PacketMeta],
     buffers: &[Buffer],
     now: Moment,
-) -> Option<ArrayVec<(u16, u64), BATCH_SIZE>> {
+    numbered: &mut Numbered,
+) -> Option<()> {
     let (packets, bytes) = (metas.len() as u64, bytes_of_common(sa, metas)?);
     // No packet takes more than one number of the gate.
     if sa.lifetime.is_near(packets, bytes, now) || !sa.sequence.has_far(packets) {
         return None;
     }
     let numbers = sa.vpe.as_mut().filter(|numbers| !numbers.is_taken(&sa.sequence))?;
-    // All hashes first: none waits for another, nor for a number.
     let keys = numbers.keys;
-    let hash = |(meta, buffer): (&PacketMeta, &Buffer)| {
-        (flow_hash(buffer.bytes(), keys), meta.content.traffic_class)
-    };
-    let hashed: ArrayVec<_, BATCH_SIZE> = metas.iter().zip(buffers).map(hash).collect();
-    let numbered = numbers.reserve_run(&hashed, &mut sa.sequence)?;
+    let hash =
+        |(meta, buffer): (&PacketMeta, &Buffer)| (meta.flow_hash(buffer, keys), meta.content.traffic_class);
+    numbers.reserve_run(metas.iter().zip(buffers).map(hash), &mut sa.sequence, numbered)?;
     sa.lifetime.count_far(packets, bytes);
     sa.last_sent = now;
     // The last number of any window.
     sa.counters.count(packets, bytes, sa.sequence.next() - 1);
-    Some(numbered)
+    Some(())
 }
 
 /// Appends the jobs of packets that have room, and writes headers and trailers around them. Two loops: one

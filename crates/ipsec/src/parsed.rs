@@ -3,6 +3,7 @@
 use crate::encap::esp_tunnel::Content;
 use crate::encap::has_room;
 use crate::spd::{Answer, Direction, Flow, OfInterface, Pair, Verdict};
+use crate::vpe::{flow_hash, flow_hash_of_plain};
 use arrayvec::ArrayVec;
 use testudo_packet::{BATCH_SIZE, Batch, Buffer, DropReason, Interface};
 use testudo_wire::ip::IpHeader;
@@ -297,17 +298,31 @@ impl PacketMeta {
         matches!(self.kind, Kind::Flow(_)) && self.protocol == WAS_CUT
     }
 
+    /// The hash of its flow under these keys, from which its window of VPE follows.
+    #[inline(always)]
+    pub(crate) fn flow_hash(&self, packet: &Buffer, keys: [u64; 2]) -> u64 {
+        match self.kind {
+            Kind::V4 => flow_hash_of_plain(&self.header(), keys),
+            Kind::Flow(_) | Kind::Refused(_) => flow_hash(packet.bytes(), keys),
+        }
+    }
+
     /// The flow of a plain IPv4 packet.
     #[inline]
     fn flow(&self) -> Flow {
-        let header = PlainV4 {
+        Flow::plain_outbound(&self.header().into())
+    }
+
+    /// The header of a plain IPv4 packet.
+    #[inline(always)]
+    fn header(&self) -> PlainV4 {
+        PlainV4 {
             addresses: self.pair.0,
             first: self.first,
             total_bytes: self.content.bytes,
             protocol: self.protocol,
             traffic_class: self.content.traffic_class,
-        };
-        Flow::plain_outbound(&header.into())
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! Which window a flow has: a hash of its addresses, protocol and ports.
 
 use testudo_wire::flow::PROTOCOLS_WITH_PORTS;
+use testudo_wire::plain::PlainV4;
 
 const IPV4_BYTES: usize = 20;
 const IPV6_BYTES: usize = 40;
@@ -14,7 +15,8 @@ pub(crate) fn flow_hash(packet: &[u8], keys: [u64; 2]) -> u64 {
     if let Some(header) = packet.first_chunk::<IPV4_BYTES>().filter(|header| header[0] >> 4 == 4) {
         let is_fragment = u16::from_be_bytes([header[6], header[7]]) & 0x3FFF != 0;
         let at = if is_fragment { packet.len() } else { usize::from(header[0] & 0xF) * 4 };
-        return folded(word(&header[12..]) ^ keys[0], last(packet, at, header[9]) ^ keys[1]);
+        let addresses = u64::from_be(word(&header[12..]));
+        return folded(addresses ^ keys[0], last(packet, at, header[9]) ^ keys[1]);
     }
     let Some(header) = packet.first_chunk::<IPV6_BYTES>() else { return 0 };
     let source = folded(word(&header[8..]) ^ keys[0], word(&header[16..]) ^ keys[1]);
@@ -22,13 +24,23 @@ pub(crate) fn flow_hash(packet: &[u8], keys: [u64; 2]) -> u64 {
     folded(both ^ keys[0], last(packet, IPV6_BYTES, header[6]) ^ keys[1])
 }
 
+/// [`flow_hash`] of a plain IPv4 packet whose header was parsed: nothing of it is read again.
+#[inline(always)]
+pub(crate) fn flow_hash_of_plain(header: &PlainV4, keys: [u64; 2]) -> u64 {
+    folded(header.addresses ^ keys[0], ports_and_protocol(header.first, header.protocol) ^ keys[1])
+}
+
 /// Protocol, and ports where they are.
 #[inline]
 fn last(packet: &[u8], at: usize, protocol: u8) -> u64 {
-    let ports = match packet.get(at..).and_then(|rest| rest.first_chunk::<4>()) {
-        Some(ports) if PROTOCOLS_WITH_PORTS.contains(&protocol) => u32::from_le_bytes(*ports),
-        _ => 0,
-    };
+    let first = packet.get(at..).and_then(|rest| rest.first_chunk());
+    ports_and_protocol(first.copied().unwrap_or_default(), protocol)
+}
+
+/// The same from the first bytes after the header.
+#[inline(always)]
+fn ports_and_protocol(first: [u8; 4], protocol: u8) -> u64 {
+    let ports = if PROTOCOLS_WITH_PORTS.contains(&protocol) { u32::from_le_bytes(first) } else { 0 };
     u64::from(ports) << 8 | u64::from(protocol)
 }
 
@@ -48,6 +60,7 @@ fn folded(a: u64, b: u64) -> u64 {
 mod tests {
     use super::*;
     use std::collections::HashMap;
+    use testudo_wire::checksum;
 
     const KEYS: [u64; 2] = [0x0123_4567_89AB_CDEF, 0xFEDC_BA98_7654_3210];
 
@@ -81,6 +94,22 @@ mod tests {
         assert_ne!(hash(&v6(1, 1000, 17)), hash(&v6(2, 1000, 17)));
         assert_ne!(hash(&v4(1, 1000, 0)), flow_hash(&v4(1, 1000, 0), [KEYS[0] ^ 1, KEYS[1]]));
         assert_eq!(hash(&[0x45; 19]), 0);
+    }
+
+    /// The fast path has parsed the header already, the slow path reads the packet: each flow has one window.
+    #[test]
+    fn a_plain_packet_has_the_same_hash_by_its_parsed_header() {
+        let mut random = fastrand::Rng::with_seed(29);
+        for protocol in 0..=255 {
+            let mut packet = v4(random.u32(..), random.u16(..), 0);
+            packet[9] = protocol;
+            let mut header: [u8; 20] = *packet.first_chunk().unwrap();
+            let checksum = checksum::of_ipv4_header(&header).to_bytes();
+            header[10..12].copy_from_slice(&checksum);
+            packet[..20].copy_from_slice(&header);
+            let plain = PlainV4::parse(&packet).unwrap();
+            assert_eq!(flow_hash_of_plain(&plain, KEYS), flow_hash(&packet, KEYS), "protocol {protocol}");
+        }
     }
 
     /// Flows that differ in one field alone spread evenly over eight slots, by the bits that slots use.

@@ -34,10 +34,10 @@ mod window_model;
 mod windows;
 
 pub(crate) use by_window::ByWindow;
-pub(crate) use flow::flow_hash;
+pub(crate) use flow::{flow_hash, flow_hash_of_plain};
 pub(crate) use group_windows::GroupWindows;
 pub(crate) use inbound_windows::{InboundWindows, SaWindows};
-pub(crate) use numbers::Numbers;
+pub(crate) use numbers::{Numbered, Numbers};
 pub(crate) use places::Places;
 pub use rules::{TooManyWindows, VpeClasses, VpeRules, VpeSourcePorts};
 pub use seen::{MAX_WINDOWS_SEEN, WindowTop, WindowsSeen};

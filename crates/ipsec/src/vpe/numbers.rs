@@ -16,7 +16,6 @@ use crate::fragments::mix;
 use crate::lifetime::Moment;
 use crate::numbers::{SequenceError, SequenceNumbers};
 use crate::path_mtu::RECENT;
-use arrayvec::ArrayVec;
 use std::ops::Range;
 use std::time::Duration;
 use testudo_packet::BATCH_SIZE;
@@ -40,6 +39,20 @@ pub(crate) struct Numbers {
     marks: [(Moment, Box<[u64]>); 2],
     /// Somebody else sends with our Sender ID.
     is_taken: bool,
+}
+
+/// Window and number of each packet of a run, in their order. In arrays of their own, since what is kept for a
+/// batch displaces its packets from the cache.
+#[derive(Debug)]
+pub(crate) struct Numbered {
+    pub(crate) windows: [u16; BATCH_SIZE],
+    pub(crate) numbers: [u64; BATCH_SIZE],
+}
+
+impl Numbered {
+    pub(crate) fn new() -> Self {
+        Self { windows: [0; _], numbers: [0; _] }
+    }
 }
 
 impl Numbers {
@@ -99,29 +112,34 @@ impl Numbers {
         Ok(number)
     }
 
-    /// The same for a run of packets, each with its hash and its traffic class: window and number of each.
-    /// `None` as soon as the gate refuses: the numbers of those before are used up then, and nobody's.
-    #[inline]
+    /// The same for a run of at most [`BATCH_SIZE`] packets, each with its hash and its traffic class.
+    /// `None` if there are more, or as soon as the gate refuses: the numbers of those before are used up
+    /// then, and nobody's.
+    #[inline(always)]
     pub(crate) fn reserve_run(
         &mut self,
-        packets: &[(u64, u8)],
+        packets: impl ExactSizeIterator<Item = (u64, u8)>,
         gate: &mut SequenceNumbers,
-    ) -> Option<ArrayVec<(u16, u64), BATCH_SIZE>> {
+        numbered: &mut Numbered,
+    ) -> Option<()> {
+        if packets.len() > BATCH_SIZE {
+            return None;
+        }
         let (rules, all) = (&self.rules, &mut self.next);
         let (first, mut open) = (rules.first_window(), gate.next());
-        let mut numbered = ArrayVec::new();
-        for &(flow, traffic_class) in packets {
+        let places = numbered.windows.iter_mut().zip(&mut numbered.numbers);
+        for ((window, number), (flow, traffic_class)) in places.zip(packets) {
             let place = rules.place_for(flow, traffic_class);
             let next = all.get_mut(usize::from(place))?;
-            let mut number = *next;
-            if number >= open {
-                number = gate.reserve().ok()?;
+            let mut own = *next;
+            if own >= open {
+                own = gate.reserve().ok()?;
                 open = gate.next();
             }
-            *next = number + 1;
-            numbered.push((first + place, number));
+            *next = own + 1;
+            (*window, *number) = (first + place, own);
         }
-        Some(numbered)
+        Some(())
     }
 
     /// The window of the number that was [reserved](Self::reserve) last.
@@ -209,13 +227,17 @@ mod tests {
             let packets: Vec<_> = (0..random.usize(1..=BATCH_SIZE))
                 .map(|_| (flow(random.u64(0..37)), [0, 46 << 2, 10 << 2][random.usize(0..3)]))
                 .collect();
-            let numbered = runs.reserve_run(&packets, &mut in_runs).unwrap();
-            for (&(hash, class), numbered) in packets.iter().zip(numbered) {
+            let mut numbered = Numbered::new();
+            runs.reserve_run(packets.iter().copied(), &mut in_runs, &mut numbered).unwrap();
+            for (at, &(hash, class)) in packets.iter().enumerate() {
                 let number = ones.reserve(hash, class, &mut singly).unwrap();
-                assert_eq!(numbered, (ones.chosen(), number));
+                assert_eq!((numbered.windows[at], numbered.numbers[at]), (ones.chosen(), number));
             }
         }
         assert_eq!(in_runs.next(), singly.next());
+        let too_many = [(0, 0); BATCH_SIZE + 1].into_iter();
+        assert_eq!(runs.reserve_run(too_many, &mut in_runs, &mut Numbered::new()), None);
+        assert_eq!(in_runs.next(), singly.next(), "nothing is used up");
     }
 
     /// What a run had when the gate refused the rest of it is nobody's.
@@ -229,10 +251,12 @@ mod tests {
         for _ in 0..2000 {
             let packets: Vec<(u64, u8)> =
                 (0..random.usize(1..=BATCH_SIZE)).map(|_| (flow(random.u64(0..37)), 0)).collect();
-            match numbers.reserve_run(&packets, &mut gate) {
-                Some(run) => {
-                    assert!(run.iter().all(|(_, number)| *number < lease.end()));
-                    assert!(run.into_iter().all(|numbered| seen.insert(numbered)), "a number twice");
+            let mut numbered = Numbered::new();
+            match numbers.reserve_run(packets.iter().copied(), &mut gate, &mut numbered) {
+                Some(()) => {
+                    let mut run = numbered.windows.into_iter().zip(numbered.numbers).take(packets.len());
+                    assert!(run.clone().all(|(_, number)| number < lease.end()));
+                    assert!(run.all(|numbered| seen.insert(numbered)), "a number twice");
                 }
                 None => refused += 1,
             }
