@@ -5,11 +5,11 @@ use crate::ecn;
 use crate::encap::vpe::Vpe;
 use crate::group::source_address;
 use crate::lifetime::Moment;
-use crate::opened::{FragmentCheck, Inner, Refusals, in_sequence, verdict_of};
+use crate::opened::{FragmentCheck, Inner, Refusals, verdict_of};
 use crate::peer_heard::News;
 use crate::sa::{InboundSa, low_32};
 use crate::spd::{Answer, Direction, OfInterface, Pair};
-use crate::vpe::{ByWindow, GroupWindows, SaWindows, Windows, WorkersWindows};
+use crate::vpe::{GroupWindows, JobPlaces, MOST, SaWindows, WindowRun, Windows, WorkersWindows, each_run};
 use testudo_crypto::Job;
 use testudo_packet::DropReason;
 use testudo_wire::ip;
@@ -76,38 +76,23 @@ impl InboundSa {
         }
     }
 
-    /// Adjacent jobs of one window are committed together where nothing was lost or reordered.
+    /// Numbers of one window are committed together where nothing was lost or reordered.
     #[inline]
-    fn commit_owned(&mut self, jobs: &[Job], mut at: usize, windows: &mut Windows, refusals: &mut Refusals) {
-        // Flows in many windows come in turns: then each packet is by itself.
-        let is_run =
-            matches!(jobs, [a, b, c, ..] if window_of(a) == window_of(b) && window_of(b) == window_of(c));
-        if !is_run {
-            for (place, job) in (at..).zip(jobs) {
-                if let Err(reason) = commit(job, windows) {
-                    refusals.add(place, self.note_failure(job, reason));
+    fn commit_owned(&mut self, jobs: &[Job], at: usize, windows: &mut Windows, refusals: &mut Refusals) {
+        for (chunk, jobs) in jobs.chunks(MOST).enumerate() {
+            let at = at + chunk * MOST;
+            let left_out = each_run(jobs, |run| {
+                if !windows.commit_ahead(run.window(), run.first(), run.count()) {
+                    commit_singly(run, at, windows, refusals);
                 }
+            });
+            if left_out != 0 {
+                self.refuse_unauthentic(jobs, at, left_out, refusals);
             }
-            return;
-        }
-        for run in jobs.chunk_by(|a, b| window_of(a) == window_of(b)) {
-            let name = run.first().and_then(window_of);
-            let is_done = name
-                .zip(in_sequence(run))
-                .is_some_and(|(name, first)| windows.commit_ahead(name, first, run.len() as u64));
-            if !is_done {
-                for (place, job) in (at..).zip(run) {
-                    if let Err(reason) = commit(job, windows) {
-                        refusals.add(place, self.note_failure(job, reason));
-                    }
-                }
-            }
-            at += run.len();
         }
     }
 
-    /// The same where several workers have the windows: all jobs of one window at once, since each commit
-    /// costs atomic operations.
+    /// The same where several workers have the windows.
     #[inline(never)]
     fn commit_shared(
         &mut self,
@@ -116,29 +101,25 @@ impl InboundSa {
         windows: &mut WorkersWindows,
         refusals: &mut Refusals,
     ) {
-        for (chunk, jobs) in jobs.chunks(ByWindow::MOST).enumerate() {
-            let at = at + chunk * ByWindow::MOST;
-            let by_window = ByWindow::of(jobs);
-            if !by_window.has_all(jobs) {
-                self.refuse_unauthentic(jobs, at, refusals);
-            }
-            for (window, places) in by_window {
-                let numbers = places.map(|place| (at + place, jobs[place].sequence));
-                windows.commit(window, numbers, |place, reason| refusals.add(place, reason));
+        for (chunk, jobs) in jobs.chunks(MOST).enumerate() {
+            let at = at + chunk * MOST;
+            let left_out = each_run(jobs, |run| {
+                windows.commit(run, |place, reason| refusals.add(at + place, reason));
+            });
+            if left_out != 0 {
+                self.refuse_unauthentic(jobs, at, left_out, refusals);
             }
         }
     }
 
+    /// Refuses the jobs at these places.
     #[cold]
     #[inline(never)]
-    fn refuse_unauthentic(&mut self, jobs: &[Job], at: usize, refusals: &mut Refusals) {
-        for (place, job) in (at..).zip(jobs) {
-            if let Err(reason) = verdict_of(job) {
-                refusals.add(place, self.note_failure(job, reason));
-            } else if window_of(job).is_none() {
-                // Not reached: see `header_of`.
-                refusals.add(place, DropReason::VpeMalformed);
-            }
+    fn refuse_unauthentic(&mut self, jobs: &[Job], at: usize, places: u64, refusals: &mut Refusals) {
+        for (place, job) in JobPlaces(places).filter_map(|place| Some((place, jobs.get(place)?))) {
+            // Otherwise it has no header; not reached: see `header_of`.
+            let reason = verdict_of(job).err().unwrap_or(DropReason::VpeMalformed);
+            refusals.add(at + place, self.note_failure(job, reason));
         }
     }
 
@@ -152,27 +133,24 @@ impl InboundSa {
         now: Moment,
         refusals: &mut Refusals,
     ) {
-        for (chunk, jobs) in jobs.chunks(ByWindow::MOST).enumerate() {
-            let at = at + chunk * ByWindow::MOST;
-            let by_window = ByWindow::of(jobs);
-            if !by_window.has_all(jobs) {
-                self.refuse_unauthentic(jobs, at, refusals);
-            }
-            for (window, places) in by_window {
-                let mut heard = 0_u64;
-                places.for_each(|place| heard |= 1 << place);
-                let numbers = places.map(|place| (place, jobs[place].sequence));
-                windows.commit(window, numbers, |place, reason| {
+        for (chunk, jobs) in jobs.chunks(MOST).enumerate() {
+            let at = at + chunk * MOST;
+            let left_out = each_run(jobs, |run| {
+                let mut heard = run.places();
+                windows.commit(run, |place, reason| {
                     refusals.add(at + place, reason);
                     if !says_where_sender_is(Err(reason)) {
                         heard &= !(1 << place);
                     }
                 });
-                for job in places.filter(|place| heard & 1 << place != 0).map(|place| &jobs[place]) {
+                for job in JobPlaces(heard).filter_map(|place| jobs.get(place)) {
                     if let Some(header) = header_of(job) {
                         windows.hear(&header, source_address(job.buffer.bytes()), now);
                     }
                 }
+            });
+            if left_out != 0 {
+                self.refuse_unauthentic(jobs, at, left_out, refusals);
             }
         }
     }
@@ -254,6 +232,18 @@ fn commit(job: &Job, windows: &mut Windows) -> Result<(), DropReason> {
     windows.commit(&header_of(job).ok_or(DropReason::VpeMalformed)?)
 }
 
+/// Numbers of one window, some of which are not ahead of those before, or whose window is to be made.
+#[cold]
+#[inline(never)]
+fn commit_singly(run: &WindowRun, at: usize, windows: &mut Windows, refusals: &mut Refusals) {
+    let (sender, window) = run.window();
+    for (place, number) in run.numbers() {
+        if let Err(reason) = windows.commit(&VpeHeader { sender, window, number, spi: 0 }) {
+            refusals.add(at + place, reason);
+        }
+    }
+}
+
 /// The header of a packet. Its job was made of it, and no engine changes it.
 #[inline(always)]
 fn header_of(job: &Job) -> Option<VpeHeader> {
@@ -270,13 +260,6 @@ pub(crate) fn newest_before(job: &Job, windows: Option<&SaWindows>) -> u64 {
 pub(crate) fn hear_news(job: &Job, windows: Option<&SaWindows>, now: Moment) -> News {
     let heard = windows.zip(header_of(job)).map(|(windows, header)| windows.hear_news(&header, now));
     heard.map_or(News::Old, News::OfWindow)
-}
-
-/// Sender ID and Window ID.
-#[inline]
-fn window_of(job: &Job) -> Option<(u16, u16)> {
-    let [s0, s1, w0, w1] = *job.buffer.bytes().get(job.auth_start as usize..)?.first_chunk()?;
-    Some((u16::from_le_bytes([s0, s1]), u16::from_le_bytes([w0, w1])))
 }
 
 /// Whether an authentic packet of a group with this outcome is no replay, as far as we can know.

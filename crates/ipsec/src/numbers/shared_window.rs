@@ -187,6 +187,12 @@ impl SharedWindow {
         if word.bits(sequence / NUMBERS) & bit(sequence) == 0 { Ok(()) } else { Err(ReplayError::Duplicate) }
     }
 
+    /// Whether `sequence` is higher than any received.
+    #[inline(always)]
+    pub(crate) fn is_ahead(&self, sequence: u64) -> bool {
+        sequence > self.top()
+    }
+
     /// Prefetches what the commit of `sequence` will need.
     #[inline]
     pub(super) fn prefetch(&self, sequence: u64) {
@@ -233,6 +239,32 @@ impl SharedWindow {
                 of.count += 1;
             }
             self.commit_block(of, group.take(of.count), &mut arrivals, &mut refuse);
+        }
+    }
+
+    /// [`commit_batch`](Self::commit_batch) for adjacent numbers, each with its place, of one of several
+    /// windows of an SA: from `first` on, so many.
+    pub(crate) fn commit_run(
+        &self,
+        (first, count): (u64, u64),
+        numbers: impl Iterator<Item = (usize, u64)> + Clone,
+        mut refuse: impl FnMut(usize, ReplayError),
+    ) {
+        let last = first.saturating_add(count.saturating_sub(1));
+        if self.is_off() || self.reordering.is_some() || last - first + 1 != count {
+            return self.commit_batch(numbers, refuse);
+        }
+        if count <= self.size {
+            self.raise_top(last);
+        }
+        for block in first / NUMBERS..=last / NUMBERS {
+            let (low, high) = (first.max(block * NUMBERS), last.min(block * NUMBERS + (NUMBERS - 1)));
+            let (before, within) = (low - first, high - low + 1);
+            let bits = BITS >> (NUMBERS - within) << (low % NUMBERS);
+            // Lossless: no more than there are places.
+            let [before, count] = [before, within].map(|n| usize::try_from(n).unwrap_or(usize::MAX));
+            let numbers = numbers.clone().skip(before).take(count);
+            self.commit_block(OfBlock { block, bits, count }, numbers, &mut None, &mut refuse);
         }
     }
 

@@ -235,6 +235,27 @@ fn batches_of_any_worker_agree_with_a_set_of_all_numbers() {
     });
 }
 
+/// Runs of adjacent numbers, of a window among several of an SA: each ends as if its numbers came one by one.
+#[test]
+fn runs_of_one_of_several_windows_agree_with_a_set_of_all_numbers() {
+    let starts = prop_oneof![Just(0u64), Just(1 << 37), Just(u64::MAX - 2000)];
+    proptest!(|(size in prop_oneof![Just(32u32), Just(64), Just(4096)], seed in any::<u64>(), start in starts)| {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let window = SharedWindow::using(size, true, Arc::new(crate::shared_use::SharedUse::new()));
+        let mut model = Model { seen: BTreeSet::new(), size: size.into() };
+        prop_assert_eq!(window.commit(start + 1), model.commit(start + 1));
+        for _ in 0..rng.usize(1..40) {
+            let first = (window.top() + rng.u64(0..100)).saturating_sub(rng.u64(0..150));
+            let count = rng.u64(1..=64);
+            let numbers = (0..count).map(|ahead| first + ahead).enumerate();
+            let expected: Vec<_> = numbers.clone().map(|(_, number)| model.commit(number)).collect();
+            let mut outcome = vec![Ok(()); expected.len()];
+            window.commit_run((first, count), numbers, |place, error| outcome[place] = Err(error));
+            prop_assert_eq!(outcome, expected, "{} from {}", count, first);
+        }
+    });
+}
+
 /// Threads that receive the same numbers, each in an order of its own and in batches. A round has half a
 /// window, so that nothing in it may be refused as too old: each number is accepted, by one thread.
 #[test]

@@ -1,61 +1,90 @@
 //! The jobs of a batch, window by window. Flows in many windows come in turns: neighbours seldom share one.
+//!
+//! ```text
+//!   jobs, window and number    3 17   5 40   3 18   3 19   5 41
+//!   runs                       window 3: 17 to 19          window 5: 40, 41
+//! ```
+//!
+//! The run that a window's next job may continue is found by a few slots. A job that does not continue it
+//! begins another: where windows share a slot, or a window lost packets, runs are shorter, and nothing else
+//! is different.
 
+use arrayvec::ArrayVec;
 use testudo_crypto::{Job, JobStatus};
 
-/// Each window of some jobs, with the places of its jobs among them, in their order. Leaves out jobs that are
-/// not authentic.
-#[derive(Debug)]
-pub(crate) struct ByWindow {
-    /// Sender ID and Window ID of each job, as the bytes of its header.
-    names: [u32; Self::MOST],
-    /// The jobs that have not been given out yet: a bit for each.
-    left: u64,
-}
-
-impl ByWindow {
-    /// The most jobs.
-    pub(crate) const MOST: usize = 64;
-
-    /// Of the first [`MOST`](Self::MOST) of these jobs.
-    #[inline]
-    pub(crate) fn of(jobs: &[Job]) -> Self {
-        let (mut names, mut left) = ([0; Self::MOST], 0);
-        for (place, (name, job)) in names.iter_mut().zip(jobs).enumerate() {
-            let header = job.buffer.bytes().get(job.auth_start as usize..).and_then(<[u8]>::first_chunk);
-            *name = header.map_or(0, |bytes| u32::from_le_bytes(*bytes));
-            let is_wanted = job.status == JobStatus::Done && header.is_some();
-            left |= u64::from(is_wanted) << place;
-        }
-        Self { names, left }
-    }
-
-    /// Whether every one of these jobs is to be given out: of those that it is [of](Self::of), before any is.
-    #[inline]
-    pub(crate) fn has_all(&self, jobs: &[Job]) -> bool {
-        self.left.count_ones() as usize == jobs.len()
-    }
-}
-
-impl Iterator for ByWindow {
-    type Item = ((u16, u16), Places);
-
-    #[inline]
-    fn next(&mut self) -> Option<Self::Item> {
-        let first = *self.names.get(self.left.trailing_zeros() as usize)?;
-        let mut same = 0;
-        for (place, name) in self.names.iter().enumerate() {
-            same |= u64::from(*name == first) << place;
-        }
-        same &= self.left;
-        self.left ^= same;
-        let [s0, s1, w0, w1] = first.to_le_bytes();
-        Some(((u16::from_le_bytes([s0, s1]), u16::from_le_bytes([w0, w1])), Places(same)))
-    }
-}
-
-/// Places, in ascending order.
+/// Adjacent numbers of one window, and the places of their jobs in the batch.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Places(u64);
+pub(crate) struct WindowRun {
+    /// Sender ID and Window ID, as the bytes of a header.
+    name: u32,
+    count: u32,
+    first: u64,
+    /// A bit for each.
+    places: u64,
+}
+
+impl WindowRun {
+    /// One number, of a job at this place, which is below 64.
+    #[inline]
+    pub(crate) fn one((sender, window): (u16, u16), number: u64, place: usize) -> Self {
+        Self::begin(u32::from(sender) | u32::from(window) << 16, number, place)
+    }
+
+    #[inline(always)]
+    fn begin(name: u32, first: u64, place: usize) -> Self {
+        Self { name, count: 1, first, places: 1 << place }
+    }
+
+    /// Appends a job; `false`, with nothing changed, if it is of another window, or its number does not
+    /// follow.
+    #[inline(always)]
+    fn append(&mut self, name: u32, number: u64, place: usize) -> bool {
+        // No overflow: number 0 does not follow the highest one.
+        let follows = self.name == name && number.checked_sub(self.first) == Some(self.count.into());
+        if follows {
+            self.count += 1;
+            self.places |= 1 << place;
+        }
+        follows
+    }
+
+    /// Sender ID and Window ID.
+    #[inline]
+    pub(crate) fn window(&self) -> (u16, u16) {
+        let [s0, s1, w0, w1] = self.name.to_le_bytes();
+        (u16::from_le_bytes([s0, s1]), u16::from_le_bytes([w0, w1]))
+    }
+
+    /// Its lowest number.
+    #[inline]
+    pub(crate) fn first(&self) -> u64 {
+        self.first
+    }
+
+    /// How many numbers, at least one.
+    #[inline]
+    pub(crate) fn count(&self) -> u64 {
+        self.count.into()
+    }
+
+    /// The places of its jobs, a bit for each.
+    #[inline]
+    pub(crate) fn places(&self) -> u64 {
+        self.places
+    }
+
+    /// Each number with the place of its job.
+    #[inline]
+    pub(crate) fn numbers(&self) -> impl Iterator<Item = (usize, u64)> + Clone + use<> {
+        let first = self.first;
+        // None is higher than the highest.
+        (0..).zip(Places(self.places)).map(move |(ahead, place)| (place, first.wrapping_add(ahead)))
+    }
+}
+
+/// Places, in ascending order: the bits that are set.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Places(pub(crate) u64);
 
 impl Iterator for Places {
     type Item = usize;
@@ -69,57 +98,121 @@ impl Iterator for Places {
     }
 }
 
+/// The most jobs that are taken together.
+pub(crate) const MOST: usize = 64;
+
+/// Where a window's last run is found.
+const SLOTS: usize = 32;
+
+/// Calls `take` with all runs of these jobs, [at most so many](MOST); of a window in the order of its jobs.
+/// Returns the places of jobs that are left out, since they are not authentic.
+#[inline(always)]
+pub(crate) fn each_run(jobs: &[Job], take: impl FnMut(&WindowRun)) -> u64 {
+    let mut runs = ArrayVec::<WindowRun, MOST>::new();
+    let (mut last, mut left_out) = ([u8::MAX; SLOTS], 0);
+    for (place, job) in jobs.iter().take(MOST).enumerate() {
+        let header = job.buffer.bytes().get(job.auth_start as usize..).and_then(<[u8]>::first_chunk);
+        let (Some(header), JobStatus::Done) = (header, job.status) else {
+            left_out |= 1 << place;
+            continue;
+        };
+        let name = u32::from_le_bytes(*header);
+        // A sender's windows are adjacent; senders of a group have the same ones.
+        let last = &mut last[(name ^ name >> 16) as usize % SLOTS];
+        let run = runs.get_mut(usize::from(*last));
+        if !run.is_some_and(|run| run.append(name, job.sequence, place)) {
+            // Lossless: there are no more runs than jobs.
+            *last = u8::try_from(runs.len()).unwrap_or(u8::MAX);
+            runs.push(WindowRun::begin(name, job.sequence, place));
+        }
+    }
+    runs.iter().for_each(take);
+    left_out
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use testudo_crypto::Direction;
     use testudo_packet::Buffer;
 
-    /// The obvious model: each window in the order of its first job, with all of its jobs.
-    fn model(windows: &[Option<(u16, u16)>]) -> Vec<((u16, u16), Vec<usize>)> {
-        let mut all: Vec<((u16, u16), Vec<usize>)> = Vec::new();
-        for (place, window) in windows.iter().enumerate() {
-            let Some(window) = window else { continue };
-            match all.iter_mut().find(|(name, _)| name == window) {
-                Some((_, places)) => places.push(place),
-                None => all.push((*window, vec![place])),
-            }
-        }
-        all
+    /// Window, number, and whether it is authentic.
+    type Packet = ((u16, u16), u64, bool);
+
+    fn job((window, number, is_authentic): Packet) -> Job {
+        let header = [window.0.to_le_bytes(), window.1.to_le_bytes()].concat();
+        let mut job = Job::new(Buffer::copied(&header, 0, 0), Direction::Open, 0);
+        job.sequence = number;
+        job.status = if is_authentic { JobStatus::Done } else { JobStatus::AuthenticationFailed };
+        job
+    }
+
+    /// The runs of these packets, each as its window and its numbers with their places; and who is left out.
+    fn runs_of(packets: &[Packet]) -> (Vec<((u16, u16), Vec<(usize, u64)>)>, u64) {
+        let jobs: Vec<_> = packets.iter().copied().map(job).collect();
+        let mut runs = Vec::new();
+        let left_out = each_run(&jobs, |run| {
+            let numbers: Vec<_> = run.numbers().collect();
+            assert_eq!((run.count(), run.first()), (numbers.len() as u64, numbers[0].1));
+            assert_eq!(run.places(), numbers.iter().fold(0, |places, (place, _)| places | 1 << place));
+            runs.push((run.window(), numbers));
+        });
+        (runs, left_out)
     }
 
     #[test]
-    fn jobs_are_given_out_by_window_in_their_order_without_those_that_are_not_authentic() {
-        let mut seed = 20_261_127_u64;
+    fn each_authentic_job_is_in_one_run_and_those_of_a_window_stay_in_order() {
+        let seed = 20_261_128;
         println!("seed {seed}");
-        let mut random = move |below: u64| {
-            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (seed >> 33) % below
-        };
+        let mut random = fastrand::Rng::with_seed(seed);
         for count in [0, 1, 2, 63, 64] {
-            for different in [1, 3, 64] {
-                let windows: Vec<_> = (0..count)
+            for windows in [1, 3, 40, 65_535] {
+                let mut next = std::collections::HashMap::<_, u64>::new();
+                let packets: Vec<Packet> = (0..count)
                     .map(|_| {
-                        let window = (0, u16::try_from(random(different)).unwrap() << 4);
-                        (random(5) > 0).then_some(window)
+                        let window = (random.u16(0..2), random.u16(0..windows));
+                        let number = next.entry(window).or_insert_with(|| random.u64(..1 << 40));
+                        // Some are lost, and some come twice.
+                        *number += [0, 1, 1, 1, 1, 1, 1, 3][random.usize(0..8)];
+                        (window, *number, random.u32(0..5) > 0)
                     })
                     .collect();
-                let jobs: Vec<_> = windows
-                    .iter()
-                    .map(|window| {
-                        let (sender, id): (u16, u16) = window.unwrap_or_default();
-                        let header = [sender.to_le_bytes(), id.to_le_bytes()].concat();
-                        let mut job = Job::new(Buffer::copied(&header, 0, 0), Direction::Open, 0);
-                        let failed = JobStatus::AuthenticationFailed;
-                        job.status = if window.is_some() { JobStatus::Done } else { failed };
-                        job
-                    })
-                    .collect();
-                let by_window = ByWindow::of(&jobs);
-                assert_eq!(by_window.has_all(&jobs), windows.iter().all(Option::is_some), "{windows:?}");
-                let found: Vec<_> = by_window.map(|(name, places)| (name, places.collect())).collect();
-                assert_eq!(found, model(&windows), "{windows:?}");
+                let (runs, left_out) = runs_of(&packets);
+                let mut found: Vec<Option<Packet>> = vec![None; count];
+                for (window, numbers) in &runs {
+                    assert!(numbers.windows(2).all(|pair| pair[0].1 + 1 == pair[1].1), "{numbers:?}");
+                    for &(place, number) in numbers {
+                        let other = found[place].replace((*window, number, true));
+                        assert_eq!(other, None, "place {place} twice");
+                    }
+                }
+                for (place, packet) in packets.iter().enumerate() {
+                    assert_eq!(found[place], packet.2.then_some(*packet));
+                    assert_eq!(left_out >> place & 1 == 0, packet.2);
+                }
+                let mut last = std::collections::HashMap::new();
+                for (window, numbers) in runs {
+                    for (place, _) in numbers {
+                        assert!(last.insert(window, place).is_none_or(|before| before < place));
+                    }
+                }
             }
         }
+    }
+
+    #[test]
+    fn flows_of_eight_windows_in_turns_are_eight_runs() {
+        let packets: Vec<Packet> = (0..64).map(|n| ((0, 8 + n % 8), 100 + u64::from(n / 8), true)).collect();
+        let (runs, left_out) = runs_of(&packets);
+        assert_eq!((runs.len(), left_out), (8, 0));
+        assert!(runs.iter().all(|(_, numbers)| numbers.len() == 8));
+    }
+
+    #[test]
+    fn no_number_follows_the_highest() {
+        let window = (0, 0);
+        let (runs, _) = runs_of(&[(window, u64::MAX, true), (window, u64::MAX, true), (window, 0, true)]);
+        let numbers: Vec<_> = runs.into_iter().map(|(_, numbers)| numbers).collect();
+        assert_eq!(numbers, [[(0, u64::MAX)], [(1, u64::MAX)], [(2, 0)]]);
     }
 }

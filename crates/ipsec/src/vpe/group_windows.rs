@@ -2,6 +2,7 @@
 //! peer that is one host ([`shared_windows`](super::shared_windows)), but are found by both IDs, of which
 //! there are too many for a page of each.
 
+use super::WindowRun;
 use super::grow_map::GrowMap;
 use super::senders::News;
 use super::shared_senders::{SharedSenders, WorkersSenders};
@@ -113,28 +114,24 @@ impl GroupWindows {
         if header.number <= all.floor() { Err(DropReason::ReplayDuplicate) } else { Ok(()) }
     }
 
-    /// Notes authentic packets of one window, each with its place; `refuse` has those that may not be
-    /// accepted (any more).
-    pub(crate) fn commit(
-        &mut self,
-        (sender, window): WindowName,
-        numbers: impl Iterator<Item = (usize, u64)> + Clone,
-        mut refuse: impl FnMut(usize, DropReason),
-    ) {
+    /// Notes authentic packets of one window; `refuse` has the places of those that may not be accepted (any
+    /// more).
+    pub(crate) fn commit(&mut self, run: &WindowRun, mut refuse: impl FnMut(usize, DropReason)) {
+        let (sender, window) = run.window();
         if self.senders.is_refused(sender) {
-            return numbers.for_each(|(place, _)| refuse(place, DropReason::VpeSender));
+            return run.numbers().for_each(|(place, _)| refuse(place, DropReason::VpeSender));
         }
         let (all, limit) = (self.windows.all(), self.windows.limit());
         let make = || all.group_window_or_make(sender, window, limit);
-        let top = all.commit_to(all.group().get((sender, window)), make, numbers, refuse);
+        let top = all.commit_to(all.group().get((sender, window)), make, run, refuse);
         self.windows.note_top(top);
     }
 
     /// [`commit`](Self::commit) for one packet.
     pub(crate) fn commit_one(&mut self, header: &VpeHeader) -> Result<(), DropReason> {
         let mut outcome = Ok(());
-        let number = std::iter::once((0, header.number));
-        self.commit((header.sender, header.window), number, |_, reason| outcome = Err(reason));
+        let run = WindowRun::one((header.sender, header.window), header.number, 0);
+        self.commit(&run, |_, reason| outcome = Err(reason));
         outcome
     }
 

@@ -33,7 +33,7 @@ mod shared_windows;
 mod window_model;
 mod windows;
 
-pub(crate) use by_window::ByWindow;
+pub(crate) use by_window::{MOST, Places as JobPlaces, WindowRun, each_run};
 pub(crate) use flow::{flow_hash, flow_hash_of_plain};
 pub(crate) use group_windows::GroupWindows;
 pub(crate) use inbound_windows::{InboundWindows, SaWindows};

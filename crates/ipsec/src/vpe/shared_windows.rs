@@ -31,7 +31,7 @@ use super::group_windows::GroupShare;
 use super::heard::WindowsHeard;
 use super::senders::Senders;
 use super::windows::{FRONT_BYTES, MANY, WindowName, Windows, append_window};
-use super::{WindowTop, WindowsSeen};
+use super::{WindowRun, WindowTop, WindowsSeen};
 use crate::inbound::reason_of_replay;
 use crate::numbers::{ReplayError, ReplayWindow, SharedWindow};
 use crate::shared_use::SharedUse;
@@ -45,7 +45,7 @@ const PAGE: usize = if cfg!(loom) { 2 } else { 256 };
 /// Pages, and lists of names: a place for each Window ID.
 const PAGES: usize = if cfg!(loom) { 1 } else { 256 };
 
-type Page = Box<[OnceLock<Box<SharedWindow>>]>;
+type Page = Box<[OnceLock<Arc<SharedWindow>>]>;
 type Names = Box<[AtomicU32]>;
 
 /// The windows of one SA from a peer, shared by the workers that open its packets.
@@ -113,7 +113,7 @@ impl SharedWindows {
     /// up to which it is closed.
     pub(super) fn top_of(&self, header: &VpeHeader) -> u64 {
         let window = self.get(header.window).filter(|_| header.sender == 0);
-        window.map_or(0, SharedWindow::top).max(self.floor())
+        window.map_or(0, |window| window.top()).max(self.floor())
     }
 
     /// When news came in the windows.
@@ -152,24 +152,24 @@ impl SharedWindows {
     }
 
     #[inline]
-    fn get(&self, id: u16) -> Option<&SharedWindow> {
+    fn get(&self, id: u16) -> Option<&Arc<SharedWindow>> {
         let id = usize::from(id);
-        self.pages.get(id / PAGE)?.get()?.get(id % PAGE)?.get().map(AsRef::as_ref)
+        self.pages.get(id / PAGE)?.get()?.get(id % PAGE)?.get()
     }
 
     /// The window of an authentic packet, made if it is not there; `None` if it is one too many.
     #[cold]
-    fn get_or_make(&self, id: u16, limit: usize) -> Option<&SharedWindow> {
+    fn get_or_make(&self, id: u16, limit: usize) -> Option<&Arc<SharedWindow>> {
         if !self.has_name(u32::from(id) + 1, limit) {
             return None;
         }
         let at = usize::from(id);
         let page = once(self.pages.get(at / PAGE)?, || (0..PAGE).map(|_| OnceLock::new()).collect())?;
         let place = page.get(at % PAGE)?;
-        if place.get().is_none() && place.set(Box::new(self.new_window())).is_ok() {
+        if place.get().is_none() && place.set(Arc::new(self.new_window())).is_ok() {
             self.count_window();
         }
-        place.get().map(AsRef::as_ref)
+        place.get()
     }
 
     /// A window that is to be put into its place.
@@ -215,6 +215,12 @@ impl SharedWindows {
         let window = if header.sender == 0 { self.get(header.window) } else { None };
         let Some(window) = window else { return self.check_new(header, limit) };
         window.check(header.number).map_err(reason_of_replay)?;
+        self.check_floor(header)
+    }
+
+    /// Whether the number of a packet that its window would take is not closed.
+    #[inline(always)]
+    fn check_floor(&self, header: &VpeHeader) -> Result<(), DropReason> {
         if header.number <= self.floor() { Err(DropReason::ReplayDuplicate) } else { Ok(()) }
     }
 
@@ -228,32 +234,57 @@ impl SharedWindows {
         if is_refused { Err(DropReason::VpeWindows) } else { Ok(()) }
     }
 
-    /// Notes authentic packets of one window, each with its place; `refuse` has those that may not be
-    /// accepted (any more). Returns the window's highest number then.
+    /// Notes authentic packets of one window, of a peer that is one host, which is there or is to be made;
+    /// `refuse` has the places of those that may not be accepted (any more). Returns the window's highest
+    /// number then.
+    #[inline]
     fn commit(
         &self,
-        (sender, id): (u16, u16),
+        window: Option<&SharedWindow>,
+        run: &WindowRun,
         limit: usize,
-        numbers: impl Iterator<Item = (usize, u64)> + Clone,
         mut refuse: impl FnMut(usize, DropReason),
     ) -> u64 {
+        let (sender, id) = run.window();
         if sender != 0 {
-            numbers.for_each(|(place, _)| refuse(place, DropReason::VpeSender));
+            run.numbers().for_each(|(place, _)| refuse(place, DropReason::VpeSender));
             return 0;
         }
-        self.commit_to(self.get(id), || self.get_or_make(id, limit), numbers, refuse)
+        self.commit_to(window, || self.get_or_make(id, limit).map(AsRef::as_ref), run, refuse)
     }
 
-    /// The same for a window that is there, or is to be made.
+    /// The same for a window of any peer.
     #[inline]
     pub(super) fn commit_to<'w>(
         &self,
         window: Option<&'w SharedWindow>,
         make: impl FnOnce() -> Option<&'w SharedWindow>,
-        numbers: impl Iterator<Item = (usize, u64)> + Clone,
+        run: &WindowRun,
         mut refuse: impl FnMut(usize, DropReason),
     ) -> u64 {
         let floor = self.floor();
+        match window {
+            Some(window) if run.first() > floor => {
+                let run_of = (run.first(), run.count());
+                window
+                    .commit_run(run_of, run.numbers(), |place, error| refuse(place, reason_of_replay(error)));
+                window.top()
+            }
+            _ => self.commit_singly(window, make, run, floor, refuse),
+        }
+    }
+
+    /// The same for a window that is to be made, or numbers that may be closed.
+    #[cold]
+    fn commit_singly<'w>(
+        &self,
+        window: Option<&'w SharedWindow>,
+        make: impl FnOnce() -> Option<&'w SharedWindow>,
+        run: &WindowRun,
+        floor: u64,
+        mut refuse: impl FnMut(usize, DropReason),
+    ) -> u64 {
+        let numbers = run.numbers();
         let above = numbers.clone().filter(|(_, number)| *number > floor);
         let window = match window {
             None if above.clone().next().is_some() => make(),
@@ -265,11 +296,6 @@ impl SharedWindows {
             numbers.for_each(|(place, number)| refuse(place, reason(number)));
             return 0;
         };
-        if floor == 0 {
-            // The window refuses number 0 itself.
-            window.commit_batch(numbers, |place, error| refuse(place, reason_of_replay(error)));
-            return window.top();
-        }
         for (place, number) in numbers.filter(|(_, number)| *number <= floor) {
             let error = window.check(number).err().unwrap_or(ReplayError::Duplicate);
             refuse(place, reason_of_replay(error));
@@ -319,7 +345,7 @@ impl SharedWindows {
             let own = if is_group {
                 self.group_window_or_make(sender, id, limit)
             } else {
-                self.get_or_make(id, limit)
+                self.get_or_make(id, limit).map(AsRef::as_ref)
             };
             let is_restored = own.is_none_or(|own| own.restore(&window.save()));
             debug_assert!(is_restored, "it was saved by a window of VPE");
@@ -344,13 +370,18 @@ pub(crate) struct WorkersWindows {
     limit: usize,
     /// The highest number that this worker has taken, or found when they were restored.
     top: u64,
+    /// Windows that it has committed to, of a peer that is one host, by their IDs: found by one load.
+    near: Vec<Option<Arc<SharedWindow>>>,
 }
+
+/// Window IDs below this one are kept near, in at most 8 KiB.
+const NEAR: usize = 1024;
 
 impl WorkersWindows {
     pub(crate) fn new(all: Arc<SharedWindows>, limit: u32) -> Self {
         let limit = usize::try_from(limit).unwrap_or(usize::MAX).max(1);
         let top = all.top();
-        Self { all, limit, top }
+        Self { all, limit, top, near: Vec::new() }
     }
 
     pub(crate) fn all(&self) -> &SharedWindows {
@@ -383,24 +414,47 @@ impl WorkersWindows {
 
     #[inline(always)]
     pub(crate) fn check(&self, header: &VpeHeader) -> Result<(), DropReason> {
-        self.all.check(header, self.limit)
+        match self.near.get(usize::from(header.window)) {
+            Some(Some(window)) if header.sender == 0 && window.is_ahead(header.number) => {
+                self.all.check_floor(header)
+            }
+            _ => self.all.check(header, self.limit),
+        }
     }
 
-    /// Notes adjacent authentic packets of one window.
-    pub(crate) fn commit(
-        &mut self,
-        window: (u16, u16),
-        numbers: impl Iterator<Item = (usize, u64)> + Clone,
-        refuse: impl FnMut(usize, DropReason),
-    ) {
-        self.top = self.top.max(self.all.commit(window, self.limit, numbers, refuse));
+    /// Notes authentic packets of one window; `refuse` has the places of those that may not be accepted (any
+    /// more).
+    #[inline]
+    pub(crate) fn commit(&mut self, run: &WindowRun, refuse: impl FnMut(usize, DropReason)) {
+        let (_, id) = run.window();
+        let top = match self.near.get(usize::from(id)) {
+            Some(Some(window)) => self.all.commit(Some(window), run, self.limit, refuse),
+            _ => self.commit_afar(run, refuse),
+        };
+        self.top = self.top.max(top);
+    }
+
+    /// [`commit`](Self::commit) in a window that is not near, and is from now on.
+    #[cold]
+    fn commit_afar(&mut self, run: &WindowRun, refuse: impl FnMut(usize, DropReason)) -> u64 {
+        let (_, id) = run.window();
+        let window = self.all.get(id).map(AsRef::as_ref);
+        let top = self.all.commit(window, run, self.limit, refuse);
+        let at = usize::from(id);
+        if let Some(window) = self.all.get(id).filter(|_| at < NEAR) {
+            if self.near.len() <= at {
+                self.near.resize(at + 1, None);
+            }
+            self.near[at] = Some(Arc::clone(window));
+        }
+        top
     }
 
     /// [`commit`](Self::commit) for one packet.
     pub(crate) fn commit_one(&mut self, header: &VpeHeader) -> Result<(), DropReason> {
         let mut outcome = Ok(());
-        let number = std::iter::once((0, header.number));
-        self.commit((header.sender, header.window), number, |_, reason| outcome = Err(reason));
+        let run = WindowRun::one((header.sender, header.window), header.number, 0);
+        self.commit(&run, |_, reason| outcome = Err(reason));
         outcome
     }
 
@@ -444,8 +498,9 @@ mod loom_tests {
                     let header = VpeHeader { sender: 0, window, number, spi: 0 };
                     let mut outcome = windows.check(&header, limit);
                     if outcome.is_ok() {
-                        let numbers = std::iter::once((0, number));
-                        windows.commit((0, window), limit, numbers, |_, reason| outcome = Err(reason));
+                        let run = WindowRun::one((0, window), number, 0);
+                        let there = windows.get(window).map(AsRef::as_ref);
+                        windows.commit(there, &run, limit, |_, reason| outcome = Err(reason));
                     }
                     accepted.extend(outcome.is_ok().then_some((window, number)));
                 }

@@ -3,8 +3,18 @@
 use super::super::inbound_windows::SaWindows;
 use super::super::window_model::{Model, SIZE, header};
 use super::*;
+use crate::vpe::each_run;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
+use testudo_crypto::{Direction, Job, JobStatus};
+use testudo_packet::Buffer;
+
+/// The job of a packet, opened if its number may be accepted.
+fn checked(((window, number), check): (&(u16, u64), &Result<(), DropReason>)) -> Job {
+    let header = [[0, 0], window.to_le_bytes()].concat();
+    let status = if check.is_ok() { JobStatus::Done } else { JobStatus::Fault };
+    Job { sequence: *number, status, ..Job::new(Buffer::copied(&header, 0, 0), Direction::Open, 0) }
+}
 
 /// Workers of one SA: one that owns its windows, or some that share them.
 struct Workers(Vec<SaWindows>);
@@ -83,13 +93,15 @@ fn many_threads_take_each_packet_once_and_no_window_too_many() {
                 scope.spawn(move || {
                     let mut random = fastrand::Rng::with_seed(seed << 8 | thread);
                     let mut own = WorkersWindows::new(Arc::clone(all), LIMIT as u32);
-                    // Of each packet two of the threads have a copy.
-                    let is_own = |number: u64| (number + thread) % 4 < 2;
-                    let mut packets: Vec<_> = (0..WINDOWS)
-                        .flat_map(|window| (1..=100).map(move |number| (window, number)))
-                        .filter(|(_, number)| is_own(*number))
+                    // Of each packet two of the threads have a copy. Some come one after the other.
+                    let is_own = |number: u64| (number / 5 + thread) % 4 < 2;
+                    let mut fives: Vec<Vec<_>> = (0..WINDOWS)
+                        .flat_map(|window| (0..20).map(move |five| (window, 1 + 5 * five)))
+                        .map(|(window, first)| (first..first + 5).map(move |number| (window, number)))
+                        .map(|five| five.filter(|(_, number)| is_own(*number)).collect())
                         .collect();
-                    random.shuffle(&mut packets);
+                    random.shuffle(&mut fives);
+                    let packets = fives.concat();
                     let mut packets = packets.as_slice();
                     while !packets.is_empty() {
                         let (batch, rest) = packets.split_at(random.usize(1..30).min(packets.len()));
@@ -98,14 +110,11 @@ fn many_threads_take_each_packet_once_and_no_window_too_many() {
                             .iter()
                             .map(|(window, number)| own.check(&header(*window, *number)))
                             .collect();
-                        let mut sorted: Vec<usize> = (0..batch.len()).collect();
-                        sorted.sort_by_key(|at| batch[*at].0);
-                        for run in sorted.chunk_by(|a, b| batch[*a].0 == batch[*b].0) {
-                            let numbers = run.iter().filter(|at| outcomes[**at].is_ok());
-                            let numbers: Vec<_> = numbers.map(|at| (*at, batch[*at].1)).collect();
-                            let name = (0, batch[run[0]].0);
-                            own.commit(name, numbers.into_iter(), |at, reason| outcomes[at] = Err(reason));
-                        }
+                        let jobs: Vec<_> = batch.iter().zip(&outcomes).map(checked).collect();
+                        let refused_before = each_run(&jobs, |run| {
+                            own.commit(run, |at, reason| outcomes[at] = Err(reason));
+                        });
+                        assert_eq!(refused_before == 0, jobs.iter().all(|job| job.status == JobStatus::Done));
                         for (packet, outcome) in batch.iter().zip(outcomes) {
                             match outcome {
                                 Ok(()) => accepted.lock().unwrap().push(*packet),
