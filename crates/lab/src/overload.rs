@@ -67,8 +67,8 @@ fn of_paper(share: f64) -> Option<[f64; 2]> {
 
 /// A load, and what became of it.
 struct Row {
-    /// As a share of the capacity.
-    share: f64,
+    /// What was to be offered, as a share of the capacity.
+    planned: f64,
     row: Measurement,
     /// What the gateways forward of a flood.
     capacity: Measurement,
@@ -76,6 +76,12 @@ struct Row {
 }
 
 impl Row {
+    /// What was offered, as a share of the capacity: less than planned where the generator is late.
+    fn share(&self) -> f64 {
+        let capacity = self.capacity.throughput_packets_per_second;
+        self.row.offered_packets_per_second / capacity.max(f64::MIN_POSITIVE)
+    }
+
     /// Whether both the capacity and what became of the load repeat.
     fn is_converged(&self) -> bool {
         self.row.unconverged.is_none() && self.capacity.unconverged.is_none()
@@ -115,7 +121,7 @@ impl Row {
             row.busy_share.map(|busy| busy / row.throughput_packets_per_second.max(f64::MIN_POSITIVE))
         };
         let costs = cost(&self.row).zip(cost(&self.capacity));
-        self.share < 1.0 && costs.is_some_and(|(here, there)| here > DEAR * there)
+        self.share() < 1.0 && costs.is_some_and(|(here, there)| here > DEAR * there)
     }
 }
 
@@ -167,7 +173,7 @@ fn of_device(options: &OverloadOptions, device: &mut dyn Device) -> Result<Vec<R
         let measured = overload(&mut watched, sizes, &plan);
         let Overload { capacity, steps } = measured
             .map_err(|DeviceError(what)| BenchError::Invalid { case: format!("frames of {sizes}"), what })?;
-        let of = |(share, row)| Row { share, row, capacity: capacity.clone(), over: options.over };
+        let of = |(planned, row)| Row { planned, row, capacity: capacity.clone(), over: options.over };
         rows.extend(steps.into_iter().map(of));
     }
     Ok(rows)
@@ -175,14 +181,16 @@ fn of_device(options: &OverloadOptions, device: &mut dyn Device) -> Result<Vec<R
 
 fn array(options: &OverloadOptions, subject: &Subject, rows: &[Row]) -> Value {
     let object = |one: &Row| {
-        let Row { share, row, capacity, .. } = one;
-        let paper = of_paper(*share);
+        let Row { planned, row, capacity, .. } = one;
+        let share = one.share();
+        let paper = of_paper(share);
         let latency =
             row.latency_us.map(|LatencyUs { p50, p99, max }| json!({ "p50": p50, "p99": p99, "max": max }));
         json!({
             "test": row.test.name(),
             "frame_bytes": cells::frame_bytes(row.sizes),
             "offered_share_of_capacity": share,
+            "planned_share_of_capacity": planned,
             "offered_packets_per_second": row.offered_packets_per_second,
             "received_packets_per_second": row.throughput_packets_per_second,
             "success_ratio": 1.0 - row.loss,
@@ -236,7 +244,7 @@ fn table(options: &OverloadOptions, subject: &Subject, rows: &[Row]) -> String {
     ];
     let (mut remarks, mut lines) = (Remarks::default(), vec![heads.map(str::to_owned).to_vec()]);
     for one in rows {
-        let Row { share, row, .. } = one;
+        let (share, row) = (one.share(), &one.row);
         let mut line = vec![
             row.sizes.to_string(),
             format!("{:.0}", share * 100.0),
@@ -245,14 +253,14 @@ fn table(options: &OverloadOptions, subject: &Subject, rows: &[Row]) -> String {
             cells::percent(Some(1.0 - row.loss)),
             cells::percent(row.busy_share),
         ];
-        line.extend(paper_cells(*share));
+        line.extend(paper_cells(share));
         line.extend(cells::latency_cells(row));
         line.push(cells::percent(row.repeat_spread));
         line.push(remarks.refer(one.notes(&subject.notes)));
         lines.push(line);
     }
     text += &Table::report(lines).to_string();
-    text += "\n  capacity: what the gateways forward when offered twice as much. kpps: thousands of packets per second.\n  \
+    text += "\n  capacity: what the gateways forward when offered twice as much. load: what was offered of it. kpps: thousands of packets per second.\n  \
              processor: share of the time in which the gateways' worker had packets. spread: how far repetitions are apart.\n  \
              Paper 004, 4.3.2, is of an IXP425 at 50 Mbit/s, of 46 that it could do: its processor's load \"approaches 100%\".\n";
     text + &remarks.lines()
@@ -274,7 +282,7 @@ fn panel(options: &OverloadOptions, subject: &Subject, rows: &[Row]) -> Panel {
         let of = |figure: &dyn Fn(&Measurement) -> Option<f64>| -> Vec<(usize, Spread)> {
             let of_it = rows.iter().filter(|one| one.row.sizes == sizes);
             of_it
-                .filter_map(|one| Some((whole(one.share), Spread::of([figure(&one.row)? * 100.0]))))
+                .filter_map(|one| Some((whole(one.share()), Spread::of([figure(&one.row)? * 100.0]))))
                 .collect()
         };
         let mixes = || [const { None }; STRIPS.len()];
@@ -320,13 +328,15 @@ mod tests {
         options: OverloadOptions,
     }
 
+    fn options(words: &str) -> OverloadOptions {
+        Program::parse_from(["overload"].into_iter().chain(words.split_whitespace())).options
+    }
+
     /// The rows of a device whose rate wanders by so much, in short trials.
     fn rows(wander: f64, over: Over) -> Vec<Row> {
-        let plan = Plan { trial: Duration::from_millis(200), ..Plan::default() };
         let mut device = FakeDevice { wander, ..FakeDevice::new(50_000.0, 40) };
-        let Overload { capacity, steps } = overload(&mut device, Sizes::Bytes(64), &plan).unwrap();
-        let of = |(share, row)| Row { share, row, capacity: capacity.clone(), over };
-        steps.into_iter().map(of).collect()
+        let options = OverloadOptions { over, ..options("--sizes 64 --trial-seconds 0.2 --json") };
+        of_device(&options, &mut device).unwrap()
     }
 
     /// Loads are shares of the capacity: where it does not repeat, no row does.
@@ -348,7 +358,7 @@ mod tests {
         for mut row in rows(0.0, Over::Memory) {
             assert!(!says(&row), "a load that rises with the rate");
             row.row.busy_share = Some(1.0);
-            let share = row.share;
+            let share = row.share();
             println!("{share}: {}", says(&row));
             assert!(says(&row) || share > 0.3, "four times as long as at capacity");
             assert!(!says(&row) || share < 0.7, "no more than a third longer");
@@ -384,6 +394,48 @@ mod tests {
         assert_eq!(paper_cells(1.1), ["-", "-"]);
     }
 
+    /// Above what the generator reaches a load is what was offered, in table, picture and JSON, and no other
+    /// load's number of the paper stands beside it.
+    #[test]
+    fn a_load_that_the_generator_did_not_reach_is_the_one_that_was_offered() {
+        let cores = json!({ "gateways": 1, "generator": 0, "shared": false });
+        let [heading, engine, queue] = ["A device.\n", "none", "It has a queue."].map(str::to_owned);
+        let subject = Subject { heading, cores, engine, flows: 1, queue, notes: Vec::new() };
+        let options = options("--sizes 64 --trial-seconds 0.2 --json");
+        for (reached, of_paper) in [(2.0, 1), (1.05, 0)] {
+            let fast = FakeDevice::new(50_000.0, 41);
+            let mut device = FakeDevice { generator: reached * fast.rate, ..fast };
+            let rows = of_device(&options, &mut device).unwrap();
+            let text = table(&options, &subject, &rows);
+            println!("{text}");
+            for (row, step) in rows.iter().zip(OVERLOAD_STEPS) {
+                let share = step.min(reached);
+                assert!((row.planned - step).abs() < 1e-9 && (row.share() - share).abs() < 0.01);
+                assert!(row.row.loss <= 1.0 - 1.0 / share.max(1.0) + 0.01, "more than that can lose");
+                let is_late =
+                    row.notes(&[]).iter().any(|note| note.starts_with("the generator offered less"));
+                assert_eq!(is_late, step > reached, "{step}");
+            }
+            let lines: Vec<&str> = text.lines().filter(|line| line.contains("near 100")).collect();
+            assert_eq!(lines.len(), of_paper, "{text}");
+            assert!(lines.iter().all(|line| line.split_whitespace().nth(1) == Some("109")), "{text}");
+            let Value::Array(array) = array(&options, &subject, &rows) else { panic!("no array") };
+            let last = array.last().unwrap();
+            assert!((last["offered_share_of_capacity"].as_f64().unwrap() - reached).abs() < 0.01, "{last}");
+            assert_eq!(
+                (&last["planned_share_of_capacity"], last["paper"]["success_ratio"].is_null()),
+                (&json!(4.0), true)
+            );
+            let points = &panel(&options, &subject, &rows).lines[0].points;
+            let furthest = points.iter().map(|(at, _)| *at).max();
+            assert_eq!(
+                furthest,
+                Some(if of_paper == 1 { 200 } else { 105 }),
+                "what was not offered is not drawn"
+            );
+        }
+    }
+
     #[test]
     fn loads_up_to_four_times_the_capacity_have_success_and_processor_load() {
         let folder = tempfile::tempdir().unwrap();
@@ -396,16 +448,18 @@ mod tests {
         for part in ["load (% of capacity)", "success (%)", "processor (%)", "Paper 004, 4.3.2"] {
             assert!(text.contains(part), "{part}");
         }
-        let of_paper: Vec<&str> = text.lines().filter(|line| line.contains("near 100")).collect();
-        assert!(of_paper.len() == 1 && of_paper[0].split_whitespace().nth(1) == Some("109"), "{text}");
+        // A generator that others keep waiting offers less than planned.
+        let mut beside = text.lines().filter(|line| line.contains("near 100"));
+        let is_of_paper = |line: &str| ["108", "109"].contains(&line.split_whitespace().nth(1).unwrap_or(""));
+        assert!(beside.all(is_of_paper), "{text}");
         let drawn = std::fs::read_to_string(picture).unwrap();
         assert!(
             drawn.starts_with("<svg") && drawn.contains("64: success") && drawn.contains("64: processor")
         );
         let Value::Array(rows) = measure(&options, Vec::new()).unwrap() else { panic!("no array") };
-        let shares: Vec<_> =
-            rows.iter().filter_map(|row| row["offered_share_of_capacity"].as_f64()).collect();
-        assert_eq!(shares, OVERLOAD_STEPS);
+        let planned: Vec<_> =
+            rows.iter().filter_map(|row| row["planned_share_of_capacity"].as_f64()).collect();
+        assert_eq!(planned, OVERLOAD_STEPS);
         for row in &rows {
             let is_ratio = |value: &Value| value.as_f64().is_some_and(|ratio| (0.0..=1.0).contains(&ratio));
             assert!(is_ratio(&row["success_ratio"]), "{row}");
@@ -417,7 +471,11 @@ mod tests {
             let is_told = row["notes"].to_string().contains("processor load: not known");
             assert_eq!(row["processor_load"].is_null(), is_told, "{row}");
             let paper = &row["paper"];
-            let is_of_paper = row["offered_share_of_capacity"] == 1.09;
+            let share = row["offered_share_of_capacity"].as_f64().unwrap();
+            let capacity = row["capacity_packets_per_second"].as_f64().unwrap();
+            let offered = row["offered_packets_per_second"].as_f64().unwrap();
+            assert!((share * capacity - offered).abs() < 1e-6 * offered, "{row}");
+            let is_of_paper = of_paper(share).is_some();
             let [success, load] = [&paper["success_ratio"], &paper["processor_load"]];
             assert!(paper.is_object() && (is_of_paper || (success.is_null() && load.is_null())), "{row}");
             assert!(!is_of_paper || (*success == 0.22 && *load == 1.0), "{row}");

@@ -225,10 +225,15 @@ fn overload(rows: &[Value]) -> Result<Reading, Wrong> {
     for row in rows {
         let length = Length::of(row, "frame_bytes")?;
         let share = number(row, "offered_share_of_capacity")? * 100.0;
+        let planned = number(row, "planned_share_of_capacity")? * 100.0;
         let at = Length::Bytes(usize::try_from(crate::harness::count(share + 0.5)).unwrap_or(0));
         let colour = usize::from(length != Length::Bytes(64));
         let success = Spread::of([number(row, "success_ratio")? * 100.0]);
-        let words = |what: &str| format!("{what} at {share:.0} % of capacity, {}", length.words());
+        // A load that was not reached is named by what was offered.
+        let is_reached = (planned - share).abs() < 1.0;
+        let instead =
+            if is_reached { String::new() } else { format!(", in place of {planned:.0} % of capacity") };
+        let words = |what: &str| format!("{what} at {share:.0} % of capacity, {}{instead}", length.words());
         reading.find(words("success"), "%", success);
         lines.add(&format!("{}: success", length.words()), (colour, 0), at, success);
         if row.get("processor_load").is_some_and(|load| !load.is_null()) {

@@ -19,16 +19,24 @@ fn check(id: &str, rows: &Value, expected: &[[&str; 3]]) {
 /// Loads are those of `lab overload`, one of which is the paper's.
 #[test]
 fn the_load_of_paper_004_is_one_that_is_measured() {
-    let row = |share: f64| {
-        json!({ "frame_bytes": 64, "offered_share_of_capacity": share, "processor_load": share.min(1.0),
-            "success_ratio": (1.0 / share).min(1.0) })
+    let row = |share: f64, planned: f64| {
+        json!({ "frame_bytes": 64, "offered_share_of_capacity": share, "planned_share_of_capacity": planned,
+            "processor_load": share.min(1.0), "success_ratio": (1.0 / share).min(1.0) })
     };
+    let reached = |most: f64| json!(OVERLOAD_STEPS.map(|step| row(step.min(most), step)));
     let expected = [
         ["success at 109 % of capacity, 64 bytes", "91.74 %", "22 % (50 of 46 Mbit/s)"],
         ["processor at 109 % of capacity, 64 bytes", "100.0 %", "approaches 100 % (50 of 46 Mbit/s)"],
     ];
-    let lines = printed_of("004-section-4-3", &json!(OVERLOAD_STEPS.map(row)));
+    let lines = printed_of("004-section-4-3", &reached(4.0));
     assert_eq!(lines, expected.map(|line| line.map(str::to_owned)), "and none of its numbers alone");
+
+    // Where the generator offered less, it is another load.
+    let lines = printed_of("004-section-4-3", &reached(1.03));
+    assert!(lines.len() == 2 && lines.iter().all(|[_, here, _]| here.is_empty()), "{lines:?}");
+    let (lines, _) = found_of("004-section-4-3", &reached(1.03));
+    let what = "success at 103 % of capacity, 64 bytes, in place of 110 % of capacity";
+    assert!(lines.iter().any(|[line, here, _]| line == what && here == "97.09 %"), "{lines:?}");
 }
 
 #[test]
