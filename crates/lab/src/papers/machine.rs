@@ -82,7 +82,8 @@ pub(super) fn program() -> String {
         hasher.write(&bytes);
         hasher.finish()
     });
-    let kind = if cfg!(debug_assertions) { ", built with checks: figures are too low" } else { "" };
+    let kind =
+        if cfg!(debug_assertions) { ", built with checks: rates are too low, times too high" } else { "" };
     format!("testudo {}, build {:016x}{kind}", env!("CARGO_PKG_VERSION"), build.unwrap_or(0))
 }
 

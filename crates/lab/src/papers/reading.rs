@@ -42,6 +42,11 @@ impl Reading {
         self.findings.push(Finding { what: what.into(), unit, here: Some(here), predicted: None });
     }
 
+    /// Whether there are figures, and all of them are a model's.
+    pub(super) fn is_predicted(&self) -> bool {
+        !self.findings.is_empty() && self.findings.iter().all(|finding| finding.here.is_none())
+    }
+
     /// Adds a remark, once.
     pub(super) fn remark(&mut self, text: String) {
         if !self.remarks.contains(&text) {

@@ -10,12 +10,12 @@ use super::store::Record;
 use crate::statistics::Spread;
 use crate::table::grouped_figure;
 
-/// Above this share of others, figures say that the machine was shared.
+/// Above this share of others, what was measured says that the machine was shared.
 const QUIET: f64 = 0.03;
 
 /// What became of a figure or table.
 pub(super) enum State {
-    /// It was measured: now, or in an earlier run of the same settings.
+    /// It was measured, or a model was asked: now, or in an earlier run of the same settings.
     Measured { record: Box<Record>, reading: Reading, is_kept: bool },
     /// It has nothing to measure.
     Drawing(&'static str),
@@ -36,9 +36,15 @@ impl State {
         }
     }
 
+    /// Whether all its figures are a model's.
+    fn is_predicted(&self) -> bool {
+        matches!(self, Self::Measured { reading, .. } if reading.is_predicted())
+    }
+
     /// Name in JSON.
     fn name(&self) -> &'static str {
         match self {
+            Self::Measured { .. } if self.is_predicted() => "predicted",
             Self::Measured { .. } => "measured",
             Self::Drawing(_) => "nothing_to_measure",
             Self::NotPossible(_) => "not_possible_here",
@@ -48,13 +54,14 @@ impl State {
     }
 
     /// What [`Self::kind`] says.
-    const KINDS: [&'static str; 5] =
-        ["measured", "not possible here", "nothing to measure", "failed", "not yet measured"];
+    const KINDS: [&'static str; 6] =
+        ["measured", "predicted", "not possible here", "nothing to measure", "failed", "not yet measured"];
 
     /// In one or a few words.
     pub(super) fn kind(&self) -> &'static str {
-        let [measured, not_possible, drawing, failed, not_yet] = Self::KINDS;
+        let [measured, predicted, not_possible, drawing, failed, not_yet] = Self::KINDS;
         match self {
+            Self::Measured { .. } if self.is_predicted() => predicted,
             Self::Measured { .. } => measured,
             Self::NotPossible(_) => not_possible,
             Self::Drawing(_) => drawing,
@@ -172,11 +179,15 @@ impl Entry<'_> {
             return Vec::new();
         };
         let kept = if *is_kept { ", kept from an earlier run of the same settings" } else { "" };
-        let mut notes =
-            vec![format!("Measured {} in {} s{kept}.", record.measured_at, digits(record.seconds))];
-        notes.extend(record.others_share.filter(|share| *share > QUIET).map(|share| {
+        let is_predicted = self.state.is_predicted();
+        let (done, by) = if is_predicted { ("Predicted", " by a model") } else { ("Measured", "") };
+        let seconds = digits(record.seconds);
+        let mut notes = vec![format!("{done}{by} {} in {seconds} s{kept}.", record.measured_at)];
+        // A model is no slower for others.
+        let others = record.others_share.filter(|share| *share > QUIET && !is_predicted);
+        notes.extend(others.map(|share| {
             format!(
-                "This machine was shared: other programs had {:.0} % of its processors meanwhile. Figures are too low.",
+                "This machine was shared: other programs had {:.0} % of its processors meanwhile. Rates are too low, times too high.",
                 share * 100.0
             )
         }));
@@ -294,7 +305,7 @@ impl<'a> Report<'a> {
 
 /// What every report says of itself.
 pub(super) const ABOUT: [&str; 3] = [
-    "Every figure and table of five papers: measured again on this machine where that is possible, beside the number that the paper prints. The papers' figures are of other \
+    "Every figure and table of five papers: measured again on this machine where that is possible, or predicted by a model, beside the number that the paper prints. The papers' figures are of other \
      machines, other links and other years: compare shapes and ratios, not heights.",
     "\"Measured here\" has nothing that was not measured in the run whose date stands beside it; what a model predicts has a column of its own. A number of the paper is from its text or \
      tables; where its pictures alone have one, the cell is empty.",

@@ -88,6 +88,37 @@ fn moongens_line_of_table_i_stands_beside_frames_of_64_bytes() {
     check("000-table-i", &json!([row(Value::Null)]), &alone);
 }
 
+/// Nothing of such a figure was measured, and no other program can have slowed it.
+#[test]
+fn a_figure_that_has_predictions_alone_is_not_called_measured() {
+    let item = registry::all().find(|item| item.id() == "002-figure-7").unwrap();
+    let entry = |kernel_us: Value| {
+        let settings = Settings {
+            id: item.id(),
+            mode: "full".to_owned(),
+            command: "c".to_owned(),
+            prices: None,
+            program: "p".to_owned(),
+            machine: machine(),
+        };
+        let rows = json!([{ "suite": "aes128-sha1", "inner_bytes": 64, "device": null,
+            "kernel_us": kernel_us, "predicted_kernel_us": 44.0 }]);
+        let record = Record::new(settings, 1.0, Some(0.5), rows);
+        Entry { item, state: measured(Box::new(record), item.method().unwrap(), false) }
+    };
+    for (kernel_us, kind, begins) in
+        [(Value::Null, "predicted", "Predicted by a model "), (json!(90.0), "measured", "Measured ")]
+    {
+        let entry = entry(kernel_us);
+        assert_eq!(entry.state.kind(), kind);
+        assert_eq!(Report::tally(&[&entry]), format!("1 {kind}"));
+        let notes = entry.notes();
+        assert!(notes[0].starts_with(begins), "{notes:?}");
+        let is_shared = notes.iter().any(|note| note.starts_with("This machine was shared"));
+        assert_eq!(is_shared, kind == "measured", "{notes:?}");
+    }
+}
+
 /// Of a model they are predictions, which have a column of their own.
 #[test]
 fn average_latencies_of_paper_002_stand_beside_averages() {
