@@ -141,7 +141,7 @@ fn each_step_of_tuning_is_measured_or_says_why_not() {
     let rows = tcp(&["--sizes", "16384", "--tuning", "each"]);
     let of = |step: &str| -> Vec<&Value> { rows.iter().filter(|row| row["tuning"] == step).collect() };
     assert_eq!(of("none").len(), 2, "plain IP and ESP");
-    for step in ["sockets", "tcp", "offloads", "rings", "mtu", "coalescing", "napi", "affinity"] {
+    for step in ["sockets", "tcp", "offloads", "rings", "coalescing", "napi", "affinity", "mtu"] {
         match of(step)[..] {
             [left_out] => {
                 let why = left_out["notes"][0].as_str().unwrap();
@@ -153,6 +153,7 @@ fn each_step_of_tuning_is_measured_or_says_why_not() {
                     assert!(row["tuning_gain_mbit_per_second"].is_number(), "{row:#}");
                     assert_eq!(row["tuning_verdict"], "one repetition says nothing", "{row:#}");
                     assert!(figure(row, "mbit_per_second") > 0.0);
+                    assert_eq!(row["mtu_bytes"], if step == "mtu" { 9000 } else { 1500 }, "{row:#}");
                 }
             }
             _ => panic!("{step}: {:#?}", of(step)),

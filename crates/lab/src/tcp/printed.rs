@@ -28,7 +28,7 @@ pub(super) fn printed(setting: &Setting, subject: &Subject, message_bytes: u32) 
             words("about 10 Mbit/s less by NAPI (5.2)")
         }
         (Link::Mbit(1000), "coalescing" | "napi", 1500) => words("50 Mbit/s more by NAPI (5.2)"),
-        (Link::Mbit(1000), "mtu" | "all" | "coalescing" | "napi" | "affinity", 9000) => jumbo(subject),
+        (Link::Mbit(1000), "mtu" | "all", 9000) => jumbo(subject),
         (Link::Mbit(1000), "none", 1500) => gigabit(protocol, message_bytes),
         (Link::Mbit(100), "none", 1500) => fast_ethernet(subject),
         (Link::Mbit(10), "none", 1500) => ethernet(subject),
@@ -124,6 +124,13 @@ mod tests {
                 .words
                 .contains("35 to 40")
         );
+        // The steps of a run of 1,500 bytes.
+        for step in ["coalescing", "napi"] {
+            assert_eq!(found(esp, 1000, 1500, step, 1024), words("50 Mbit/s more by NAPI (5.2)"));
+            assert_eq!(found(esp, 1000, 1500, step, 512), words("about 10 Mbit/s less by NAPI (5.2)"));
+            assert_eq!(found(None, 1000, 9000, step, 1024), None, "NAPI is of 1,500 bytes");
+        }
+        assert_eq!(mbit_s(found(None, 1000, 1500, "mtu", 1024)), Some(985.0));
         for (protocol, link, mtu) in
             [(Some((Protocol::Vpe, "aes128gcm16")), 1000, 1500), (esp, 400, 1500), (esp, 1000, 4000)]
         {
