@@ -52,7 +52,7 @@ pub use device::{Activity, Ceiling, Cores, Device, DeviceError, Length, Limit, L
 pub use efficiency::{MAX_PAUSE_SHARE, PAUSE_STEPS_US, Step, capacity, efficiency};
 pub use latency::{LATENCY_STEPS, latency};
 pub use loss::frame_loss;
-pub use measurement::{LatencyUs, Measurement, Plan, Test, Unconverged};
+pub use measurement::{Basis, LatencyUs, Measurement, Plan, Test, Unconverged};
 pub use meter::{EnergySample, MAX_WATTS, Meter, NotKnown, Power, watts};
 pub use overload::{OVERLOAD_STEPS, Overload, overload};
 pub use placement::{Block, BlockTime, Bottleneck, Effort, Elsewhere, Placed, PlacementRow, placement};

@@ -19,7 +19,8 @@ use testudo_gateway::Candidate;
 use crate::bench::BenchError;
 use crate::generator::Sizes;
 use crate::harness::{
-    Device, DeviceError, Measurement, Plan, Test, back_to_back, frame_loss, latency, throughput,
+    Basis, Device, DeviceError, Measurement, Plan, Test, Unconverged, back_to_back, frame_loss, latency,
+    throughput,
 };
 pub(crate) use path::Path;
 pub(crate) use report::Subject;
@@ -85,18 +86,23 @@ fn of_size(
         match test {
             Test::Throughput => {
                 let row = throughput(device, sizes, plan)?;
-                found = Some((row.offered_packets_per_second, row.limit));
+                // Of one repetition rows say themselves that it is the only one.
+                let why = row.unconverged.filter(|why| *why != Unconverged::MeasuredOnce);
+                found = Some((row.offered_packets_per_second, row.limit, why.map(Basis::Throughput)));
                 rows.push(row);
             }
             Test::Latency => {
-                let (rate, limit) = match found {
+                let (rate, limit, basis) = match found {
                     Some(found) => found,
                     // Without a search the loads are shares of half of the maximum rate.
-                    None => (device.maximum_rate(sizes)?.packets_per_second / 2.0, None),
+                    None => {
+                        let highest = device.maximum_rate(sizes)?.packets_per_second;
+                        (highest / 2.0, None, Some(Basis::HalfOfHighest))
+                    }
                 };
                 // Shares of what the generator reaches are none of what the device can.
                 let of_it = latency(device, sizes, plan, rate)?.into_iter();
-                rows.extend(of_it.map(|row| Measurement { limit: limit.or(row.limit), ..row }));
+                rows.extend(of_it.map(|row| Measurement { limit: limit.or(row.limit), basis, ..row }));
             }
             Test::FrameLoss => rows.extend(frame_loss(device, sizes, plan)?),
             Test::BackToBack => rows.push(back_to_back(device, sizes, plan)?),

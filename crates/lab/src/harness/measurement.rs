@@ -140,6 +140,26 @@ impl fmt::Display for Unconverged {
     }
 }
 
+/// What the loads of [`Test::Latency`] are shares of, where it is no throughput that was found.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Basis {
+    /// A throughput that is not to be relied on, and why.
+    Throughput(Unconverged),
+    /// Half of the highest rate, since no throughput was searched.
+    HalfOfHighest,
+}
+
+impl fmt::Display for Basis {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Throughput(why) => write!(f, "the throughput that the load is a share of: {why}"),
+            Self::HalfOfHighest => f.write_str(
+                "the load is a share of half of the highest rate, since no throughput was searched: packets may be lost",
+            ),
+        }
+    }
+}
+
 /// Latencies in microseconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LatencyUs {
@@ -178,6 +198,8 @@ pub struct Measurement {
     pub repetitions: u32,
     /// Why the figures are not to be relied on; `None` if they are.
     pub unconverged: Option<Unconverged>,
+    /// What its load is a share of, where that is to be said.
+    pub basis: Option<Basis>,
     /// Whether the generator was too slow for what it was to offer, in any of the trials.
     pub was_generator_late: bool,
     /// What kept the device from showing more, where no packet was lost: it may be faster. `None` where the
@@ -213,6 +235,7 @@ impl Measurement {
             busy_share: busy.and_then(|shares| median(&shares)),
             repetitions: u32::try_from(trials.len()).unwrap_or(u32::MAX),
             unconverged: None,
+            basis: None,
             was_generator_late: trials.iter().any(Trial::was_generator_late),
             limit: None,
             is_disturbed: trials.iter().any(|trial| trial.is_disturbed),
@@ -221,6 +244,12 @@ impl Measurement {
             row.judge(plan, *figure, &trials.iter().map(result).collect::<Vec<_>>());
         }
         row
+    }
+
+    /// Whether the figures are to be relied on: they repeat, and so does what the load is a share of.
+    #[must_use]
+    pub fn is_converged(&self) -> bool {
+        self.unconverged.is_none() && !matches!(self.basis, Some(Basis::Throughput(_)))
     }
 
     /// The same, of trials below this highest rate: says what kept the device from showing more in one of

@@ -12,6 +12,7 @@ use crate::tandem::Tandem;
 /// What is to be said of a row besides its figures, for people and in JSON alike.
 pub(crate) fn notes(row: &Measurement, cores: Cores) -> Vec<String> {
     let mut notes: Vec<String> = row.unconverged.iter().map(ToString::to_string).collect();
+    notes.extend(row.basis.iter().map(ToString::to_string));
     notes.extend(limit(row).map(str::to_owned));
     if row.is_disturbed {
         notes.push("other work had the processor of the gateways in a trial".to_owned());

@@ -65,7 +65,7 @@ pub(super) fn json(options: &Rfc2544Options, subject: &Subject, rows: &[Measurem
         put("busy_share", json!(row.busy_share));
         put("repetitions", json!(row.repetitions));
         put("trial_seconds", json!(options.plan().trial.as_secs_f64()));
-        put("converged", json!(row.unconverged.is_none()));
+        put("converged", json!(row.is_converged()));
         put("limit", json!(row.limit.map(Limit::name)));
         put("conforming", json!(options.deviations(row.test).is_empty()));
         put("over", json!(options.over.name()));
@@ -180,6 +180,35 @@ mod tests {
             named
         };
         assert_eq!((says(Limit::Generator), says(Limit::Medium)), (vec![true; 8], vec![false; 8]));
+    }
+
+    /// Loads are shares of the throughput: where there is none, no latency is of the load that it seems of.
+    #[test]
+    fn latencies_at_shares_of_a_rate_that_is_no_throughput_say_so() {
+        let said = |mut device: FakeDevice, tests: &[Test], words: &str| {
+            let (text, rows) = reported(&mut device, tests);
+            println!("{text}");
+            let latencies: Vec<&Value> = rows.iter().filter(|row| row["test"] == "latency").collect();
+            assert_eq!(latencies.len(), 6);
+            let says = |row: &&&Value| row["notes"].to_string().contains(words);
+            assert_eq!(text.contains(words), latencies.iter().any(|row| says(&row)), "{text}");
+            let converged = latencies.iter().filter(|row| row["converged"] == true).count();
+            (latencies.iter().filter(says).count(), converged)
+        };
+        let both = [Test::Throughput, Test::Latency];
+        let of_throughput = "the throughput that the load is a share of: ";
+        let good = FakeDevice::new(50_000.0, 43);
+        assert_eq!(said(good.clone(), &both, of_throughput), (0, 6));
+        let lossy = FakeDevice { loss: 1.0, ..good.clone() };
+        let reason = format!("{of_throughput}packets are lost at every rate, down to ");
+        assert_eq!(said(lossy, &both, &reason), (6, 0));
+        let banded = FakeDevice { bad_band: (20_000.0, 30_000.0), ..good.clone() };
+        let reason = format!("{of_throughput}packets are lost at 2");
+        assert_eq!(said(banded, &both, &reason), (6, 0));
+        // Without a search the loads are shares of something else.
+        let half = "the load is a share of half of the highest rate, since no throughput was searched";
+        assert_eq!(said(good.clone(), &[Test::Latency], half), (6, 6));
+        assert_eq!(said(good, &both, half), (0, 6));
     }
 
     /// Of a device whose rate is another in each trial, every row that does not repeat says so, in the table
