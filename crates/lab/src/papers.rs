@@ -141,7 +141,7 @@ pub(crate) fn report(
     meters: &(dyn Fn() -> Meters + Sync),
 ) -> Result<String, BenchError> {
     let prices = options.prices.as_deref().map(PriceFile::read).transpose()?;
-    let (machine, program) = (Machine::here(&candidates), machine::program());
+    let (machine, program) = (Machine::here(&candidates, gpus, meters()), machine::program());
     let engines = measure::Shared::new(candidates.into_iter().chain(on_gpus).collect());
     let session = Session {
         options,

@@ -6,6 +6,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 use testudo_gateway::Candidate;
 
+use crate::bench::{GpuDevice, Gpus};
+use crate::meters::Meters;
+
 /// Longest text of a file of the kernel's that is read, in bytes.
 const MOST_BYTES: usize = 1 << 20;
 /// Flags of the processor that engines depend on.
@@ -24,6 +27,15 @@ pub(super) struct Machine {
     pub(super) kernel: String,
     /// Engines that start here.
     pub(super) engines: Vec<String>,
+    /// What each GPU says of itself: without one a model predicts.
+    #[serde(default)]
+    pub(super) gpus: Vec<String>,
+    /// Meters of energy that can be read: without one energy is not known.
+    #[serde(default)]
+    pub(super) meters: Vec<String>,
+    /// Whether the program is the superuser's, to whom the kernel refuses no step of tuning.
+    #[serde(default)]
+    pub(super) is_root: bool,
 }
 
 fn read(path: &str) -> String {
@@ -40,9 +52,27 @@ fn value<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     text.lines().find_map(of).map(|(_, value)| value.trim())
 }
 
+/// What each GPU says of itself, or why it cannot be used.
+fn descriptions(gpus: &Gpus) -> Vec<String> {
+    let of = |gpu: &GpuDevice| match (gpu.engine)() {
+        Ok(engine) => engine.description(),
+        Err(reason) => format!("not usable: {reason}"),
+    };
+    (gpus.find)(None).unwrap_or_default().iter().map(of).collect()
+}
+
+/// The names of those that can be read now.
+fn readable(meters: Meters) -> Vec<String> {
+    let named = meters.present.into_iter().filter_map(|mut meter| {
+        let can_be_read = meter.sample().is_ok();
+        can_be_read.then(|| meter.name().to_owned())
+    });
+    named.collect()
+}
+
 impl Machine {
-    /// This one, with these engines beside the portable one.
-    pub(super) fn here(candidates: &[Candidate]) -> Self {
+    /// This one, with these engines beside the portable one, GPUs and meters.
+    pub(super) fn here(candidates: &[Candidate], gpus: &Gpus, meters: Meters) -> Self {
         let processor = read("/proc/cpuinfo");
         let flags: Vec<&str> = value(&processor, "flags").unwrap_or_default().split_whitespace().collect();
         let memory = read("/proc/meminfo");
@@ -57,11 +87,14 @@ impl Machine {
             memory_gib: (kib.unwrap_or(0_u64) + (1 << 19)) >> 20,
             kernel: format!("{} {kernel}", std::env::consts::OS).trim_end().to_owned(),
             engines: opened.map(|engine| engine.name).chain(["portable"]).map(str::to_owned).collect(),
+            gpus: descriptions(gpus),
+            meters: readable(meters),
+            is_root: rustix::process::geteuid().is_root(),
         }
     }
 
     /// For people, a line each: what, and which.
-    pub(super) fn lines(&self) -> [(&'static str, String); 5] {
+    pub(super) fn lines(&self) -> [(&'static str, String); 8] {
         let or_none = |words: &[String]| if words.is_empty() { "none".to_owned() } else { words.join(", ") };
         [
             ("Processor", format!("{}, {} logical processors", self.processor, self.processors)),
@@ -69,6 +102,9 @@ impl Machine {
             ("Memory", format!("{} GiB", self.memory_gib)),
             ("System", self.kernel.clone()),
             ("Engines", or_none(&self.engines)),
+            ("GPUs", or_none(&self.gpus)),
+            ("Meters of energy", or_none(&self.meters)),
+            ("User", if self.is_root { "root" } else { "not root" }.to_owned()),
         ]
     }
 }
@@ -152,7 +188,46 @@ impl Usage {
 
 #[cfg(test)]
 mod tests {
+    use testudo_crypto::{Engine, PortableEngine};
+
     use super::*;
+    use crate::harness::{EnergySample, Meter, NotKnown};
+
+    /// A meter that may be read, or not.
+    struct Counter(Option<u64>);
+
+    impl Meter for Counter {
+        fn name(&self) -> &str {
+            if self.0.is_some() { "one" } else { "none" }
+        }
+
+        fn ranges(&self) -> Vec<Option<u64>> {
+            vec![None]
+        }
+
+        fn sample(&mut self) -> Result<EnergySample, NotKnown> {
+            let energy = self.0.ok_or_else(|| NotKnown("for root alone".to_owned()))?;
+            Ok(EnergySample { at: std::time::Duration::ZERO, microjoules: vec![energy] })
+        }
+    }
+
+    /// A GPU that does all that the portable engine does, and one that cannot be opened.
+    fn two_gpus() -> Gpus {
+        fn device(is_whole: bool) -> GpuDevice {
+            GpuDevice {
+                engine: Box::new(move || match is_whole {
+                    true => Ok(Box::new(PortableEngine::new())),
+                    false => Err("it is broken".to_owned()),
+                }),
+                timed: Box::new(|| Err("it is not timed".to_owned())),
+            }
+        }
+        Gpus {
+            find: Box::new(|_| Ok(vec![device(true), device(false)])),
+            idle: Box::new(|| Ok(Box::new(PortableEngine::new()))),
+            steps: |_, _, _, _| None,
+        }
+    }
 
     #[test]
     fn dates_are_those_of_the_calendar() {
@@ -184,10 +259,19 @@ mod tests {
     }
 
     #[test]
-    fn this_machine_has_a_processor_and_the_portable_engine() {
-        let machine = Machine::here(&[]);
+    fn this_machine_has_a_processor_the_portable_engine_and_what_can_be_used_of_gpus_and_meters() {
+        let meters =
+            Meters { present: vec![Box::new(Counter(Some(7))), Box::new(Counter(None))], absent: Vec::new() };
+        let machine = Machine::here(&[], &two_gpus(), meters);
         assert!(machine.processors > 0 && !machine.processor.is_empty());
         assert_eq!(machine.engines, ["portable"]);
+        let gpus = [PortableEngine::new().description(), "not usable: it is broken".to_owned()];
+        assert_eq!(
+            (machine.gpus.as_slice(), machine.meters.as_slice()),
+            (gpus.as_slice(), ["one".to_owned()].as_slice())
+        );
+        let lines = machine.lines();
+        assert!(lines.contains(&("Meters of energy", "one".to_owned())), "{lines:?}");
         assert_eq!(program(), program());
     }
 }

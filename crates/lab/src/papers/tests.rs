@@ -77,6 +77,9 @@ fn machine() -> Machine {
         memory_gib: 7,
         kernel: "linux 1".to_owned(),
         engines: vec!["portable".to_owned()],
+        gpus: vec![HOSTILE.to_owned()],
+        meters: vec!["processors".to_owned()],
+        is_root: true,
     }
 }
 
@@ -176,7 +179,7 @@ fn files_that_are_corrupt_or_of_others_are_put_away_and_measured_anew() {
     let path = folder.path().join("003-figure-91.quick.json");
     let whole = fs::read(&path).unwrap();
     let long = format!("{}{}", " ".repeat(17 << 20), String::from_utf8(whole.clone()).unwrap());
-    let bad: [&dyn Fn(); 15] = [
+    let bad: [&dyn Fn(); 18] = [
         &|| fs::write(&path, "").unwrap(),
         &|| fs::write(&path, "no JSON").unwrap(),
         &|| fs::write(&path, [0xFF, 0xFE, 0x00]).unwrap(),
@@ -186,6 +189,9 @@ fn files_that_are_corrupt_or_of_others_are_put_away_and_measured_anew() {
         &|| fs::write(&path, &long).unwrap(),
         &|| changed(&path, |record| record["format"] = json!(2)),
         &|| changed(&path, |record| record["settings"]["machine"]["processors"] = json!(64)),
+        &|| changed(&path, |record| record["settings"]["machine"]["gpus"] = json!([])),
+        &|| changed(&path, |record| record["settings"]["machine"]["meters"] = json!([])),
+        &|| changed(&path, |record| record["settings"]["machine"]["is_root"] = json!(false)),
         &|| changed(&path, |record| record["settings"]["program"] = json!("p 2")),
         &|| changed(&path, |record| record["settings"]["command"] = json!("fake 2")),
         &|| changed(&path, |record| record["settings"]["id"] = json!("003-figure-92")),
