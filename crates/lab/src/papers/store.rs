@@ -1,7 +1,8 @@
 //! Results on disk: one file for each measurement, whole or not there, with what it is of.
 
-use std::fs::{self, File, TryLockError};
+use std::fs::{self, File, Permissions, TryLockError};
 use std::io::{ErrorKind, Read, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -16,6 +17,8 @@ use crate::bench::BenchError;
 const FORMAT: u32 = 1;
 /// The longest file that is read, in bytes.
 const MOST_BYTES: u64 = 16 << 20;
+/// What files may be to others before the user's mask, as of any new file: a report is made to be read.
+const MODE: u32 = 0o666;
 /// Files that are being written.
 const PART: &str = ".part-";
 
@@ -161,7 +164,8 @@ impl Store {
 /// Replaces a file at once: a kill leaves what was there, or the new text.
 pub(super) fn write(path: &Path, text: &str) -> Result<(), BenchError> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let part = tempfile::Builder::new().prefix(PART).tempfile_in(folder);
+    let mut part = tempfile::Builder::new();
+    let part = part.prefix(PART).permissions(Permissions::from_mode(MODE)).tempfile_in(folder);
     let written = part.and_then(|mut part| {
         part.write_all(text.as_bytes())?;
         part.as_file().sync_all()?;

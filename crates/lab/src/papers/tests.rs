@@ -2,6 +2,7 @@ mod beside;
 
 use std::collections::HashMap;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Mutex;
@@ -339,6 +340,25 @@ fn the_page_needs_nothing_else_escapes_all_texts_and_has_the_papers_numbers_besi
     assert!(text.lines().filter(is_row).all(|line| [3, 6].contains(&columns(line))), "{text}");
     assert!(text.contains("| one thing | 3.00 things | 2.50 to 3.50 |  | 41 things |"), "{text}");
     assert!(!text.contains("<script"), "{text}");
+}
+
+/// `sudo make lab` makes a report for all users, and a document that was there stays readable.
+#[test]
+fn others_may_read_reports_as_any_new_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let (counted, document) = (Counted::default(), folder.path().join("papers.md"));
+    let mut quick = options(folder.path(), "--quick");
+    quick.markdown = Some(document.clone());
+    // What the user's mask leaves.
+    fs::write(&document, "an earlier one").unwrap();
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode();
+    let of_any = mode(&document);
+    session(&quick, &|command| Ok(counted.rows(command))).run().unwrap();
+    assert_ne!(fs::read_to_string(&document).unwrap(), "an earlier one");
+    for name in ["papers.md", "report.html", "report.json", "003-figure-91.quick.json"] {
+        let found = mode(&folder.path().join(name));
+        assert_eq!(found, of_any, "{name}: {found:o}, a new file has {of_any:o}");
+    }
 }
 
 /// The command as short as it can be and still be the same.
