@@ -106,6 +106,9 @@ pub enum Bottleneck {
     CryptographyDevice,
     /// The generator: what it sent came through.
     Generator,
+    /// Packets were lost, and yet each part waited for others: a burst was more than a ring holds, or parts
+    /// share a processor.
+    NotKnown,
 }
 
 impl Bottleneck {
@@ -118,6 +121,7 @@ impl Bottleneck {
             Bottleneck::CryptographyThreads => "cryptography threads",
             Bottleneck::CryptographyDevice => "cryptography device",
             Bottleneck::Generator => "generator",
+            Bottleneck::NotKnown => "not known",
         }
     }
 }
@@ -212,8 +216,8 @@ fn blocks(efforts: &[Effort], plan: &Plan) -> [BlockTime; Block::ALL.len()] {
     times
 }
 
-/// The part that takes longest for a packet, each thread of several taking its share of packets; unless all
-/// came through and no part was busy.
+/// The part that takes longest for a packet, each thread of several taking its share of packets, if any part
+/// was busy.
 fn bottleneck(efforts: &[Effort], capacity: &Measurement) -> Bottleneck {
     let of_threads = |part: fn(&Effort) -> Elsewhere| {
         per_packet(efforts, |effort| match part(effort) {
@@ -235,7 +239,8 @@ fn bottleneck(efforts: &[Effort], capacity: &Measurement) -> Bottleneck {
     match (is_idle, is_device) {
         (true, _) if capacity.loss == 0.0 => Bottleneck::Generator,
         (true, true) => Bottleneck::CryptographyDevice,
-        _ => longest.1,
+        (true, false) => Bottleneck::NotKnown,
+        (false, _) => longest.1,
     }
 }
 

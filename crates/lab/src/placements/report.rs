@@ -4,8 +4,11 @@ use serde_json::{Map, Value, json};
 
 use super::options::PlacementsOptions;
 use super::{Found, Measured, Outcome, printed};
-use crate::harness::{BOUND_LOAD, BlockTime, Cores, LatencyUs, Limit, Measurement, Unconverged};
+use crate::harness::{BOUND_LOAD, BlockTime, Bottleneck, Cores, LatencyUs, Limit, Measurement, Unconverged};
 use crate::rfc2544::{self, cells};
+
+/// Why a row names no bottleneck.
+const NOBODY: &str = "bottleneck: not known, since packets were lost while each part waited for others: threads share a processor, or a burst was more than a ring holds";
 
 /// What is to be said of an outcome besides its figures.
 pub(super) fn notes(options: &PlacementsOptions, outcome: &Outcome) -> Vec<String> {
@@ -22,6 +25,7 @@ pub(super) fn notes(options: &PlacementsOptions, outcome: &Outcome) -> Vec<Strin
         notes.extend(
             measured.row.blocks.iter().filter_map(|time| time.unconverged).map(|why| why.to_string()),
         );
+        notes.extend((measured.row.bottleneck == Bottleneck::NotKnown).then(|| NOBODY.to_owned()));
         if outcome.setup.threads.are_shared {
             let threads = 2 + outcome.setup.threads.io.len() + outcome.setup.crypto_threads();
             notes.push(format!("cores shared: {threads} threads have fewer processors"));

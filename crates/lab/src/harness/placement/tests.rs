@@ -23,6 +23,8 @@ struct Stations {
     jitter: f64,
     /// Times of the worker differ from trial to trial by up to this share.
     wander: f64,
+    /// The share of packets that are lost whatever the load.
+    loss: f64,
     medium: f64,
     limit: Limit,
     draw: Rng,
@@ -37,7 +39,7 @@ impl Stations {
     fn new(io: (usize, f64), worker: [f64; 4], cryptography: (usize, f64), seed: u64) -> Self {
         println!("seed {seed}");
         let draw = Rng::with_seed(seed);
-        let (jitter, wander, medium, limit) = (0.0, 0.0, 4e6, Limit::Medium);
+        let (jitter, wander, loss, medium, limit) = (0.0, 0.0, 0.0, 4e6, Limit::Medium);
         Self {
             io,
             worker,
@@ -45,6 +47,7 @@ impl Stations {
             is_device: false,
             jitter,
             wander,
+            loss,
             medium,
             limit,
             draw,
@@ -80,7 +83,8 @@ impl Stations {
             while inside.front().is_some_and(|leaves| *leaves <= at) {
                 inside.pop_front();
             }
-            if inside.len() >= QUEUE {
+            let is_lost = self.loss > 0.0 && self.draw.f64() < self.loss;
+            if inside.len() >= QUEUE || is_lost {
                 continue;
             }
             let [first, second, third] = &mut servers;
@@ -201,6 +205,23 @@ fn a_device_that_takes_all_is_limited_by_the_generator() {
         assert_within_2_percent(row.capacity.throughput_packets_per_second, 50_000.0, "capacity");
         assert_eq!((row.throughput.limit, row.capacity.limit), (said, said));
     }
+}
+
+/// As where parts share a processor, or a burst is more than a ring holds: nobody is named who had time left.
+#[test]
+fn losses_while_no_part_is_busy_name_no_bottleneck() {
+    for (io, is_device, said) in [
+        ((0, 0.0), false, Bottleneck::NotKnown),
+        ((2, 300.0), false, Bottleneck::NotKnown),
+        ((0, 0.0), true, Bottleneck::CryptographyDevice),
+    ] {
+        let stations = Stations::new(io, [100.0; 4], (1, 500.0), 7);
+        let mut device = Stations { medium: 50_000.0, loss: 0.1, is_device, ..stations };
+        let row = placement(&mut device, SIZES, &plan()).unwrap();
+        assert!(row.capacity.loss > 0.05, "{row:?}");
+        assert_eq!(row.bottleneck, said);
+    }
+    assert_eq!(Bottleneck::NotKnown.name(), "not known");
 }
 
 /// The turnaround of each block, and the rates, of a worker whose times are others in each trial.
