@@ -28,7 +28,7 @@ pub struct Step {
     pub pause: Duration,
     /// What came through.
     pub row: Measurement,
-    /// Whether all packets were offered, came through, and as fast as they were offered.
+    /// Whether all packets were offered, came through in every trial, and as fast as they were offered.
     pub is_held: bool,
     /// The share of the time in which the worker had a processor, 0 to 1: medians, here and below.
     pub awake_share: Option<f64>,
@@ -87,7 +87,8 @@ impl Step {
             (bytes > 0.0).then(|| share * activity.cycles_per_second / bytes)
         };
         let asked = trials.first().map_or(0.0, |trial| trial.load.packets_per_second);
-        let is_held = row.loss == 0.0
+        // The median of three trials hides one that lost packets.
+        let is_held = row.lossy_trials == 0
             && row.offered_packets_per_second >= KEPT * asked
             && row.throughput_packets_per_second >= KEPT * row.offered_packets_per_second
             && row.throughput_packets_per_second > 0.0;

@@ -184,6 +184,8 @@ pub struct Measurement {
     pub throughput_packets_per_second: f64,
     /// The share of packets that were lost, 0 to 1.
     pub loss: f64,
+    /// Trials in which a packet was lost: where they are fewer than half, `loss` is 0.
+    pub lossy_trials: u32,
     /// Latencies of the packets that came back; medians over repetitions, and the latest of all. `None` if
     /// none came.
     pub latency_us: Option<LatencyUs>,
@@ -229,6 +231,8 @@ impl Measurement {
             offered_packets_per_second: middle(&Trial::offered_rate),
             throughput_packets_per_second: middle(&Trial::received_rate),
             loss: middle(&Trial::loss),
+            lossy_trials: u32::try_from(trials.iter().filter(|trial| trial.lost() > 0).count())
+                .unwrap_or(u32::MAX),
             latency_us: latency_us.map(|((p50, p99), max)| LatencyUs { p50, p99, max }),
             burst_packets: None,
             repeat_spread: None,

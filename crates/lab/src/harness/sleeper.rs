@@ -19,6 +19,8 @@ pub(crate) struct Sleeper {
     pub(crate) ceiling: Ceiling,
     /// By what share of it the rate changes from trial to trial, up and down.
     pub(crate) wander: f64,
+    /// The number of a trial, from 1, that loses a packet.
+    pub(crate) loses_in: Option<u16>,
     draw: fastrand::Rng,
     trials: u16,
     /// Nanoseconds of virtual time.
@@ -36,6 +38,7 @@ impl Sleeper {
             pause: Duration::ZERO,
             ceiling: Ceiling { packets_per_second: 2.0 * rate, limit: Limit::Medium },
             wander: 0.0,
+            loses_in: None,
             draw: fastrand::Rng::with_seed(39),
             trials: 0,
             clock: Rc::new(Cell::new(1_000)),
@@ -101,7 +104,8 @@ impl Device for Sleeper {
         }
         let (came, slept_ns) = self.carry(&sent, now);
         let mut arrivals = Arrivals::new(self.trials);
-        for (at, stamp) in came {
+        let is_lossy = self.loses_in == Some(self.trials);
+        for (at, stamp) in came.into_iter().skip(usize::from(is_lossy)) {
             arrivals.take(stamp, at);
         }
         let mut trial = Trial::of(load, &generator, arrivals);

@@ -12,6 +12,12 @@ use crate::tandem::Tandem;
 /// What is to be said of a row besides its figures, for people and in JSON alike.
 pub(crate) fn notes(row: &Measurement, cores: Cores) -> Vec<String> {
     let mut notes: Vec<String> = row.unconverged.iter().map(ToString::to_string).collect();
+    if row.loss == 0.0 && row.lossy_trials > 0 {
+        let (lossy, all) = (row.lossy_trials, row.repetitions);
+        notes.push(format!(
+            "packets were lost in {lossy} of {all} trials, although the median of losses is 0"
+        ));
+    }
     notes.extend(row.basis.iter().map(ToString::to_string));
     notes.extend(limit(row).map(str::to_owned));
     if row.is_disturbed {

@@ -182,6 +182,18 @@ mod tests {
         assert_eq!((says(Limit::Generator), says(Limit::Medium)), (vec![true; 8], vec![false; 8]));
     }
 
+    /// The median of losses is 0 where one trial of six has lost a packet.
+    #[test]
+    fn latencies_say_in_how_many_trials_packets_were_lost() {
+        // The first trial of the first load loses one, however often it is made again.
+        let mut device = FakeDevice { disturbed: 6, ..FakeDevice::new(50_000.0, 44) };
+        let (text, rows) = reported(&mut device, &[Test::Latency]);
+        let words = "packets were lost in 1 of 6 trials, although the median of losses is 0";
+        let says = |row: &Value| row["notes"].to_string().contains(words);
+        assert!(rows[0]["loss"] == 0.0 && says(&rows[0]), "{}", rows[0]);
+        assert!(text.contains(words) && !rows[1..].iter().any(says), "{text}");
+    }
+
     /// Loads are shares of the throughput: where there is none, no latency is of the load that it seems of.
     #[test]
     fn latencies_at_shares_of_a_rate_that_is_no_throughput_say_so() {

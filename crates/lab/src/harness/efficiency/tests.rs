@@ -66,6 +66,18 @@ fn more_than_a_device_can_is_not_held_even_without_a_pause() {
     assert!(steps[0].power.total().is_err() && steps[0].joules_per_byte().is_err());
 }
 
+/// One trial of three: in the median nothing is lost.
+#[test]
+fn a_pause_with_which_one_trial_loses_packets_is_not_held() {
+    let mut device = Sleeper::new(1_000_000.0);
+    // The second trial of the second pause.
+    device.loses_in = Some(5);
+    let steps = efficiency(&mut device, &mut [], SIZES, 100_000.0, &plan()).unwrap();
+    let held: Vec<bool> = steps.iter().map(|step| step.is_held).collect();
+    assert_eq!(held, [true, false], "{steps:?}");
+    assert!(steps[1].row.loss == 0.0 && steps[1].row.lossy_trials == 1, "{steps:?}");
+}
+
 #[test]
 fn a_meter_that_wraps_is_read_and_one_that_restarts_or_vanishes_is_not_known() {
     let run = |faulty| {
