@@ -14,6 +14,7 @@ pub fn tests<'a>(suite: Suite<'a, Link>) -> Suite<'a, Link> {
     suite
         .test("a_browser_shows_rates_workers_stages_sas_and_drops", shows_what_happens)
         .test("a_browser_is_told_when_the_gateway_is_gone_and_when_it_is_back", tells_that_it_is_lost)
+        .test("a_browser_is_told_when_figures_stand_still", tells_that_figures_are_old)
         .test("what_the_gateway_says_is_text_and_never_markup", escapes)
 }
 
@@ -147,6 +148,39 @@ fn tells_that_it_is_lost(link: &mut Link) -> TestResult {
     browser.until("for the gateway to be back", &format!("{state}.className === 'live'"))?;
     browser.until("for new facts", "document.getElementById('facts').textContent.startsWith('up ')")?;
     browser.until("for new rates", "document.getElementById('busy').textContent.includes('busy')")?;
+    stop(pair)
+}
+
+/// The first answer comes again and again, until `thaw()`.
+const FROZEN: &str = "
+    (() => {
+        const real = window.fetch;
+        let kept = null;
+        window.fetch = async (...question) => {
+            kept ??= await (await real(...question)).json();
+            return { ok: true, json: async () => structuredClone(kept) };
+        };
+        window.thaw = () => { window.fetch = real; };
+        return true;
+    })()
+";
+
+fn tells_that_figures_are_old(link: &mut Link) -> TestResult {
+    let pair = busy_pair(link)?;
+    let mut browser = Browser::start(&link.a, "browser-still")?;
+    browser.go(URL)?;
+    let state = "document.getElementById('state')";
+    let live = format!("{state} && {state}.className === 'live'");
+    browser.until("for data", &live)?;
+    browser.value(FROZEN)?;
+    let told = format!(
+        "{state}.className === 'lost' && {state}.innerText.startsWith('The gateway has no new figures; the figures are of')"
+    );
+    browser.until("for old figures to be told", &told)?;
+    browser.until("for the figures to fade", "document.body.classList.contains('is-lost')")?;
+    browser.value("window.thaw(), true")?;
+    browser.until("for new figures", &live)?;
+    browser.until("for the figures to be seen", "!document.body.classList.contains('is-lost')")?;
     stop(pair)
 }
 

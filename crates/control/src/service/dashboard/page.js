@@ -4,6 +4,8 @@
 
 const INTERVAL_MS = 1000;
 const PATIENCE_MS = 4000;
+// The gateway has new figures twice a second, unless a client that does not read keeps it from making any.
+const STALE_MS = 3000;
 const HISTORY = 120;
 const STAGES = ["receive", "parse", "policy", "sa", "framing", "cryptography", "finish", "transmit"];
 // From this share on a bar says that something has no time left.
@@ -283,7 +285,8 @@ function show(data, change) {
 // ---- Once a second.
 
 let last = null;
-let lastAnswer = null;
+// When figures were new: on a clock that nobody sets, and for people.
+let news = null;
 
 function say(name, words) {
   at("state").className = name;
@@ -299,9 +302,10 @@ function take(data) {
     if (last && !change) history.length = 0;
     last = data;
     show(data, change);
+    news = { at: performance.now(), words: new Date().toLocaleTimeString() };
   }
-  lastAnswer = new Date();
-  say("live", "live");
+  if (performance.now() - news.at < STALE_MS) say("live", "live");
+  else say("lost", `The gateway has no new figures; the figures are of ${news.words}`);
 }
 
 async function ask() {
@@ -314,7 +318,7 @@ async function turn() {
   try {
     await ask();
   } catch (error) {
-    const since = lastAnswer ? `; the figures are of ${lastAnswer.toLocaleTimeString()}` : "";
+    const since = news ? `; the figures are of ${news.words}` : "";
     say("lost", `The gateway does not answer${since}`);
     console.info(`no answer: ${error.message}`);
   }
