@@ -31,6 +31,7 @@ mod report;
 mod store;
 mod vpe;
 
+use std::any::Any;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
@@ -339,7 +340,7 @@ impl<'a> Session<'a> {
                 let left = estimate::words(estimate.left(elapsed));
                 progress.at(expected.mul_f64(share.min(1.0)), expected, &format!("about {left} left"));
             }
-            measuring.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            measuring.join().unwrap_or_else(|panic| Err(panicked(&*panic)))
         })
     }
 
@@ -370,6 +371,14 @@ impl<'a> Session<'a> {
         let from = if kept == 0 { String::new() } else { format!(" ({kept} kept from an earlier run)") };
         Ok(format!("{}{from}.\nThe report: {}\n", report.tally_of_all(), page.display()))
     }
+}
+
+/// What a measurement has failed with that ended by a bug of ours: the others are made all the same.
+fn panicked(panic: &(dyn Any + Send)) -> BenchError {
+    let text = panic.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    let what = format!("the measurement panicked: {}", text.unwrap_or("without a word"));
+    BenchError::Invalid { case: "a bug of the program".to_owned(), what }
 }
 
 /// The rows of a command, or of several that a shell would run one after the other, each by `measure`.

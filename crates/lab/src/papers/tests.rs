@@ -3,11 +3,13 @@ mod beside;
 use std::collections::HashMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
+use std::process::Command;
 use std::sync::Mutex;
 
 use clap::Parser;
+use rustix::process::{Signal, getpid, kill_process};
 use serde_json::json;
 use testudo_crypto::PortableEngine;
 
@@ -130,37 +132,52 @@ fn states(folder: &Path) -> Vec<String> {
     items.iter().map(|item| format!("{} {}", item["state"].as_str().unwrap(), item["kept"])).collect()
 }
 
+/// Names the folder to a process of the next test's, which is to be killed.
+const KILLED_IN: &str = "TESTUDO_TEST_KILLED_IN";
+
+/// A run that kills its process when it comes to the third figure.
+fn run_until_killed(folder: &Path) {
+    let (counted, quick) = (Counted::default(), options(folder, "--quick"));
+    let dies = |command: &str| {
+        if command == "fake 3" {
+            kill_process(getpid(), Signal::KILL).unwrap();
+        }
+        Ok(counted.rows(command))
+    };
+    session(&quick, &dies).run().unwrap();
+}
+
 #[test]
 fn a_run_that_was_killed_goes_on_where_it_stopped() {
+    if let Some(folder) = std::env::var_os(KILLED_IN) {
+        return run_until_killed(Path::new(&folder));
+    }
     let folder = tempfile::tempdir().unwrap();
+    let mut itself = Command::new(std::env::current_exe().unwrap());
+    itself.args(["papers::tests::a_run_that_was_killed_goes_on_where_it_stopped", "--exact"]);
+    let killed = itself.env(KILLED_IN, folder.path()).output().unwrap();
+    assert_eq!(killed.status.signal(), Some(9), "{}", String::from_utf8_lossy(&killed.stdout));
     let (counted, quick) = (Counted::default(), options(folder.path(), "--quick"));
-    // The first time it comes to the third, the run dies.
-    let dies = |command: &str| {
-        let rows = counted.rows(command);
-        assert!(command != "fake 3" || counted.times(command) > 1, "killed");
-        Ok(rows)
-    };
-    catch_unwind(AssertUnwindSafe(|| session(&quick, &dies).run())).unwrap_err();
-    assert_eq!(counted.all(), [1, 1, 1, 0]);
+    let measure = |command: &str| Ok(counted.rows(command));
     let before = ["measured false", "measured false", "not_yet_measured null", "not_yet_measured null"];
     assert_eq!(states(folder.path())[..4], before, "the report has what is complete");
     // What a kill leaves of a file that was being written.
     let part = folder.path().join(".part-abc");
     fs::write(&part, "{\"format\":1,").unwrap();
 
-    let text = session(&quick, &dies).run().unwrap();
-    assert_eq!(counted.all(), [1, 1, 2, 1], "only what was not complete was measured");
+    let text = session(&quick, &measure).run().unwrap();
+    assert_eq!(counted.all(), [0, 0, 1, 1], "only what was not complete was measured");
     assert!(!part.exists() && text.contains("(2 kept from an earlier run)"), "{text}");
     let after = ["measured true", "measured true", "measured false", "measured false"];
     assert_eq!(states(folder.path())[..4], after);
     let record = &json_of(folder.path())["papers"][0]["items"][0];
     assert!(record["measured_at"].as_str().unwrap().ends_with("UTC"), "{record}");
 
-    session(&quick, &dies).run().unwrap();
-    assert_eq!(counted.all(), [1, 1, 2, 1], "all is there");
-    session(&options(folder.path(), "--quick --again"), &dies).run().unwrap();
-    assert_eq!(counted.all(), [2, 2, 3, 2]);
-    session(&options(folder.path(), ""), &dies).run().unwrap();
+    session(&quick, &measure).run().unwrap();
+    assert_eq!(counted.all(), [0, 0, 1, 1], "all is there");
+    session(&options(folder.path(), "--quick --again"), &measure).run().unwrap();
+    assert_eq!(counted.all(), [1, 1, 2, 2]);
+    session(&options(folder.path(), ""), &measure).run().unwrap();
     assert_eq!(counted.times("fake full"), 1, "a full run takes nothing of a quick one, and one measurement");
 }
 
@@ -254,6 +271,30 @@ fn a_measurement_that_fails_does_not_keep_others_from_being_made() {
         let path = folder.path().join(format!("003-figure-{figure}.quick.json"));
         assert_eq!(path.exists(), is_kept, "{figure}");
     }
+}
+
+/// A bug in one measurement costs that one.
+#[test]
+fn a_measurement_that_panics_has_failed_and_the_others_are_made() {
+    let folder = tempfile::tempdir().unwrap();
+    let (counted, quick) = (Counted::default(), options(folder.path(), "--quick"));
+    let measure = |command: &str| {
+        let rows = counted.rows(command);
+        assert!(command != "fake 2" || counted.times(command) > 1, "an index of {command}");
+        assert!(command != "fake 3" || counted.times(command) > 1, "a word");
+        Ok(rows)
+    };
+    let error = session(&quick, &measure).run().unwrap_err().to_string();
+    for part in [
+        "003-figure-92: a bug of the program: the measurement panicked: an index of fake 2",
+        "003-figure-93: a bug of the program: the measurement panicked: a word",
+    ] {
+        assert!(error.contains(part), "{error}");
+    }
+    let found = states(folder.path());
+    assert_eq!(found[..4], ["measured false", "failed null", "failed null", "measured false"]);
+    session(&quick, &measure).run().unwrap();
+    assert_eq!(counted.all(), [1, 2, 2, 1], "what has failed is measured anew");
 }
 
 /// The elements of a page in which every element is closed; panics otherwise.
