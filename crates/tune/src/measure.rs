@@ -12,10 +12,14 @@ use crate::host::Host;
 use serde::Serialize;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::thread;
 use std::time::{Duration, Instant};
 
 /// Nothing may stall for longer.
 const STALLED: Duration = Duration::from_secs(10);
+/// So long after an error the sink accepts again; so many errors in a row, 10 seconds of them, do not pass.
+const AGAIN: Duration = Duration::from_millis(100);
+const MOST_FAILURES: u32 = 100;
 /// Bytes of a write: more than a super-segment, so that system calls do not count.
 const BLOCK_BYTES: usize = 256 * 1024;
 
@@ -129,14 +133,29 @@ fn stream(to: SocketAddr, duration: Duration) -> io::Result<(u64, Duration)> {
     Ok((sent, started.elapsed()))
 }
 
-/// Takes streams, one after the other, and drops what comes, until accepting fails.
+/// Takes streams, one after the other, and drops what comes, until accepting has failed for long.
 ///
 /// # Errors
-/// What accepting failed with.
+/// What accepting failed with last.
 pub fn sink(listener: &TcpListener) -> io::Result<()> {
-    let mut block = vec![0; BLOCK_BYTES];
+    take(|| listener.accept().map(|(stream, _)| stream), thread::sleep)
+}
+
+/// The same with what accepts, and what waits before it accepts again.
+fn take(mut accept: impl FnMut() -> io::Result<TcpStream>, wait: impl Fn(Duration)) -> io::Result<()> {
+    let (mut block, mut failures) = (vec![0; BLOCK_BYTES], 0);
     loop {
-        let (mut stream, _) = listener.accept()?;
+        // Errors are of one connection that has gone, or pass when others end (accept(2)).
+        let mut stream = match accept() {
+            Ok(stream) => stream,
+            Err(error) if failures == MOST_FAILURES => return Err(error),
+            Err(_) => {
+                failures += 1;
+                wait(AGAIN);
+                continue;
+            }
+        };
+        failures = 0;
         if stream.set_read_timeout(Some(STALLED)).is_err() {
             continue;
         }
@@ -149,7 +168,7 @@ pub fn sink(listener: &TcpListener) -> io::Result<()> {
 mod tests {
     use super::*;
     use crate::tests::played::Machine;
-    use std::thread;
+    use std::cell::Cell;
 
     fn streams(rates: &[f64]) -> Streams {
         Streams::of(rates.to_vec()).unwrap()
@@ -170,6 +189,31 @@ mod tests {
 
     fn load(to: SocketAddr) -> Load {
         Load { to, streams: 2, each: Duration::from_millis(20) }
+    }
+
+    /// A connection that goes before it is accepted, or a process that has no file left for it, ends no sink.
+    #[test]
+    fn a_sink_goes_on_after_errors_of_accepting_that_pass() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let to = listener.local_addr().unwrap();
+        // Each time all errors but one that a sink bears, then a stream.
+        let (calls, streams) = (Cell::new(0), Cell::new(0));
+        let accept = || {
+            calls.set(calls.get() + 1);
+            if streams.get() == 2 || calls.get() % (MOST_FAILURES + 1) > 0 {
+                return Err(io::ErrorKind::ConnectionAborted.into());
+            }
+            let mut sent = TcpStream::connect(to)?;
+            let (taken, _) = listener.accept()?;
+            sent.write_all(b"dropped")?;
+            sent.shutdown(Shutdown::Write)?;
+            streams.set(streams.get() + 1);
+            Ok(taken)
+        };
+        let waited = Cell::new(Duration::ZERO);
+        let error = take(accept, |time| waited.set(waited.get() + time)).unwrap_err();
+        assert_eq!((error.kind(), streams.get()), (io::ErrorKind::ConnectionAborted, 2));
+        assert_eq!((calls.get(), waited.get()), (3 * (MOST_FAILURES + 1), AGAIN * (3 * MOST_FAILURES)));
     }
 
     /// The played interface sends nothing, so the streams over loopback have not left by it.
