@@ -237,7 +237,7 @@ pub(crate) fn merge_changes(outcomes: impl Iterator<Item = SaOutcome>) -> (SaOut
                 (Ok(SaChanged::Added(one)), Ok(SaChanged::Added(other))) => {
                     one.counters.absorb(other.counters);
                 }
-                // Of VPE it is how far all were when this worker let go: the last one says the last word.
+                // One that was further looked later at what they share.
                 (Ok(SaChanged::Removed(Some(one))), Ok(SaChanged::Removed(Some(other))))
                     if other.top() > one.top() =>
                 {

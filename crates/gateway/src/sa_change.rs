@@ -7,7 +7,7 @@ use crate::worker::Worker;
 use std::vec::IntoIter;
 use testudo_crypto::Direction;
 use testudo_ipsec::{
-    Endpoints, Event, Lifetime, Moment, RemovedTunnel, ReplayWindow, Spent, TunnelIndex, TunnelParameters,
+    Endpoints, Event, LastWindows, Lifetime, Moment, RemovedTunnel, Spent, TunnelIndex, TunnelParameters,
 };
 
 /// When an SA towards the peer is put to use.
@@ -77,8 +77,8 @@ pub enum SaChanged {
     InUse,
     /// The tunnel or the SA has its new settings.
     Set,
-    /// The SA is gone. One from a peer leaves its replay window.
-    Removed(Option<ReplayWindow>),
+    /// The SA is gone. One from a peer leaves its replay window, or all those of VPE.
+    Removed(Option<LastWindows>),
 }
 
 /// Why an SA was not changed. Nothing else has changed either.
@@ -189,8 +189,8 @@ impl Worker {
                 Ok(SaChanged::Set)
             }
             SaChange::RemoveInbound(tunnel, spi) => {
-                let window = self.remove_inbound(tunnel, spi).ok_or(SaChangeError::NoSa { spi })?;
-                Ok(SaChanged::Removed(Some(window)))
+                let windows = self.remove_inbound(tunnel, spi).ok_or(SaChangeError::NoSa { spi })?;
+                Ok(SaChanged::Removed(Some(windows)))
             }
             SaChange::RemoveOutbound(tunnel, spi) => {
                 let sa = self.ipsec.remove_outbound(tunnel, spi).ok_or(SaChangeError::NoSa { spi })?;

@@ -13,8 +13,8 @@ use crate::role::Role;
 use std::sync::Arc;
 use testudo_crypto::{Direction, Engine, Job, KeyFrame, Suite};
 use testudo_ipsec::{
-    AddedSa, AuditRecord, Event, InstallError, Ipsec, Moment, PolicyChange, PolicyId, Prepared, Protected,
-    RemovedTunnel, ReplayWindow, SaRef, SaSelectors, Spd, SpdError, TunnelIndex, Unprotected,
+    AddedSa, AuditRecord, Event, InstallError, Ipsec, LastWindows, Moment, PolicyChange, PolicyId, Prepared,
+    Protected, RemovedTunnel, SaRef, SaSelectors, Spd, SpdError, TunnelIndex, Unprotected,
 };
 use testudo_packet::{
     BATCH_SIZE, Batch, DropReason, Interface, Pool, Port, PortError, Stage, StageClock, StageTimes,
@@ -302,10 +302,10 @@ impl Worker {
         Some(removed)
     }
 
-    pub(crate) fn remove_inbound(&mut self, index: TunnelIndex, spi: u32) -> Option<ReplayWindow> {
-        let (sa, window) = self.ipsec.remove_inbound(index, spi)?;
+    pub(crate) fn remove_inbound(&mut self, index: TunnelIndex, spi: u32) -> Option<LastWindows> {
+        let (sa, windows) = self.ipsec.remove_inbound(index, spi)?;
         self.disconnect(Direction::Open, sa);
-        Some(window)
+        Some(windows)
     }
 
     /// Forgets the keys of an SA that was removed. Its jobs that have ended are dropped.

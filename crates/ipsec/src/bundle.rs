@@ -16,6 +16,7 @@ use crate::counters::{SaCounters, SaState};
 use crate::encap::outer_fields::OuterRules;
 use crate::encap::{IpsecProtocol, Mode};
 use crate::event::{Event, EventKind};
+use crate::last_windows::LastWindows;
 use crate::lifetime::{Lifetime, Moment};
 use crate::mtu_probe::Prober;
 use crate::numbers::{MIN_WINDOW, NumberSource, ReleaseRing, Reordering, ReplayWindow, SharedWindow};
@@ -563,9 +564,9 @@ impl Ipsec {
 
     /// Removes an SA from the peer: later packets under it have an unknown SPI, and jobs of it that are in
     /// flight end as [`ShuttingDown`](testudo_packet::DropReason::ShuttingDown). Returns its handle and its
-    /// window, of up to 512 KiB; `None` if the tunnel has no SA with this SPI.
-    #[must_use = "the window is freed best where no packet waits"]
-    pub fn remove_inbound(&mut self, index: TunnelIndex, spi: u32) -> Option<(SaRef, ReplayWindow)> {
+    /// window, of up to 512 KiB, or windows; `None` if the tunnel has no SA with this SPI.
+    #[must_use = "windows are freed best where no packet waits"]
+    pub fn remove_inbound(&mut self, index: TunnelIndex, spi: u32) -> Option<(SaRef, LastWindows)> {
         let tunnel = self.tunnels.get_mut(index.0 as usize)?.as_mut()?;
         let sa = take_member(&mut tunnel.inbound, spi)?.sa;
         let protocol = tunnel.parameters.protocol;
@@ -573,12 +574,8 @@ impl Ipsec {
         self.sad_of(protocol).remove(spi);
         let windows = self.vpe_windows.remove(sa);
         self.forget_order_of(sa);
-        let mut window = self.inbound.remove(sa)?.window;
-        if let Some(windows) = windows {
-            // Of VPE it says how far all workers are by now.
-            let _ = window.restore(&ReplayWindow::closed_up_to(windows.top_of_all()));
-        }
-        Some((sa, window))
+        let window = self.inbound.remove(sa)?.window;
+        Some((sa, LastWindows::new(window, windows)))
     }
 
     /// The name of a tunnel.

@@ -48,6 +48,7 @@ mod in_order;
 mod inbound;
 mod inbound_vpe;
 mod keepalive;
+mod last_windows;
 mod lifetime;
 mod mss_clamp;
 mod mtu_probe;
@@ -91,6 +92,7 @@ pub use encap::template::Dscp;
 pub use encap::{IpsecProtocol, Mode, Shape};
 pub use event::{Event, EventKind};
 pub use held::{HOLD, MAX_HELD};
+pub use last_windows::LastWindows;
 pub use lifetime::{Lifetime, LifetimeState, LifetimeUse, Limits, Moment, Spent};
 pub use mtu_probe::MtuProbe;
 pub use numbers::{

@@ -3,7 +3,7 @@
 use super::sas::KeyState;
 use crate::Usage;
 use testudo_crypto::KeyMaterial;
-use testudo_ipsec::{InboundParameters, Lifetime, SaParameters};
+use testudo_ipsec::{InboundParameters, Lifetime, ReplayWindow, SaParameters};
 
 /// SAs that can be added.
 pub(super) struct Checked {
@@ -28,13 +28,23 @@ impl Checked {
         let Self { replay_window, from_any_port, .. } = *self;
         InboundParameters { sa, replay_window, from_any_port }
     }
+
+    /// The saved window that an SA from the peer goes on with whose ephemeral key has received something
+    /// before.
+    pub(super) fn received_before(&self) -> Option<Vec<u8>> {
+        let first = self.first.as_ref().filter(|first| first.number > 0)?;
+        let closed = || ReplayWindow::closed_up_to(first.number).to_vec();
+        Some(first.windows.clone().unwrap_or_else(closed))
+    }
 }
 
 /// Where an ephemeral key begins, if not at its first number.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct FirstNumbers {
     /// The first number that is sent; of an SA from the peer the last that was received, 0 for none.
     pub(super) number: u64,
+    /// Of an SA of VPE from the peer its windows, if they are known; else all are closed up to that number.
+    pub(super) windows: Option<Vec<u8>>,
     /// XORed into numbers to make IVs.
     pub(super) iv_mask: u64,
     /// What the key was used for before.

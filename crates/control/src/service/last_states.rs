@@ -3,9 +3,9 @@
 use super::installed::Running;
 use super::sa_control::{SaControl, State};
 use super::sas::RunningSa;
-use super::usages;
+use super::{usages, windows};
 use crate::{Fingerprint, StoreError, Usage};
-use testudo_ipsec::{ReplayWindow, closed_windows};
+use testudo_ipsec::closed_windows;
 
 /// What is to be remembered of a key whose SA is gone.
 #[derive(Debug)]
@@ -15,14 +15,18 @@ pub(super) struct LastState {
     usage: Option<Usage>,
 }
 
-/// The most bytes that are kept of a key's windows, those of 80: a peer chooses how many it has, and how
+/// The most bytes that are kept of a key's windows, those of 84: a peer chooses how many it has, and how
 /// often it renews its keys. Of more windows, the highest number of all is kept.
 const MOST_BYTES: usize = 2048;
 
 /// What is kept of a saved window, or of those of VPE.
 fn closed(saved: &[u8]) -> Option<Vec<u8>> {
-    let of_one = || Some(ReplayWindow::closed_up_to(ReplayWindow::top_of(saved)?).to_vec());
-    closed_windows(saved).filter(|windows| windows.len() <= MOST_BYTES).or_else(of_one)
+    windows::closed(saved, MOST_BYTES)
+}
+
+/// What is kept of the saved windows of a negotiated key of VPE; `None` of ESP, or where they are too many.
+pub(super) fn few_of_vpe(saved: &[u8]) -> Option<Vec<u8>> {
+    closed_windows(saved).filter(|windows| windows.len() <= MOST_BYTES)
 }
 
 impl SaControl {
@@ -39,7 +43,10 @@ impl SaControl {
         window: Option<Vec<u8>>,
     ) {
         let is_configured = sa.key == running.inbound_key || running.more_keys.contains(&sa.key);
-        let window = if is_configured { window } else { window.as_deref().and_then(closed) };
+        let window = window.as_deref().and_then(|window| match is_configured {
+            true => Some(windows::storable(window).into_owned()),
+            false => closed(window),
+        });
         let last = LastState { key: sa.key, window, usage: usages::of(sa).map(|(_, usage)| usage) };
         if let Err(error) = self.save_last(&last) {
             tracing::error!("saving what a removed key was used for: {error}; trying again");
@@ -70,6 +77,7 @@ impl SaControl {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use testudo_ipsec::ReplayWindow;
 
     /// Of an SA of VPE that a daemon installs again, the window behind all others goes on.
     #[test]

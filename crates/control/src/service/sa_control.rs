@@ -39,7 +39,7 @@ use testudo_gateway::{
 };
 use testudo_ipsec::{
     Demand, InstallError, Lease, MAX_SAS_OF_WORKER, MAX_TUNNEL_SAS, NumberSource, OutboundParameters,
-    ReplayWindow, SaParameters, SaWorker, TunnelIndex,
+    SaParameters, SaWorker, TunnelIndex,
 };
 
 /// Why the tunnel of a flow has no durable keys.
@@ -345,9 +345,9 @@ impl SaControl {
         key: &KeyMaterial,
     ) -> Result<RunningSa, String> {
         let sa = self.planned(wanted, Direction::Open, spi, key)?;
-        let window = match wanted.first.map_or(0, |first| first.number) {
-            0 => self.window_of(&sa, key)?,
-            received => Some(ReplayWindow::closed_up_to(received).to_vec()),
+        let window = match wanted.received_before() {
+            None => self.window_of(&sa, key)?,
+            received => received,
         };
         let parameters = wanted.inbound_parameters(parameters_of(&sa));
         let key = self.preparers.prepare(key.clone(), Direction::Open);
@@ -363,9 +363,10 @@ impl SaControl {
         key: &KeyMaterial,
     ) -> Result<RunningSa, String> {
         let sa = self.planned(wanted, Direction::Seal, spi, key)?;
-        let (numbers, iv_mask) = match wanted.first {
-            Some(FirstNumbers { number: first, iv_mask, .. }) => {
-                (NumberSource::Leased { first, lease: Arc::new(Lease::until(u64::MAX)) }, iv_mask)
+        let (numbers, iv_mask) = match &wanted.first {
+            Some(FirstNumbers { number, iv_mask, .. }) => {
+                let lease = Arc::new(Lease::until(u64::MAX));
+                (NumberSource::Leased { first: *number, lease }, *iv_mask)
             }
             None => self.numbers(running, key, (wanted.worker, wanted.key_state))?,
         };
@@ -407,7 +408,7 @@ impl SaControl {
         let unused = Usage { bytes: 0, packets: 0, since_unix_s: super::daemon::unix_s() };
         let before = match wanted.key_state {
             KeyState::Durable => self.store.usage(print).map_err(in_store)?,
-            KeyState::Ephemeral => wanted.first.map(|first| first.before),
+            KeyState::Ephemeral => wanted.first.as_ref().map(|first| first.before),
         };
         Ok(RunningSa {
             direction,
@@ -512,26 +513,23 @@ impl SaControl {
         Ok(json!({ "tunnel": running.tunnel.name, "deleted": deleted, "tunnel_ends": ends }))
     }
 
-    /// Removes an SA, and keeps what is to be remembered of its key.
+    /// Removes an SA, and keeps what is to be remembered of its key. Returns the windows of an ephemeral one.
     pub(super) fn remove(
         &self,
         state: &mut State,
         running: &Running,
         way: Direction,
         spi: u32,
-    ) -> Result<(), String> {
-        let changed = self.change(vec![removal(running, way, spi)])?;
-        let mut window = None;
-        for result in changed {
-            if let SaChanged::Removed(last) = result.map_err(|_| unknown_spi(running, spi))? {
-                window = last.map(|last| last.save());
-            }
-        }
-        self.forget_sa(state, running, way, spi, window);
-        Ok(())
+    ) -> Result<Option<Vec<u8>>, String> {
+        let window = match self.change(vec![removal(running, way, spi)])?.pop() {
+            Some(Ok(SaChanged::Removed(last))) => last.map(|last| last.save()),
+            Some(Err(_)) => return Err(unknown_spi(running, spi)),
+            _ => None,
+        };
+        Ok(self.forget_sa(state, running, way, spi, window))
     }
 
-    /// The worker has removed an SA, with this window.
+    /// The worker has removed an SA, with this window. Returns that of an ephemeral key, which is not kept.
     pub(super) fn forget_sa(
         &self,
         state: &mut State,
@@ -539,17 +537,19 @@ impl SaControl {
         way: Direction,
         spi: u32,
         window: Option<Vec<u8>>,
-    ) {
+    ) -> Option<Vec<u8>> {
         let mut sas = running.sas.lock();
-        let Some(at) = sas.iter().position(|sa| sa.direction == way && sa.spi == spi) else { return };
+        let at = sas.iter().position(|sa| sa.direction == way && sa.spi == spi)?;
         let sa = sas.remove(at);
         sas.shrink_to_fit();
         drop(sas);
         state.index.remove(running, &sa);
         state.gone.push(sa.key);
-        if sa.is_durable() {
-            self.keep_what_is_known(state, running, &sa, window);
+        if !sa.is_durable() {
+            return window;
         }
+        self.keep_what_is_known(state, running, &sa, window);
+        None
     }
 
     pub(super) fn give_back_numbers(&self, key: Fingerprint) {
@@ -570,7 +570,7 @@ impl SaControl {
             // Others may have been removed before.
             for Leaving { direction, spi, .. } in leaving.iter().filter(|sa| sa.is_in(&running)) {
                 match self.remove(&mut state, &running, *direction, *spi) {
-                    Ok(()) => {
+                    Ok(_) => {
                         let (name, way) = (&running.tunnel.name, word(*direction));
                         tracing::info!("tunnel {name}: {way} SA {spi:#x} has been replaced and is gone");
                         self.end_without(&mut state, &installed, &running, *direction);

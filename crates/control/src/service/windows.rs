@@ -17,13 +17,14 @@
 
 use super::installed::InstalledTunnels;
 use crate::fingerprint::under_other_icvs;
+use crate::store::MAX_WINDOW_BYTES;
 use crate::{Fingerprint, LeaseStore, StoreError, fingerprint};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::{Duration, Instant};
 use testudo_crypto::KeyMaterial;
 use testudo_gateway::{PlacedSa, SaCounts};
-use testudo_ipsec::{ReplayWindow, SaRef};
+use testudo_ipsec::{ReplayWindow, SaRef, closed_windows};
 
 /// Packets of the smallest window.
 const LEAST_WINDOW: u32 = 32;
@@ -198,8 +199,23 @@ fn kept(keep: Keep, window: &[u8]) -> Cow<'_, [u8]> {
         (Keep::Ahead { reach, most }, Some(top)) => {
             Cow::Owned(ReplayWindow::closed_up_to(top.saturating_add(reach).min(most)).to_vec())
         }
-        _ => Cow::Borrowed(window),
+        _ => storable(window),
     }
+}
+
+/// What the store has room for of saved windows. Of VPE there may be thousands, each as long as one of ESP;
+/// where they are too long all that each has received is [closed].
+pub(super) fn storable(saved: &[u8]) -> Cow<'_, [u8]> {
+    let is_long = saved.len() > MAX_WINDOW_BYTES;
+    let closed = is_long.then(|| closed(saved, MAX_WINDOW_BYTES)).flatten();
+    closed.map_or(Cow::Borrowed(saved), Cow::Owned)
+}
+
+/// Saved windows in few bytes: one is closed up to its highest number. So is each of VPE, or, if these were
+/// more than `most` bytes, all of them up to the highest number of any.
+pub(super) fn closed(saved: &[u8], most: usize) -> Option<Vec<u8>> {
+    let of_one = || Some(ReplayWindow::closed_up_to(ReplayWindow::top_of(saved)?).to_vec());
+    closed_windows(saved).filter(|windows| windows.len() <= most).or_else(of_one)
 }
 
 /// The window that an SA from a peer continues with. Where the same key has received more under an ICV of
@@ -335,6 +351,31 @@ mod tests {
         assert_eq!(first_ceiling(None, true), Some(ReplayWindow::closed_up_to(FIRST_REACH)));
         assert_eq!(first_ceiling(Some(&exact), true), Some(ReplayWindow::closed_up_to(5 + FIRST_REACH)));
         assert_eq!(first_ceiling(Some(&ReplayWindow::closed_up_to(700)), true), None);
+    }
+
+    /// Of VPE, whose windows may be thousands: one that the store refuses would fail all of a stop.
+    #[test]
+    fn windows_that_the_store_has_no_room_for_are_closed_each_by_itself() {
+        let saved = |size: u32, count: u32| {
+            let mut window = ReplayWindow::new(size, true);
+            window.commit(40).unwrap();
+            let window = window.save();
+            let length = u32::try_from(window.len()).unwrap();
+            let row = |id: u32| [&(id << 16).to_le_bytes()[..], &length.to_le_bytes(), &window].concat();
+            let front = [40, u64::MAX, 0].map(u64::to_le_bytes).concat();
+            [front, (0..count).flat_map(row).collect()].concat()
+        };
+        let (short, long, longest) = (saved(4096, 100), saved(4096, 1024), saved(32, 22_000));
+        assert_eq!(*kept(Keep::Exact, &short), short);
+        assert!(long.len() > MAX_WINDOW_BYTES && longest.len() > MAX_WINDOW_BYTES);
+        let each = kept(Keep::Exact, &long);
+        assert_eq!((each.len(), &*each), (24 * 1025, &closed_windows(&long).unwrap()[..]));
+        assert_eq!(*kept(Keep::Exact, &longest), ReplayWindow::closed_up_to(40));
+        let store = crate::MemoryStore::new();
+        let key = Fingerprint::from_bytes([1; 32]);
+        for saved in [&short, &long, &longest] {
+            store.save_windows(&[(key, &*kept(Keep::Exact, saved))]).unwrap();
+        }
     }
 
     /// Otherwise the gateway would not start again.

@@ -9,7 +9,7 @@ use testudo_crypto::Direction;
 use testudo_gateway::{SaChange, SaChanged, TunnelInstall, Update, UpdateError, UseFrom};
 use testudo_ipsec::{
     InstallError, Lifetime, Limits, NumberSource, SaCounters, SaState, TunnelParameters, VpeClasses,
-    VpeRules, WindowTop,
+    VpeRules, WindowTop, closed_windows,
 };
 use testudo_packet::DropReason;
 
@@ -29,6 +29,15 @@ fn sent_in(seen: &mut BTreeSet<(u16, u64)>, datagrams: &[Vec<u8>]) -> BTreeSet<u
         assert!(seen.insert((header.window, header.number)), "{header:?} is sent twice");
     }
     sent.iter().map(|header| header.window).collect()
+}
+
+/// The highest number of each window among those that were saved.
+fn tops_of(saved: &[u8]) -> BTreeMap<u16, u64> {
+    let kept = closed_windows(saved).expect("they are of VPE");
+    // Behind the front each has Sender ID, Window ID, length, highest number, and nothing.
+    let window = |row: &[u8]| u16::from_le_bytes([row[2], row[3]]);
+    let number = |row: &[u8]| u64::from_le_bytes(*row[8..].first_chunk().expect("a number"));
+    kept[24..].chunks(24).map(|row| (window(row), number(row))).collect()
 }
 
 /// Each worker has its slots, and numbers them from 1 on whatever the others do: nobody waits, not even for
@@ -275,6 +284,12 @@ fn sas_are_added_moved_on_and_removed_at_all_workers() {
         let Ok(SaChanged::Removed(Some(window))) = removed else { panic!("{removed:?}") };
         let highest = after.iter().flatten().map(|sent| header_of(sent).number).max();
         assert_eq!(Some(window.top()), highest);
+        let mut highest = BTreeMap::<u16, u64>::new();
+        for header in after.iter().flatten().map(|sent| header_of(sent)) {
+            let top = highest.entry(header.window).or_default();
+            *top = header.number.max(*top);
+        }
+        assert_eq!(tops_of(&window.save()), highest, "each by itself, whoever had its packets");
     });
 }
 

@@ -5,6 +5,7 @@ use super::super::assemble;
 use super::super::checked_sas::{Checked, FirstNumbers};
 use super::super::daemon::unix_s;
 use super::super::installed::{InstalledTunnels, Running};
+use super::super::last_states::few_of_vpe;
 use super::super::sa_control::{SaControl, State};
 use super::super::sas::{KeyState, RunningSa, TunnelSas};
 use super::super::seed::random_seed;
@@ -298,13 +299,16 @@ impl Work<'_> {
             (None, NonceRule::Explicit) => random_seed().map_err(|error| failed(error.to_string()))?,
             (None, NonceRule::Counter) => 0,
         };
-        let first = match sa.is_inbound {
+        let number = match sa.is_inbound {
             true => used.last.max(told),
             false => first_sent(told, kept, key.suite().is_for_vpe(), unix_s()),
         };
+        // Who is told no more than we have received need not close windows that are behind others.
+        let kept_windows = || self.tunnels().table().kept.windows_of(numbers, number);
+        let windows = sa.is_inbound.then(kept_windows).flatten();
         let UsedBefore { bytes, packets, .. } = sa.used_before;
         let before = Usage { bytes, packets, since_unix_s: sa.added_s };
-        Ok(FirstNumbers { number: first, iv_mask, before })
+        Ok(FirstNumbers { number, windows, iv_mask, before })
     }
 
     fn add_sa(&mut self, sa: &XfrmSa, key: KeyMaterial) -> Result<(), Refusal> {
@@ -334,6 +338,7 @@ impl Work<'_> {
         let direction = if sa.is_inbound { Direction::Open } else { Direction::Seal };
         self.check_room(tunnel, direction, sa.processor())?;
         let worker = sa.processor().map(|processor| self.worker_for(tunnel, processor));
+        let iv_mask = first.iv_mask;
         let before = self.tunnels().encapsulation(tunnel);
         self.redirect(tunnel, self.carried_beside(before, sa))?;
         // charon adds an SA before the peer has its half, and names it in the policy once it has. What it
@@ -365,7 +370,7 @@ impl Work<'_> {
             return Err(failed(error));
         }
         let (of_xfrm, daemon) = (sa.place, sa.daemon);
-        let (iv_mask, processor) = (first.iv_mask, sa.processor());
+        let processor = sa.processor();
         let place = Place { tunnel: tunnel.number, direction, iv_mask, of_xfrm, daemon, processor };
         self.tunnels().table().place(sa.key, place);
         self.settle_own(tunnel.number);
@@ -451,14 +456,18 @@ impl Work<'_> {
         let found = self.tunnels().table().take_place(key);
         let Some((place, tunnel)) = found else { return (0, 0) };
         let sa = running_sa(&tunnel.running, place.direction, key.spi);
-        if let Err(error) = self.control.remove(&mut self.state, &tunnel.running, place.direction, key.spi) {
+        let removed = self.control.remove(&mut self.state, &tunnel.running, place.direction, key.spi);
+        let windows = removed.unwrap_or_else(|error| {
             tracing::error!("tunnel {}: {error}", tunnel.running.tunnel.name);
-        }
+            None
+        });
         // Now that the worker sends and receives nothing more under it; before its key may come back.
         if let Some(sa) = &sa {
             let last = sa.added.as_ref().map_or(0, |added| added.counters.sequence());
             let is_outbound = place.direction == Direction::Seal;
-            self.tunnels().table().kept.keep(sa.numbers, Used { last, iv_mask: place.iv_mask, is_outbound });
+            let mut table = self.tunnels().table();
+            table.kept.keep(sa.numbers, Used { last, iv_mask: place.iv_mask, is_outbound });
+            table.kept.keep_windows(sa.numbers, windows.as_deref().and_then(few_of_vpe));
         }
         self.tidy(tunnel.number);
         let counters = sa.and_then(|sa| sa.added).map(|added| added.counters);

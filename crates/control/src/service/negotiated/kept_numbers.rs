@@ -4,9 +4,13 @@
 
 use crate::Fingerprint;
 use std::collections::{HashMap, VecDeque};
+use testudo_ipsec::ReplayWindow;
 
 /// Keys that are remembered, the latest ones. One that was forgotten is refused.
 const MAX_KEPT: usize = 1 << 16;
+/// Keys of VPE from peers whose windows are remembered, the latest ones, in 2 KiB each: an SA that is moved
+/// comes back soon. In those of others, all is closed up to the highest number.
+const MAX_WITH_WINDOWS: usize = 1 << 10;
 /// Numbers that are left out, since packets were on their way when an SA was removed.
 const LEFT_OUT: u64 = 1 << 16;
 
@@ -33,6 +37,7 @@ impl Used {
 pub(super) struct KeptNumbers {
     known: HashMap<Fingerprint, Used>,
     order: VecDeque<Fingerprint>,
+    windows: VecDeque<(Fingerprint, Vec<u8>)>,
 }
 
 impl KeptNumbers {
@@ -46,6 +51,21 @@ impl KeptNumbers {
         {
             self.known.remove(&oldest);
         }
+    }
+
+    /// Remembers the windows of such a key, or no more that it has some that are known.
+    pub(super) fn keep_windows(&mut self, key: Fingerprint, windows: Option<Vec<u8>>) {
+        self.windows.retain(|(of, _)| *of != key);
+        self.windows.extend(windows.map(|windows| (key, windows)));
+        if self.windows.len() > MAX_WITH_WINDOWS {
+            self.windows.pop_front();
+        }
+    }
+
+    /// The saved windows of a key of VPE, if they are known, and up to this number or further.
+    pub(super) fn windows_of(&self, key: Fingerprint, number: u64) -> Option<Vec<u8>> {
+        let (_, windows) = self.windows.iter().rev().find(|(of, _)| *of == key)?;
+        (ReplayWindow::top_of(windows)? >= number).then(|| windows.clone())
     }
 
     /// What an SA has used of a key.
@@ -73,6 +93,23 @@ mod tests {
             (kept.of(key(1)), kept.order.len(), kept.known.len()),
             (Some(used(9)), MAX_KEPT, MAX_KEPT)
         );
+    }
+
+    /// Windows that are not those of its last SA would take again what came in that.
+    #[test]
+    fn the_windows_of_the_latest_keys_are_remembered_as_their_last_sa_left_them() {
+        let mut kept = KeptNumbers::default();
+        let closed = |top: u64| ReplayWindow::closed_up_to(top).to_vec();
+        for number in 0..=1 << 10 {
+            kept.keep_windows(key(number), Some(closed(u64::from(number) + 1)));
+        }
+        assert_eq!(kept.windows.len(), MAX_WITH_WINDOWS);
+        assert_eq!((kept.windows_of(key(0), 0), kept.windows_of(key(1), 2)), (None, Some(closed(2))));
+        assert_eq!(kept.windows_of(key(1), 3), None, "more has come than they know of");
+        kept.keep_windows(key(1), Some(closed(9)));
+        assert_eq!(kept.windows_of(key(1), 3), Some(closed(9)));
+        kept.keep_windows(key(1), None);
+        assert_eq!((kept.windows_of(key(1), 0), kept.windows.len()), (None, MAX_WITH_WINDOWS - 1));
     }
 
     #[test]
