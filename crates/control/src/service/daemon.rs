@@ -353,7 +353,12 @@ struct Daemon {
 
 /// Seconds since 1970 by the host's clock, which may be wrong; 0 if it is before 1970.
 pub(super) fn unix_s() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())
+    unix_time().as_secs()
+}
+
+/// The same to the nanosecond.
+pub(super) fn unix_time() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
 /// Logs the settings that are valid but should be deliberate.

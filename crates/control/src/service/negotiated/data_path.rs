@@ -3,7 +3,7 @@
 use super::super::api::Shared;
 use super::super::assemble;
 use super::super::checked_sas::{Checked, FirstNumbers};
-use super::super::daemon::unix_s;
+use super::super::daemon::{unix_s, unix_time};
 use super::super::installed::{InstalledTunnels, Running};
 use super::super::last_states::few_of_vpe;
 use super::super::sa_control::{SaControl, State};
@@ -301,7 +301,7 @@ impl Work<'_> {
         };
         let number = match sa.is_inbound {
             true => used.last.max(told),
-            false => first_sent(told, kept, key.suite().is_for_vpe(), unix_s()),
+            false => first_sent(told, kept, key.suite().is_for_vpe(), unix_time()),
         };
         // Who is told no more than we have received need not close windows that are behind others.
         let kept_windows = || self.tunnels().table().kept.windows_of(numbers, number);
@@ -595,11 +595,14 @@ impl DataPath for WorkerPath {
 
 /// The first number that is sent under a key that was used so far before. The nonces of VPE are numbers, and
 /// nobody has noted a key of SAs that somebody types in: after a restart of this process it may come back.
-/// So those of VPE begin at the clock, and go on faster than any sender.
-fn first_sent(told: u64, kept: Option<Used>, is_vpe: bool, unix_s: u64) -> u64 {
+/// So those of VPE begin at the clock, which goes on faster than any sender: by 2^28 a second, and by some at
+/// each of its steps, since a process may be started again within the same second.
+fn first_sent(told: u64, kept: Option<Used>, is_vpe: bool, unix_time: Duration) -> u64 {
+    // A span has less than 2^94 nanoseconds.
+    let of_clock = || u64::try_from((unix_time.as_nanos() << 28) / 1_000_000_000).unwrap_or(u64::MAX);
     match kept {
         Some(used) => used.next_sent(told),
-        None if is_vpe => told.saturating_add(1).max(unix_s.saturating_mul(1 << 28)),
+        None if is_vpe => told.saturating_add(1).max(of_clock()),
         None => told.saturating_add(1),
     }
 }
@@ -610,11 +613,17 @@ mod tests {
 
     #[test]
     fn numbers_of_vpe_begin_at_the_clock_as_nobody_notes_its_keys() {
-        let of = |told, unix_s| first_sent(told, None, true, unix_s);
-        assert_eq!((of(0, 1_800_000_000), of(9, 0)), (1_800_000_000 << 28, 10));
-        assert!(of(0, 1_800_000_001) - of(0, 1_800_000_000) > 200_000_000, "faster than any sender");
-        assert_eq!(first_sent(0, None, false, 1_800_000_000), 1);
+        let at = Duration::from_secs(1_800_000_000);
+        let of = |told, unix_time| first_sent(told, None, true, unix_time);
+        assert_eq!((of(0, at), of(9, Duration::ZERO)), (1_800_000_000 << 28, 10));
+        assert_eq!(of(0, Duration::MAX), u64::MAX);
+        // Faster than any sender, also where a process is started again within the same second.
+        for (later, numbers) in [(1_000_000, 268_000_000), (800_000, 200_000_000), (1000, 200_000)] {
+            let ahead = of(0, at + Duration::from_micros(later)) - of(0, at);
+            assert!(ahead > numbers, "{ahead} after {later} us");
+        }
+        assert_eq!(first_sent(0, None, false, at), 1);
         let used = Used { last: 1000, iv_mask: 0, is_outbound: true };
-        assert_eq!(first_sent(0, Some(used), true, 1_800_000_000), used.next_sent(0));
+        assert_eq!(first_sent(0, Some(used), true, at), used.next_sent(0));
     }
 }
