@@ -1,7 +1,7 @@
 //! Dummy packets (RFC 4303 2.6): ESP with next header 59, which the peer authenticates and drops.
 //! With them, and with [TFC padding](crate::PacketRules::tfc_pad_to), who watches cannot tell how much a
 //! tunnel carries (RFC 4303 2.7). In VPE they are fill packets, whose plaintext is nothing but zeros
-//! (`docs/VPE.md`), in one window after another by chance, as if each were of another flow.
+//! (`docs/VPE.md`), in one window after another by chance, as if each were of another flow and of any class.
 //!
 //! Of several workers one sends those of an SA of ESP, and each that encrypts those of its windows of VPE.
 //!
@@ -132,8 +132,16 @@ impl Ipsec {
             return None;
         }
         let flow = self.dummies.draw(self.identifications.seed(), u64::MAX);
+        // Who watches the windows of one class alone would see the packets of it without any others.
+        let traffic_class = match sa.vpe.as_ref().map(|windows| windows.rules().classes()) {
+            Some(classes) if classes.count() > 1 => {
+                let class = self.dummies.draw(self.identifications.seed(), classes.count().into());
+                classes.traffic_class_of(u8::try_from(class).unwrap_or(0))
+            }
+            _ => 0,
+        };
         let sequence = match sa.encap {
-            Encap::Vpe => sa.admit_in_window(|_| flow, 0, bytes.into(), now, &mut self.events),
+            Encap::Vpe => sa.admit_in_window(|_| flow, traffic_class, bytes.into(), now, &mut self.events),
             _ => sa.admit(bytes.into(), now, &mut self.events),
         };
         let sequence = sequence.ok()?;
@@ -142,7 +150,7 @@ impl Ipsec {
         buffer.set_len(bytes.into());
         // The last one of any window.
         sa.counters.count_dummy(bytes.into(), sa.sequence.next() - 1);
-        let content = Content { bytes, traffic_class: 0, next_header: protocol::NO_NEXT_HEADER };
+        let content = Content { bytes, traffic_class, next_header: protocol::NO_NEXT_HEADER };
         let framed = match sa.encap {
             Encap::Vpe => framed_as_fill(sa, sa_ref, buffer, content, sequence),
             _ => framed_as_dummy(sa, sa_ref, buffer, content, sequence),

@@ -500,20 +500,23 @@ fn a_fill_packet_moves_its_window() {
     b.assert_settled();
 }
 
-/// Fill packets are in any window, count up in each as other packets do, and are as long as padded packets;
-/// the peer counts and drops them.
+/// Fill packets are in any window of any class, with a DSCP of it, count up in each as other packets do, and
+/// are as long as padded packets; the peer counts and drops them.
 #[test]
 fn fill_packets_look_like_packets_of_many_flows() {
+    let two_classes = VpeRules::default().with_slots(VpeClasses::of_sets([&[46][..]]), 0, 8);
+    let two_classes = two_classes.expect("16 windows");
     for pad_to in [0, 700] {
+        let vpe = Some(Box::new(two_classes));
         let rules =
-            PacketRules { dummy_packets_per_second: 100, tfc_pad_to: pad_to, ..PacketRules::default() };
+            PacketRules { dummy_packets_per_second: 100, tfc_pad_to: pad_to, vpe, ..PacketRules::default() };
         let spec = TunnelSpec { rules, ..spec() };
         let (mut a, mut b) = (gateway(Side::A, &spec), gateway(Side::B, &spec));
         let padded = a.seal(of_flow(1000, 0)).remove(0);
         let (mut last, mut lengths) = (BTreeMap::new(), BTreeMap::<usize, u32>::new());
         last.insert(header_of(&padded).window, header_of(&padded).number);
         assert_eq!(b.open(padded.clone()).len(), 1);
-        let mut sent = 0;
+        let (mut sent, mut urgent) = (0, 0);
         while let Some(due) = a.worker.next_dummy().filter(|due| due.0 <= Duration::from_secs(10)) {
             a.clock.advance(due.since(a.now()));
             let now = a.now();
@@ -523,14 +526,18 @@ fn fill_packets_look_like_packets_of_many_flows() {
                 let header = header_of(&datagram);
                 let before = last.insert(header.window, header.number).unwrap_or(0);
                 assert_eq!((header.sender, header.number), (0, before + 1), "window {}", header.window);
+                let is_urgent = header.window % 2 == 1;
+                assert_eq!(datagram[1] >> 2, if is_urgent { 46 } else { 0 });
+                urgent += u32::from(is_urgent);
                 *lengths.entry(datagram.len()).or_default() += 1;
                 assert!(b.open(datagram).is_empty());
                 sent += 1;
             }
         }
         assert!((900..=1100).contains(&sent), "{sent}");
+        assert!((400..=600).contains(&urgent), "{urgent}");
         assert_eq!(b.drops(DropReason::VpeFill), sent);
-        assert_eq!(last.len(), 8, "{last:?}");
+        assert_eq!(last.len(), 16, "{last:?}");
         if pad_to == 0 {
             assert!(lengths.len() > 100, "{} lengths", lengths.len());
         } else {

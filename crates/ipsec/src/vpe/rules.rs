@@ -51,6 +51,12 @@ impl VpeClasses {
         self.of.get(usize::from(dscp)).copied().unwrap_or(0)
     }
 
+    /// The traffic class of a packet of this class: the lowest DSCP that it has; 0 if it has none.
+    pub(crate) fn traffic_class_of(&self, class: u8) -> u8 {
+        let lowest = self.of.iter().zip(0_u8..).find(|(of, _)| **of == class);
+        lowest.map_or(0, |(_, dscp)| dscp << 2)
+    }
+
     /// That of a packet with this traffic class.
     #[inline]
     pub(crate) fn class_of(&self, traffic_class: u8) -> u8 {
@@ -299,6 +305,15 @@ mod tests {
         }
         assert_eq!(seen.len(), 24, "every slot of every class is used");
         assert_eq!(seen.len(), rules.windows() as usize);
+    }
+
+    #[test]
+    fn a_packet_of_each_class_has_a_dscp_of_it() {
+        let classes = VpeClasses::of_sets([&[46, 34][..], &[10, 0], &[46]]);
+        assert_eq!([0, 1, 2, 3, 9].map(|class| classes.traffic_class_of(class) >> 2), [1, 34, 0, 0, 0]);
+        for class in 0..3 {
+            assert_eq!(classes.class_of(classes.traffic_class_of(class)), class);
+        }
     }
 
     #[test]
