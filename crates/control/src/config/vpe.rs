@@ -2,11 +2,13 @@
 //! `classes`, `windows_max`, `udp_source_ports`.
 
 use super::checks::Facts;
+use super::model::{Configuration, Tunnel};
 use super::value::{self, Parsed};
 use super::walk::{Located, Problem, Section, Walker};
+use super::workers::MAX_WORKERS;
 use std::net::IpAddr;
 use testudo_crypto::Suite;
-use testudo_ipsec::{Encapsulation, IpsecProtocol, Mode, VpeClasses, VpeRules, VpeSourcePorts};
+use testudo_ipsec::{Encapsulation, IpsecProtocol, Mode, ReplayWindow, VpeClasses, VpeRules, VpeSourcePorts};
 use testudo_wire::protocol;
 use testudo_wire::vpe::{VPE_PROTOCOL, VPE_UDP_PORT};
 use toml::de::DeValue;
@@ -27,6 +29,27 @@ pub(super) const MAX_WINDOWS: u32 = 1 << 16;
 const MAX_REHASH_SECONDS: u32 = 24 * 60 * 60;
 /// Where ESP in UDP has its non-ESP marker (RFC 3948 2.2), VPE may have zeros.
 const NAT_PORT: u16 = 4500;
+
+impl Configuration {
+    /// How much memory replay windows of VPE take if peers have all the windows that they may have: a line
+    /// for `testudo check`. `None` where no tunnel is of VPE.
+    #[must_use]
+    pub fn vpe_note(&self) -> Option<String> {
+        let are_shared = self.gateway.workers.most(self.gateway.workers_max, MAX_WORKERS) > 1;
+        let bytes = |tunnel: &Tunnel| {
+            let of_one = ReplayWindow::bitmap_bytes(tunnel.replay_window, are_shared) as u64;
+            u64::from(tunnel.rules.of_vpe().windows_max) * of_one
+        };
+        let of_vpe = self.tunnels.iter().filter(|tunnel| tunnel.protocol == IpsecProtocol::Vpe);
+        let largest = of_vpe.clone().max_by_key(|tunnel| bytes(tunnel))?;
+        let all: u64 = of_vpe.map(bytes).sum();
+        let [all, most] = [all, bytes(largest)].map(|bytes| bytes.div_ceil(1 << 20));
+        Some(format!(
+            "windows of VPE: at most {all} MiB, {most} MiB of them for tunnel {}, where peers have `windows_max`",
+            largest.name
+        ))
+    }
+}
 
 /// What `encapsulation` says of VPE: `None` for a tunnel of ESP or AH.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

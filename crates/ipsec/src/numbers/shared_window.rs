@@ -119,11 +119,15 @@ impl SharedWindow {
         Self { reordering, ..Self::using(size, esn, Arc::new(SharedUse::new())) }
     }
 
+    /// Words of a window of this size: one more than it has, see above.
+    pub(super) fn words_of(size: u32) -> usize {
+        (size as usize).div_ceil(32).saturating_add(1).next_power_of_two()
+    }
+
     /// The same for one of several windows of an SA, whose lifetime is that of all.
     pub(crate) fn using(size: u32, esn: bool, used: Arc<SharedUse>) -> Self {
         let size = window_size(size, esn);
-        // One word more than the window has: see above.
-        let words = (size as usize).div_ceil(32).saturating_add(1).next_power_of_two();
+        let words = Self::words_of(size);
         Self {
             top: Padded(AtomicU64::new(0)),
             size: size.into(),

@@ -70,6 +70,11 @@ pub(super) fn window_size(size: u32, esn: bool) -> u32 {
     }
 }
 
+/// Words of a window of this size. Runs of up to 64 numbers are marked in two of them at once.
+fn words_of(size: u32) -> usize {
+    (size as usize).div_ceil(64).saturating_add(1).next_power_of_two().max(2)
+}
+
 impl ReplayWindow {
     /// An empty window over `size` packets, clamped to [`MIN_WINDOW`]..=[`MAX_WINDOW`] and rounded up to a
     /// multiple of [`WINDOW_STEP`]; its memory is a bit for each of up to twice as many packets. With a size
@@ -78,9 +83,16 @@ impl ReplayWindow {
     #[must_use]
     pub fn new(size: u32, esn: bool) -> Self {
         let size = window_size(size, esn);
-        // Runs of up to 64 numbers are marked in two words at once.
-        let words = (size as usize).div_ceil(64).saturating_add(1).next_power_of_two().max(2);
+        let words = words_of(size);
         Self { top: 0, size: size.into(), esn, received: Received::Owned(vec![0; words].into()) }
+    }
+
+    /// Bytes of the bitmap of a window with extended numbers, of one worker or of several that share it.
+    #[must_use]
+    pub fn bitmap_bytes(size: u32, is_shared: bool) -> usize {
+        let size = window_size(size, true);
+        let words = if is_shared { SharedWindow::words_of(size) } else { words_of(size) };
+        words * size_of::<u64>()
     }
 
     /// What one of several workers has of a window that they share.
@@ -434,5 +446,21 @@ mod tests {
         assert_eq!(ReplayWindow::new(MAX_WINDOW, true).words().len() * 8, 512 << 10);
         assert_eq!(ReplayWindow::new(65_536, true).words().len() * 8, 16 << 10);
         assert_eq!(ReplayWindow::new(MIN_WINDOW, true).words().len(), 2);
+    }
+
+    /// What `testudo check` and docs/VPE.md say of memory.
+    #[test]
+    fn a_bitmap_has_up_to_twice_a_bit_for_each_packet_and_a_shared_one_as_much_again() {
+        for (size, of_one) in [(32, 16), (64, 16), (4096, 1024), (65_536, 16 << 10), (MAX_WINDOW, 512 << 10)]
+        {
+            assert_eq!(ReplayWindow::bitmap_bytes(size, false), of_one, "{size}");
+            let Received::Owned(words) = ReplayWindow::new(size, true).received else {
+                panic!("one worker's")
+            };
+            assert_eq!(size_of_val(&*words), of_one, "{size}");
+            assert!([of_one, 2 * of_one].contains(&ReplayWindow::bitmap_bytes(size, true)), "{size}");
+        }
+        assert_eq!(ReplayWindow::bitmap_bytes(4096, true), 2048);
+        assert_eq!(ReplayWindow::bitmap_bytes(65_536, true), 32 << 10);
     }
 }

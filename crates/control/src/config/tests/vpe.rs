@@ -36,6 +36,23 @@ fn a_tunnel_of_vpe_has_its_protocol_number_or_its_port() {
     assert!(good(&in_udp("").replace("\"192.0.2.2\"", "\"any\"")).tunnels[0].remote == Remote::Any);
 }
 
+/// A peer that has the key may have as many windows as it may have.
+#[test]
+fn the_memory_of_all_windows_of_vpe_is_told() {
+    let note = |workers: &str, lines: &str| {
+        let gateway = format!("[gateway]\nworkers = {workers}");
+        good(&vpe(lines).replacen("[gateway]", &gateway, 1)).vpe_note()
+    };
+    let told = |all: u64| {
+        let of_tunnel = format!("{all} MiB of them for tunnel site-b, where peers have `windows_max`");
+        Some(format!("windows of VPE: at most {all} MiB, {of_tunnel}"))
+    };
+    assert_eq!((note("1", ""), note("2", "")), (told(1), told(2)));
+    const MOST: &str = "windows_max = 65536\nreplay_window = 65536";
+    assert_eq!((note("1", MOST), note("\"all\"", MOST)), (told(1024), told(2048)));
+    assert_eq!(good(MINIMAL).vpe_note(), None);
+}
+
 /// A NAT, which needs keepalives, would map each port apart; a daemon may find one.
 #[test]
 fn windows_may_have_udp_source_ports_of_their_own() {
