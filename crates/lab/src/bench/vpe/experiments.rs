@@ -5,16 +5,18 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::report::{Outcome, Row, line, words};
+use super::report::{Outcome, Row, is_in_udp, is_vpe, line, words};
 use super::side_by_side::{Effort, Take, side_by_side};
-use super::{BenchVpeOptions, Experiment, Setup, order, scaling, single};
+use super::single::{self, CARRIERS, ratios};
+use super::{BenchVpeOptions, Experiment, Setup, order, scaling};
 use crate::bench::case::{Carrier, Case, Way};
 use crate::bench::chart::{self, Extent, Panel};
 use crate::bench::error::BenchError;
 use crate::statistics::Spread;
 use crate::table::{Table, grouped};
 
-/// What takes turns: the last is compared with the first.
+/// What takes turns: the last is compared with the first. Headroom has [all four](CARRIERS), since UDP
+/// moves headers by half of 16 bytes.
 const PAIR: [Carrier; 2] = [Carrier::Esp, Carrier::Vpe];
 /// Lengths of inner packets of `size_sweep` (figure 7), in bytes.
 const SWEPT: std::ops::RangeInclusive<usize> = 1150..=1450;
@@ -69,7 +71,7 @@ pub(super) fn expected(experiment: Experiment, options: &BenchVpeOptions) -> Dur
             four.saturating_mul(many(2 * single::SIZES.len())) + single::expected_of_chain(options)
         }
         Experiment::SizeSweep => pair.saturating_mul(many(swept(options).len())),
-        Experiment::Headroom => pair.saturating_mul(many(MOVED.count())),
+        Experiment::Headroom => pair.saturating_mul(many(2 * MOVED.count())),
         Experiment::Scaling => {
             let rows = scaling::rows(options.workers.len()).saturating_mul(options.repeat());
             (options.duration() + AROUND).saturating_mul(2).saturating_mul(rows)
@@ -110,7 +112,7 @@ pub(super) fn size_sweep(setup: &mut Setup<'_>) -> Result<Outcome, BenchError> {
     let cells = measure(setup, Experiment::SizeSweep, effort, &sizes, |setup, bytes| {
         (format!("{bytes} bytes"), PAIR.map(|carrier| setup.case(carrier, Way::Outbound, bytes)).into(), None)
     })?;
-    let rows = rows_of_pairs(setup, Experiment::SizeSweep, &sizes, &cells, |bytes| (bytes, None));
+    let rows = rows_of(setup, (Experiment::SizeSweep, &PAIR), &sizes, &cells, |bytes| (bytes, None));
     let slowest = sizes.iter().zip(&cells).map(|(bytes, cell)| (cell.ratio(1, 0).median, *bytes));
     let slowest = slowest.min_by(|a, b| a.0.total_cmp(&b.0)).unwrap_or_default();
     let faster = cells.iter().filter(|cell| cell.ratio(1, 0).median >= 1.0).count();
@@ -118,7 +120,7 @@ pub(super) fn size_sweep(setup: &mut Setup<'_>) -> Result<Outcome, BenchError> {
         "size_sweep: time to seal a packet, {}\n{}\
          VPE is as fast as ESP or faster at {faster} of {} sizes; least VPE/ESP: {:.3}, at {} bytes. All sizes: --json.\n",
         setup.options.setting(),
-        sampled(&sizes, &cells, "inner bytes", 16),
+        sampled(&sizes, &cells, &PAIR, ("inner bytes", 16)),
         sizes.len(),
         slowest.0,
         grouped(slowest.1 as u64),
@@ -127,6 +129,7 @@ pub(super) fn size_sweep(setup: &mut Setup<'_>) -> Result<Outcome, BenchError> {
         setup,
         &sizes,
         &cells,
+        &PAIR,
         Figure {
             title: "Testudo: time to seal over packet size (figure 7)",
             across: "packet size (bytes of the inner IP packet)",
@@ -140,30 +143,29 @@ pub(super) fn headroom(setup: &mut Setup<'_>) -> Result<Outcome, BenchError> {
     let moved: Vec<usize> = MOVED.collect();
     let effort = Effort::Packets(setup.options.packets());
     let cells = measure(setup, Experiment::Headroom, effort, &moved, |setup, extra| {
-        let cases = PAIR.map(|carrier| setup.case(carrier, Way::Outbound, MOVED_PACKET_BYTES));
+        let cases = CARRIERS.map(|carrier| setup.case(carrier, Way::Outbound, MOVED_PACKET_BYTES));
         (format!("{extra} bytes of headroom more"), cases.into(), Some(extra))
     })?;
-    let rows =
-        rows_of_pairs(setup, Experiment::Headroom, &moved, &cells, |extra| (MOVED_PACKET_BYTES, Some(extra)));
-    let best = |lane: usize| {
+    let key = |extra| (MOVED_PACKET_BYTES, Some(extra));
+    let rows = rows_of(setup, (Experiment::Headroom, &CARRIERS), &moved, &cells, key);
+    let best = |(lane, carrier): (usize, Carrier)| {
         let times = moved.iter().zip(&cells).map(|(extra, cell)| (cell.nanoseconds(lane).median, *extra));
-        times.min_by(|a, b| a.0.total_cmp(&b.0)).unwrap_or_default()
+        let (time, extra) = times.min_by(|a, b| a.0.total_cmp(&b.0)).unwrap_or_default();
+        format!("{} {time:.0} ns at {extra}", words(carrier))
     };
     let text = format!(
         "headroom: time to seal a packet of {} bytes that begins so many bytes later in its buffer, {}\n{}\
-         Without, inner packets begin 16 bytes after a cache line does. Shortest: ESP {:.0} ns at {}, VPE {:.0} ns at {}.\n",
+         Without, inner packets begin 16 bytes after a cache line does. Shortest: {}.\n",
         grouped(MOVED_PACKET_BYTES as u64),
         setup.options.setting(),
-        sampled(&moved, &cells, "more headroom, bytes", 4),
-        best(0).0,
-        best(0).1,
-        best(1).0,
-        best(1).1,
+        sampled(&moved, &cells, &CARRIERS, ("more headroom, bytes", 4)),
+        CARRIERS.into_iter().enumerate().map(best).collect::<Vec<_>>().join(", "),
     );
     let picture = draw_times(
         setup,
         &moved,
         &cells,
+        &CARRIERS,
         Figure {
             title: "Testudo: time to seal over headroom (figure 8)",
             across: "additional headroom (bytes)",
@@ -172,11 +174,10 @@ pub(super) fn headroom(setup: &mut Setup<'_>) -> Result<Outcome, BenchError> {
     Ok(Outcome { rows, text, picture: Some(picture) })
 }
 
-/// Rows of ESP and VPE side by side; a key is bytes of the inner packet, and of headroom if that is what
-/// changes.
-fn rows_of_pairs(
+/// Rows of what takes turns; a key is bytes of the inner packet, and of headroom if that is what changes.
+fn rows_of(
     setup: &Setup<'_>,
-    experiment: Experiment,
+    (experiment, carriers): (Experiment, &[Carrier]),
     keys: &[usize],
     cells: &[Cell],
     key: impl Fn(usize) -> (usize, Option<usize>),
@@ -184,8 +185,9 @@ fn rows_of_pairs(
     let mut rows = Vec::new();
     for (&one, cell) in keys.iter().zip(cells) {
         let (bytes, extra) = key(one);
-        for (lane, carrier) in PAIR.into_iter().enumerate() {
+        for (lane, &carrier) in carriers.iter().enumerate() {
             let mut row = Row::of_one(experiment, carrier, bytes);
+            let [of_esp, of_plain] = ratios(cell, lane, carrier);
             row.packets_per_second = Some(cell.rate(lane));
             row.more = vec![
                 ("nanoseconds_per_packet", json!(cell.nanoseconds(lane).median)),
@@ -197,24 +199,32 @@ fn rows_of_pairs(
                 ("cores", cell.cores()),
             ];
             row.more.extend(extra.map(|extra| ("headroom_bytes", json!(extra))));
-            row.more.extend((lane > 0).then(|| ("of_esp", json!(cell.ratio(lane, 0).median))));
+            row.more.extend(of_esp.map(|ratio| ("of_esp", json!(ratio.median))));
+            row.more.extend(of_plain.map(|ratio| ("of_plain", json!(ratio.median))));
             rows.push(row);
         }
     }
     rows
 }
 
-/// A table of one key in so many.
-fn sampled(keys: &[usize], cells: &[Cell], head: &str, one_in: usize) -> Table {
-    let mut table = Table::new(&[head, "ESP, ns", "lowest-highest", "VPE, ns", "lowest-highest", "VPE/ESP"]);
+/// A table of one key in so many, which are called so.
+fn sampled(keys: &[usize], cells: &[Cell], carriers: &[Carrier], (head, one_in): (&str, usize)) -> Table {
+    let mut heads = vec![head.to_owned()];
+    for &carrier in carriers {
+        heads.extend([format!("{}, ns", words(carrier)), "lowest-highest".to_owned()]);
+    }
+    let pairs: Vec<_> = carriers.iter().enumerate().filter(|(_, carrier)| is_vpe(**carrier)).collect();
+    let pair = |carrier: Carrier| if is_in_udp(carrier) { "VPE/ESP in UDP" } else { "VPE/ESP" };
+    heads.extend(pairs.iter().map(|(_, carrier)| pair(**carrier).to_owned()));
+    let mut table = Table::new(&heads.iter().map(String::as_str).collect::<Vec<_>>());
     for (key, cell) in keys.iter().zip(cells).step_by(one_in) {
-        let range = |lane: usize| {
-            let Spread { lowest, highest, .. } = cell.nanoseconds(lane);
-            format!("{lowest:.0}-{highest:.0}")
+        let time = |lane: usize| {
+            let Spread { median, lowest, highest } = cell.nanoseconds(lane);
+            [format!("{median:.0}"), format!("{lowest:.0}-{highest:.0}")]
         };
-        let time = |lane: usize| format!("{:.0}", cell.nanoseconds(lane).median);
-        let ratio = format!("{:.3}", cell.ratio(1, 0).median);
-        table.row(vec![key.to_string(), time(0), range(0), time(1), range(1), ratio]);
+        let times = (0..carriers.len()).flat_map(time);
+        let ratios = pairs.iter().map(|&(lane, _)| format!("{:.3}", cell.ratio(lane, lane - 1).median));
+        table.row(std::iter::once(key.to_string()).chain(times).chain(ratios).collect());
     }
     table
 }
@@ -225,14 +235,20 @@ struct Figure {
     across: &'static str,
 }
 
-fn draw_times(setup: &Setup<'_>, keys: &[usize], cells: &[Cell], figure: Figure) -> String {
-    let of = |(lane, carrier): (usize, Carrier)| {
+fn draw_times(
+    setup: &Setup<'_>,
+    keys: &[usize],
+    cells: &[Cell],
+    carriers: &[Carrier],
+    figure: Figure,
+) -> String {
+    let of = |(lane, &carrier): (usize, &Carrier)| {
         let points = keys.iter().zip(cells).map(|(key, cell)| (*key, cell.nanoseconds(lane)));
         // Hundreds of marks with their spread would hide the lines.
         let points = points.map(|(key, time)| (key, Spread::of([time.median])));
-        line(words(carrier).to_owned(), lane, 0, points.collect())
+        line(words(carrier).to_owned(), lane % 2, lane / 2, points.collect())
     };
-    let mut lines: Vec<_> = PAIR.into_iter().enumerate().map(of).collect();
+    let mut lines: Vec<_> = carriers.iter().enumerate().map(of).collect();
     chart::sort(&mut lines);
     chart::svg(&[Panel {
         title: figure.title.to_owned(),

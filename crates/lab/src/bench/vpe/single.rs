@@ -21,7 +21,7 @@ use crate::table::Table;
 /// Lengths of inner packets, in bytes.
 pub(super) const SIZES: [usize; 2] = [64, 1420];
 /// What takes turns. ESP first, and what is in UDP after what is not.
-const CARRIERS: [Carrier; 4] = [Carrier::Esp, Carrier::Vpe, Carrier::EspInUdp, Carrier::VpeInUdp];
+pub(super) const CARRIERS: [Carrier; 4] = [Carrier::Esp, Carrier::Vpe, Carrier::EspInUdp, Carrier::VpeInUdp];
 /// What goes through the chain.
 const CHAINED: [Carrier; 2] = [Carrier::Esp, Carrier::Vpe];
 
@@ -54,7 +54,7 @@ pub(super) fn single_thread(setup: &mut Setup<'_>) -> Result<Outcome, BenchError
 }
 
 /// How many times as fast it is as ESP, where it is VPE, and as without UDP, where it is in UDP.
-fn ratios(cell: &Cell, lane: usize, carrier: Carrier) -> [Option<Spread>; 2] {
+pub(super) fn ratios(cell: &Cell, lane: usize, carrier: Carrier) -> [Option<Spread>; 2] {
     let of_esp = is_vpe(carrier).then(|| cell.ratio(lane, lane - 1));
     [of_esp, is_in_udp(carrier).then(|| cell.ratio(lane, lane - 2))]
 }
