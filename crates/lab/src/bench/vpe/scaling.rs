@@ -338,7 +338,7 @@ fn row(setup: &Setup<'_>, cell: &Cell, cells: &[Cell], model: Option<&Model>, pr
         ("fitted_extra_ns", json!(fitted.map(|(_, extra_ns)| extra_ns))),
         ("direction", json!(way.name())),
         ("threads", json!(division.threads(workers))),
-        ("cores", json!(processors.len())),
+        ("cores_available", json!(processors.len())),
         ("cores_shared", json!(is_crowded(cell.key, processors))),
         ("peer_window", json!(setup.options.peer_window)),
         ("suite", json!(setup.options.suite.to_string())),
@@ -347,7 +347,7 @@ fn row(setup: &Setup<'_>, cell: &Cell, cells: &[Cell], model: Option<&Model>, pr
     row.more.push(match &cell.taken {
         Ok(_) => {
             let worker = threads::placed(division.threads(workers), processors);
-            ("processors", json!({ "worker": worker }))
+            ("cores", json!({ "worker": worker }))
         }
         Err(reason) => ("not_measured", json!(reason)),
     });

@@ -34,7 +34,8 @@ fn rows(words: &str) -> Vec<Value> {
         assert!(row["packets_per_second"].as_f64().is_none_or(|rate| rate > 0.0), "{row}");
         let is_scaling = row["experiment"] == "scaling";
         assert_eq!(row.get("of_linear").is_some(), is_scaling, "of_linear is scaling's alone: {row}");
-        let roles = [&row["cores"]["worker"], &row["cores"]["gateways"], &row["processors"]["worker"]];
+        assert!(row["cores"].is_object() || row.get("cores").is_none(), "which they are: {row}");
+        let roles = [&row["cores"]["worker"], &row["cores"]["gateways"]];
         let named: usize = roles.iter().filter_map(|role| role.as_array()).map(Vec::len).sum();
         let is_timed = row["packets_per_second"].is_f64() && row.get("implementation").is_none();
         assert_eq!(named > 0, is_timed, "what takes time names its processors: {row}");
@@ -130,18 +131,19 @@ fn every_division_is_beside_as_many_independent_gateways() {
         }
         assert!(number(row, "of_linear") > 0.0 && number(row, "of_one_worker") > 0.0, "{row}");
         // What the model was fitted to is not said to be predicted.
-        let has_all =
-            row["workers"] == 2 && row["cores"] != 1 && !["parallel_esp", "cores"].contains(&threading);
+        let has_all = row["workers"] == 2
+            && row["cores_available"] != 1
+            && !["parallel_esp", "cores"].contains(&threading);
         assert_eq!(row["fitted_of_linear"].is_f64(), has_all && !predicted.is_empty(), "{row}");
         assert_eq!(row["fitted_extra_ns"].is_f64(), row["fitted_of_linear"].is_f64(), "{row}");
         assert!(row["fitted_of_linear"].is_null() || row["predicted_of_linear"].is_null(), "{row}");
         let threads = row["workers"].as_u64().unwrap() + u64::from(threading == "parallel_esp");
         assert_eq!(row["threads"], threads);
-        if threading == "cores" && row["workers"] == 2 && row["cores"] != 1 {
+        if threading == "cores" && row["workers"] == 2 && row["cores_available"] != 1 {
             assert!(number(row, "direct_cycles_per_job") > 0.0, "{row}");
             assert!(number(row, "handed_over_cycles_per_job") > 0.0, "{row}");
         }
-        assert_eq!(row["cores_shared"], threads > row["cores"].as_u64().unwrap());
+        assert_eq!(row["cores_shared"], threads > row["cores_available"].as_u64().unwrap());
     }
     // Predictions are none of the measured members.
     assert!(predicted.is_empty() || predicted.len() == 2 * 2 * 5 * 5, "{}", predicted.len());
