@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use super::report::{Outcome, Row, is_in_udp, is_vpe, line, words};
 use super::side_by_side::{Effort, Take, side_by_side};
 use super::single::{self, CARRIERS, ratios};
+use super::threads::time;
 use super::{BenchVpeOptions, Experiment, Setup, order, scaling};
 use crate::bench::case::{Carrier, Case, Way};
 use crate::bench::chart::{self, Extent, Panel};
@@ -197,6 +198,7 @@ fn rows_of(
                 ("repetitions", json!(cell.takes.len())),
                 ("packets", json!(setup.options.packets())),
                 ("cores", cell.cores()),
+                ("time", json!(time(true))),
             ];
             row.more.extend(extra.map(|extra| ("headroom_bytes", json!(extra))));
             row.more.extend(of_esp.map(|ratio| ("of_esp", json!(ratio.median))));

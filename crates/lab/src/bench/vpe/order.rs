@@ -76,9 +76,14 @@ pub(super) fn expected(options: &BenchVpeOptions) -> Duration {
     (options.duration() + Duration::from_millis(50)).saturating_mul(2).saturating_mul(pairs)
 }
 
+/// Whether each worker has a processor.
+fn have_own(workers: usize, processors: &[usize]) -> bool {
+    workers <= processors.len()
+}
+
 /// Packets per second of all workers. What shares processors is measured in time of day.
 fn rate(shares: &[Share], processors: &[usize]) -> f64 {
-    shares.iter().map(|share| share.rate(shares.len() <= processors.len())).sum()
+    shares.iter().map(|share| share.rate(have_own(shares.len(), processors))).sum()
 }
 
 /// Both gateways in turns at full load: the rates of each, slice by slice.
@@ -178,7 +183,8 @@ fn row(setup: &Setup<'_>, cell: &mut Cell, workers: usize, processors: &[usize])
         ("longest_extent_packets", json!(cell.longest_extent())),
         ("suite", json!(setup.options.suite.to_string())),
         ("engine", json!(setup.engine_name())),
-        ("cores", json!({ "worker": worker, "shared": workers > processors.len() })),
+        ("cores", json!({ "worker": worker, "shared": !have_own(workers, processors) })),
+        ("time", json!(threads::time(have_own(workers, processors)))),
     ];
     if in_order {
         row.more.extend([
@@ -227,17 +233,18 @@ fn text(setup: &Setup<'_>, cells: &mut [Cell], workers: usize, processors: &[usi
             only(grouped(cell.sum(|seen| seen.passed_over))),
         ]);
     }
-    let shared = if workers > processors.len() { " (cores shared)" } else { "" };
+    let shared = if have_own(workers, processors) { "" } else { " (cores shared)" };
     format!(
         "order: one SA of ESP from a peer over {workers} workers on {} cores{shared}, in order and as opened, {} ({});\n\
          medians of {} times {} ms in turns\n{table}\
          Mpackets/s at full load. At {LOAD} of what the slower reaches: latency from when a packet comes until the port has it,\n\
-         and what the port has out of order (RFC 4737 3.3; extent in packets, 4.2). Passed over: numbers that the ring waited for in vain.\n",
+         and what the port has out of order (RFC 4737 3.3; extent in packets, 4.2). Passed over: numbers that the ring waited for in vain.\n{}",
         processors.len(),
         setup.options.suite,
         setup.engine_name(),
         setup.options.repeat(),
         setup.options.duration,
+        threads::TIMES,
     )
 }
 

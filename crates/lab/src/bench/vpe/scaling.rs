@@ -103,6 +103,12 @@ fn rate(shares: &[Share], own_processors: bool) -> f64 {
     shares.iter().map(|share| share.rate(own_processors)).sum()
 }
 
+/// Whether threads have a processor each, and do nothing for one another: what other threads do for a worker
+/// is not in its time.
+fn have_own(key: Key, processors: &[usize]) -> bool {
+    !is_crowded(key, processors) && !key.division.has_one_worker()
+}
+
 /// One measurement of a row: both fleets in turns. The outer error is one of the figures, the inner one says
 /// why a gateway does not exist.
 fn take(setup: &Setup<'_>, key: Key, processors: &[usize]) -> Result<Result<Taken, Wrong>, Wrong> {
@@ -117,8 +123,7 @@ fn take(setup: &Setup<'_>, key: Key, processors: &[usize]) -> Result<Result<Take
     };
     // Rings: as many gateways as there are cores for its threads.
     let linear = if division == Division::Rings { threads.min(processors.len()) } else { workers };
-    // What other threads do for a worker is not in its time.
-    let own = threads <= processors.len() && !division.has_one_worker();
+    let own = have_own(key, processors);
     let fleet = match Fleet::new(setup, plan(division, workers), processors) {
         Ok(fleet) => fleet,
         Err(reason) => return Ok(Err(reason)),
@@ -344,12 +349,13 @@ fn row(setup: &Setup<'_>, cell: &Cell, cells: &[Cell], model: Option<&Model>, pr
         ("suite", json!(setup.options.suite.to_string())),
         ("engine", json!(setup.engine_name())),
     ];
-    row.more.push(match &cell.taken {
+    row.more.extend(match &cell.taken {
         Ok(_) => {
             let worker = threads::placed(division.threads(workers), processors);
-            ("cores", json!({ "worker": worker }))
+            let time = threads::time(have_own(cell.key, processors));
+            vec![("cores", json!({ "worker": worker })), ("time", json!(time))]
         }
-        Err(reason) => ("not_measured", json!(reason)),
+        Err(reason) => vec![("not_measured", json!(reason))],
     });
     row
 }
@@ -412,13 +418,14 @@ fn text(setup: &Setup<'_>, cells: &[Cell], model: Option<&Model>, processors: &[
         "scaling: throughput over workers on {} cores, {} ({}), peer_window {}; medians of {} times {} ms in turns\n{table}\
          Of linear: as many independent gateways with an SA of ESP each on the same cores, in the same run (median of ratios).\n\
          Rings have a thread more than workers; a gateway on each core that they use is linear for them.\n\
-         Engine cores: one worker, which has its share in the cryptography; the other threads do nothing else.\n{}",
+         Engine cores: one worker, which has its share in the cryptography; the other threads do nothing else.\n{}{}",
         processors.len(),
         setup.options.suite,
         setup.engine_name(),
         setup.options.peer_window,
         setup.options.repeat(),
         setup.options.duration,
+        threads::TIMES,
         prediction(model),
     )
 }

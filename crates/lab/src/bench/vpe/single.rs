@@ -10,7 +10,7 @@ use super::mean::Mean;
 use super::peer::{self, PeerFigure};
 use super::report::{Outcome, Row, is_in_udp, is_vpe, line, millions, range_millions, words};
 use super::side_by_side::Effort;
-use super::threads::{placed, processors};
+use super::threads::{placed, processors, time};
 use super::{Experiment, Setup};
 use crate::bench::case::{Carrier, Way};
 use crate::bench::chart::{self, Extent, Panel};
@@ -73,6 +73,7 @@ fn rows(setup: &Setup<'_>, keys: &[Key], cells: &[Cell]) -> Vec<Row> {
                 ("engine", json!(setup.engine_name())),
                 ("repetitions", json!(cell.takes.len())),
                 ("cores", cell.cores()),
+                ("time", json!(time(true))),
             ];
             for (name, lowest, highest, ratio) in [
                 ("of_esp", "of_esp_lowest", "of_esp_highest", of_esp),
@@ -198,6 +199,7 @@ impl Chained {
             ("run_ms", json!(setup.options.chain_run().as_millis())),
             ("engine", json!(setup.engine_name())),
             ("cores", json!({ "gateways": gateways, "shared": is_shared })),
+            ("time", json!(time(false))),
         ];
         row
     }

@@ -39,6 +39,7 @@ fn rows(words: &str) -> Vec<Value> {
         let named: usize = roles.iter().filter_map(|role| role.as_array()).map(Vec::len).sum();
         let is_timed = row["packets_per_second"].is_f64() && row.get("implementation").is_none();
         assert_eq!(named > 0, is_timed, "what takes time names its processors: {row}");
+        assert_eq!(is_timed, ["processor", "day"].contains(&row["time"].as_str().unwrap_or("")), "{row}");
     }
     rows
 }
@@ -144,6 +145,8 @@ fn every_division_is_beside_as_many_independent_gateways() {
             assert!(number(row, "handed_over_cycles_per_job") > 0.0, "{row}");
         }
         assert_eq!(row["cores_shared"], threads > row["cores_available"].as_u64().unwrap());
+        let have_own = row["cores_shared"] == false && !["parallel_esp", "cores"].contains(&threading);
+        assert_eq!(row["time"], if have_own { "processor" } else { "day" }, "{row}");
     }
     // Predictions are none of the measured members.
     assert!(predicted.is_empty() || predicted.len() == 2 * 2 * 5 * 5, "{}", predicted.len());
@@ -244,6 +247,7 @@ fn what_order_costs_and_what_is_out_of_order_without_it_are_rows() {
     }
     let text = printed("--experiment order --duration 1 --repeat 1");
     assert!(text.contains("RFC 4737") && text.contains("p99, us"), "{text}");
+    assert!(text.contains("Seconds are those of a worker's processor where each has one"), "{text}");
 }
 
 /// VPE has no such suite, and what is left is measured.

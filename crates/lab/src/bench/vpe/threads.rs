@@ -95,6 +95,17 @@ impl Share {
     }
 }
 
+/// Whose seconds those of a rate are, for JSON: of the processors, where each thread has one of its own and
+/// does all of its work, else of the day.
+pub(super) fn time(own_processors: bool) -> &'static str {
+    if own_processors { "processor" } else { "day" }
+}
+
+/// The same for people, of experiments with several threads.
+pub(super) const TIMES: &str = "\
+    Seconds are those of a worker's processor where each has one (`time` in JSON), so that other programs take nothing from rates.\n\
+    A worker that waits for numbers or a place goes on running, unless another thread wants its processor: such a wait is in no rate.\n";
+
 /// Packets that a worker has sent.
 fn sent(worker: &Worker, way: Way) -> u64 {
     let counters: PortCounters = match way {
