@@ -10,6 +10,7 @@ use super::report::{Peers, action_name, origin, sa};
 use super::sas::RunningSa;
 use super::vpe_windows;
 use super::worker_sas;
+use crate::config::Workers;
 use serde_json::{Value, json};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -183,7 +184,8 @@ pub fn explain(
         "sa": tunnel.and_then(|t| Some(sa(t, &sa_for(question.side, t)?, peers))),
         "placement": tunnel.and_then(|t| sa_for(question.side, t)).filter(|sa| !offload::is_in_nic(sa)).map(|sa| placement(sa.suite)),
         "vpe": tunnel.and_then(|t| {
-            Some(vpe_windows::of_packet(question.side, t, &sa_for(question.side, t)?, question.dscp))
+            let (side, sa) = (question.side, sa_for(question.side, t)?);
+            Some(vpe_windows::of_packet(side, t, &sa, question.dscp, configuration.gateway.workers))
         }),
         "sas_of_workers": tunnel.map(|t| worker_sas::outbound_of(t, question.side)),
         "fields_hidden": fields_hidden,
@@ -193,7 +195,10 @@ pub fn explain(
             (Some(_), Some(OwnTunnel::NotYet(values))) => {
                 not_yet(question.side, template.as_deref(), values)
             }
-            _ => verdict(question, found.map(|(_, p)| p.action), tunnel),
+            _ => {
+                let action = found.map(|(_, policy)| policy.action);
+                verdict(question, action, tunnel, configuration.gateway.workers)
+            }
         },
     })
 }
@@ -301,7 +306,12 @@ fn sa_for(side: Side, tunnel: &Running) -> Option<RunningSa> {
     }
 }
 
-fn verdict(question: &Question, action: Option<Action>, tunnel: Option<&Running>) -> String {
+fn verdict(
+    question: &Question,
+    action: Option<Action>,
+    tunnel: Option<&Running>,
+    workers: Workers,
+) -> String {
     let side = question.side;
     let name = tunnel.map_or("?", |t| t.tunnel.name.as_str());
     let down = tunnel.is_none_or(|t| !t.is_installed);
@@ -310,7 +320,7 @@ fn verdict(question: &Question, action: Option<Action>, tunnel: Option<&Running>
     let place = place.map_or(String::new(), |(t, sa)| {
         groups::in_words(t, sa)
             + &offload::in_words(sa)
-            + &vpe_windows::in_words(side, t, sa, question.dscp)
+            + &vpe_windows::in_words(side, t, sa, question.dscp, workers)
             + &worker_sas::in_words(side, t)
     });
     let (has_sa, spi) = (sa.is_some(), sa.map_or(0, |sa| sa.spi));

@@ -3,6 +3,7 @@
 use super::explanation::Side;
 use super::installed::{InstalledTunnels, Running};
 use super::sas::RunningSa;
+use crate::config::Workers;
 use serde_json::{Value, json};
 use testudo_ipsec::{IpsecProtocol, WindowTop, WindowsSeen};
 
@@ -86,16 +87,19 @@ impl OfWorker {
     }
 }
 
-/// The windows of a class at each worker that has the SA.
-fn of_workers(running: &Running, sa: &RunningSa, class: u8) -> Vec<OfWorker> {
+/// The windows of a class at each worker that has the SA and takes packets from the protected side. One that
+/// decrypts alone sends no more than probes of its own.
+fn of_workers(running: &Running, sa: &RunningSa, class: u8, workers: Workers) -> Vec<OfWorker> {
     let rules = running.tunnel.rules.of_vpe();
-    let workers = sa.added.as_ref().map_or(1, |added| added.counters.each().count());
+    let count = sa.added.as_ref().map_or(1, |added| added.counters.each().count());
+    let roles = workers.roles(count);
+    let encrypts = |worker: &usize| roles.get(*worker).is_none_or(|role| role.encrypts());
     let of_worker = |worker: usize| {
         let mut windows = rules.of_worker(worker).ok()?.windows_of_class(class);
         let first = windows.next()?;
         Some(OfWorker { worker, first, last: windows.last().unwrap_or(first) })
     };
-    (0..workers).filter_map(of_worker).collect()
+    (0..count).filter(encrypts).filter_map(of_worker).collect()
 }
 
 /// Whether packets from this side choose a window of ours: those from a peer have the one that it chose.
@@ -105,25 +109,25 @@ fn has_choice(side: Side, running: &Running) -> bool {
 
 /// Which windows a packet from this side with this DSCP may go in, for `explain`: those of its class. Hashes
 /// of its flow say at which worker it is, and which of these it has. Null where packets choose none.
-pub(super) fn of_packet(side: Side, running: &Running, sa: &RunningSa, dscp: u8) -> Value {
+pub(super) fn of_packet(side: Side, running: &Running, sa: &RunningSa, dscp: u8, workers: Workers) -> Value {
     if !has_choice(side, running) {
         return Value::Null;
     }
     let rules = running.tunnel.rules.of_vpe();
     let (class, classes) = (rules.classes().of_dscp(dscp), rules.classes().count());
-    let rows = of_workers(running, sa, class).into_iter().map(|of| of.row(classes));
+    let rows = of_workers(running, sa, class, workers).into_iter().map(|of| of.row(classes));
     json!({ "dscp": dscp, "class": class, "classes": classes, "of_workers": rows.collect::<Vec<_>>() })
 }
 
 /// The same for a sentence about the SA; empty where packets choose none.
-pub(super) fn in_words(side: Side, running: &Running, sa: &RunningSa, dscp: u8) -> String {
+pub(super) fn in_words(side: Side, running: &Running, sa: &RunningSa, dscp: u8, workers: Workers) -> String {
     if !has_choice(side, running) {
         return String::new();
     }
     let rules = running.tunnel.rules.of_vpe();
     let (class, classes) = (rules.classes().of_dscp(dscp), rules.classes().count());
     let steps = if classes > 1 { format!(" in steps of {classes}") } else { String::new() };
-    let all = of_workers(running, sa, class);
+    let all = of_workers(running, sa, class, workers);
     let told = all.iter().take(TOLD_WORKERS).map(|OfWorker { worker, first, last }| match all.len() {
         1 => format!("{first} to {last}{steps}"),
         _ => format!("{first} to {last}{steps} (worker {worker})"),
@@ -246,5 +250,20 @@ mod tests {
         let words = "in class 0 of 1 (DSCP 46): a hash of its flow chooses one of the windows 0 to 7 (worker 0), 8 to 15 \
                      (worker 1), 16 to 23 (worker 2), 24 to 31 (worker 3) and those of 2 more workers";
         assert!(told["verdict"].as_str().unwrap().ends_with(words), "{told}");
+    }
+
+    /// Of two workers that encrypt and two that decrypt, packets from the protected side come to the former.
+    #[test]
+    fn windows_of_workers_that_decrypt_alone_are_not_explained() {
+        let gateway = of_vpe_with("", 4);
+        let installed = gateway.shared.installed();
+        let running = installed.find("a").unwrap();
+        let sa = running.sas.outbound().unwrap();
+        let told = of_packet(Side::Protected, running, &sa, 0, Workers::Halves(None));
+        let rows =
+            [(0, 0, 7), (1, 8, 15)].map(|(worker, first, last)| OfWorker { worker, first, last }.row(1));
+        assert_eq!(told["of_workers"], json!(rows));
+        let words = in_words(Side::Protected, running, &sa, 0, Workers::Halves(None));
+        assert!(words.ends_with("the windows 0 to 7 (worker 0), 8 to 15 (worker 1)"), "{words}");
     }
 }
