@@ -15,9 +15,10 @@ pub(super) struct LastState {
     usage: Option<Usage>,
 }
 
-/// The most bytes that are kept of a key's windows, those of 84: a peer chooses how many it has, and how
-/// often it renews its keys. Of more windows, the highest number of all is kept.
-const MOST_BYTES: usize = 2048;
+/// The most bytes that are kept of a key's windows: 24 for each, and as many before them. They are enough for
+/// those of a peer with 16 workers and the default of 8 slots, or 8 workers and two classes. A peer chooses
+/// how many it has, and how often it renews its keys. Of more windows, the highest number of all is kept.
+const MOST_BYTES: usize = 24 + 128 * 24;
 
 /// What is kept of a saved window, or of those of VPE.
 fn closed(saved: &[u8]) -> Option<Vec<u8>> {
@@ -99,14 +100,18 @@ mod tests {
         assert!(saved.len() > 1000);
         assert_eq!(closed(&saved), Some(kept));
         assert_eq!(closed(&fast.save()), Some(ReplayWindow::closed_up_to(5000).to_vec()));
+        let window = slow.save();
+        let mut append = |id: u32| {
+            let front = [(id << 16).to_le_bytes(), u32::try_from(window.len()).unwrap().to_le_bytes()];
+            saved.extend(front.concat());
+            saved.extend(&window);
+        };
+        // As many as 16 workers have.
+        (3..=128).for_each(&mut append);
         // A flood of windows leaves no more than one number.
-        for id in 3_u32..100 {
-            let window = slow.save();
-            saved.extend(
-                [(id << 16).to_le_bytes(), u32::try_from(window.len()).unwrap().to_le_bytes()].concat(),
-            );
-            saved.extend(window);
-        }
+        append(129);
+        let of_16_workers = closed(&saved[..saved.len() - 8 - window.len()]).unwrap();
+        assert_eq!(of_16_workers.len(), 24 + 128 * 24);
         assert_eq!(closed(&saved), Some(ReplayWindow::closed_up_to(5000).to_vec()));
     }
 }

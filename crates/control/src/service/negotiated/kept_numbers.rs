@@ -8,7 +8,7 @@ use testudo_ipsec::ReplayWindow;
 
 /// Keys that are remembered, the latest ones. One that was forgotten is refused.
 const MAX_KEPT: usize = 1 << 16;
-/// Keys of VPE from peers whose windows are remembered, the latest ones, in 2 KiB each: an SA that is moved
+/// Keys of VPE from peers whose windows are remembered, the latest ones, in 3 KiB each: an SA that is moved
 /// comes back soon. In those of others, all is closed up to the highest number.
 const MAX_WITH_WINDOWS: usize = 1 << 10;
 /// Numbers that are left out, since packets were on their way when an SA was removed.
