@@ -42,7 +42,8 @@ const SCALING: Method = Method {
     quick_seconds: 14,
     full_seconds: 120,
     conditions: "Workers seal side by side, in memory; opening is in the JSON. \"Of linear\" is beside as many gateways that share nothing, on the same cores in the same run. Parallel ESP is the \
-         paper's (figure 4). Predictions are a model's, from what a cache line costs that two cores write.",
+         paper's (figure 4). Predictions are a model's, from what a cache line costs that two cores write and, where two workers were measured, fitted to what these reach in the same run: what it \
+         says of two is no prediction. Rates of workers with a processor each are of the processors' time, others of the day.",
     read: scaling,
 };
 const SWEEP: Method = Method {
@@ -152,7 +153,15 @@ fn scaling(rows: &[Value]) -> Result<Reading, Wrong> {
         let here = optional("of_linear")?;
         let predicted = optional("predicted_of_linear")?.map(|predicted| predicted.median);
         if here.is_some() || predicted.is_some() {
-            reading.findings.push(Finding { what, unit: "of linear", here, predicted });
+            reading.findings.push(Finding { what: what.clone(), unit: "of linear", here, predicted });
+        }
+        if let Some(fitted) = optional("fitted_of_linear")? {
+            let what = format!("{what}: the model, which is fitted to that");
+            let predicted = Some(fitted.median);
+            reading.findings.push(Finding { what, unit: "of linear", here: None, predicted });
+        }
+        if let Some(engine) = row.get("engine").and_then(Value::as_str) {
+            reading.remark(format!("Engine {engine}."));
         }
         if row.get("cores_shared") == Some(&Value::Bool(true)) {
             reading.remark(format!("{name}, workers: {workers}: cores shared."));
@@ -226,4 +235,53 @@ fn headroom(rows: &[Value]) -> Result<Reading, Wrong> {
         reading.panels.extend(of_udp.panels);
     }
     Ok(reading)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_the_model_was_fitted_to_is_told_apart_from_what_it_predicts() {
+        let row = |workers: u32, of_linear: Value, predicted: Value| {
+            json!({ "threading": "run_to_completion", "inner_bytes": 64, "workers": workers, "direction": "outbound",
+                    "of_linear": of_linear, "predicted_of_linear": predicted })
+        };
+        let mut two = row(2, json!(0.91), Value::Null);
+        (two["packets_per_second"], two["fitted_of_linear"]) = (json!(2e6), json!(0.9));
+        two["engine"] = json!("portable");
+        let reading = scaling(&[two, row(4, Value::Null, json!(0.8))]).unwrap();
+        let told = |finding: &Finding| {
+            (finding.what.clone(), finding.here.map(|here| here.median), finding.predicted)
+        };
+        let of_linear = reading.findings.iter().filter(|finding| finding.unit == "of linear").map(told);
+        let expected = [
+            ("VPE, 64 bytes, workers: 2".to_owned(), Some(0.91), None),
+            ("VPE, 64 bytes, workers: 2: the model, which is fitted to that".to_owned(), None, Some(0.9)),
+            ("VPE, 64 bytes, workers: 4".to_owned(), None, Some(0.8)),
+        ];
+        assert_eq!(of_linear.collect::<Vec<_>>(), expected);
+        assert_eq!(reading.remarks, ["Engine portable."]);
+    }
+
+    /// Rows of earlier runs have none in UDP.
+    #[test]
+    fn headroom_in_udp_has_a_picture_of_its_own() {
+        let row = |encapsulation: &str, in_udp: bool, headroom: u32, time: f64| {
+            json!({ "encapsulation": encapsulation, "in_udp": in_udp, "headroom_bytes": headroom,
+                    "nanoseconds_per_packet": time, "of_esp": 1.0, "engine": "portable" })
+        };
+        let plain = [row("esp", false, 0, 9.0), row("esp", false, 8, 8.0), row("vpe", false, 0, 7.0)];
+        let in_udp = [row("esp", true, 4, 5.0), row("vpe", true, 8, 4.0), row("vpe", true, 12, 6.0)];
+        let fastest = |rows: &[Value]| {
+            let reading = headroom(rows).unwrap();
+            let is_place = |finding: &&Finding| finding.what.starts_with("headroom with which");
+            let places = reading.findings.iter().filter(is_place).filter_map(|finding| finding.here);
+            (places.map(|place| place.median).collect::<Vec<_>>(), reading.panels.len())
+        };
+        assert_eq!(fastest(&plain), (vec![8.0, 0.0], 1));
+        assert_eq!(fastest(&[plain, in_udp].concat()), (vec![8.0, 0.0, 4.0, 8.0], 2));
+    }
 }
