@@ -443,6 +443,16 @@ fn the_window_of_a_replaced_key_is_kept_as_its_highest_number() {
     assert!(exact.len() > 2_097_152 / 8 && exact.len() <= MAX_WINDOW_BYTES);
 }
 
+/// All of them, not their highest number alone: each goes on by itself when the key comes back.
+#[test]
+fn the_windows_of_a_deleted_sa_of_vpe_are_kept() {
+    let gateway = of_vpe();
+    gateway.ask(json!({ "verb": "sa-delete", "tunnel": "a", "spi": 0x1002, "force": true })).unwrap();
+    let key = KeyMaterial::new(SUITE.for_vpe().unwrap(), Zeroizing::new(vec![2; 16])).unwrap();
+    let kept = gateway.store.window(fingerprint(&key)).unwrap().unwrap();
+    assert!(testudo_ipsec::closed_windows(&kept).is_some(), "{} bytes", kept.len());
+}
+
 /// NIST SP 800-38D 7.1: the shorter ICV of AES-GCM is the beginning of the longer one, so that a recorded
 /// packet can be cut to it. RFC 4303 3.4.3: what was received is refused.
 #[test]

@@ -100,8 +100,8 @@ fn fill(window: u16, number: u64) -> Vec<u8> {
     let key = crate::vpe_key::of_negotiated(&material(22), 0x5002).unwrap();
     let key = LessSafeKey::new(UnboundKey::new(&AES_128_GCM, key.key()).unwrap());
     let mut text = [0; 8];
-    let icv = Nonce::assume_unique_for_key(nonce);
-    let icv = key.seal_in_place_separate_tag(icv, Aad::empty(), &mut text).unwrap();
+    let unique = Nonce::assume_unique_for_key(nonce);
+    let icv = key.seal_in_place_separate_tag(unique, Aad::empty(), &mut text).unwrap();
     for part in [&nonce[..], &0x5002_u32.to_le_bytes(), icv.as_ref(), &text] {
         datagram.extend(part);
     }
