@@ -87,6 +87,8 @@ pub enum EngineError {
 ///   the gateway's buffers are in flight, after 62.5 ms. It gets no further job or key, the jobs it holds are
 ///   counted as lost, and those it gives back later are dropped. It is still told which keys to
 ///   [`remove`](Self::remove), and polled up to sixteen times a second for the buffers that it has.
+/// - An engine that can do nothing any more ends all jobs as `Fault` and [says so](Self::is_out_of_service).
+///   It is asked after a `Fault`, and taken out of service when it has given back what it had.
 /// - The gateway has its own record of which engine has which job. A job that an engine gives back without
 ///   having been given it is dropped.
 pub trait Engine: Send {
@@ -136,6 +138,12 @@ pub trait Engine: Send {
     /// is to drive it: a caller that gathers asks before it submits, and has them wait on. Also called from
     /// time to time while there are none, and may do then what such a change needs.
     fn is_resting(&mut self) -> bool {
+        false
+    }
+
+    /// Whether it does nothing any more until a restart, as after the loss of its device: every job ends as
+    /// `Fault`.
+    fn is_out_of_service(&self) -> bool {
         false
     }
 

@@ -5,6 +5,7 @@ use crate::counters::{PortSnapshot, WorkerCounters};
 use crate::interface_counters::InterfaceSnapshot;
 use crate::meter::ChosenThreads;
 use crate::scheduler::{Scheduled, Shares};
+use crate::withdrawn::WithdrawalReason;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -85,12 +86,17 @@ impl AllCounters {
         self.each().map(WorkerCounters::interfaces).reduce(sum).unwrap_or_default()
     }
 
-    /// Names of the engines that a worker took out of service, each once.
+    /// Names of the engines that a worker took out of service, each once, and why.
+    pub fn withdrawals(&self) -> impl Iterator<Item = (&'static str, WithdrawalReason)> {
+        let mut all: Vec<_> = self.each().flat_map(WorkerCounters::withdrawals).collect();
+        all.sort_unstable();
+        all.dedup_by_key(|(name, _)| *name);
+        all.into_iter()
+    }
+
+    /// The names alone.
     pub fn withdrawn_engines(&self) -> impl Iterator<Item = &'static str> {
-        let mut names: Vec<_> = self.each().flat_map(WorkerCounters::withdrawn_engines).collect();
-        names.sort_unstable();
-        names.dedup();
-        names.into_iter()
+        self.withdrawals().map(|(name, _)| name)
     }
 
     /// What the packet scheduler has done for each deep engine of all workers, by its name.

@@ -5,6 +5,7 @@ use crate::meter::ChosenThreads;
 use crate::outlet::Wait;
 use crate::role::Role;
 use crate::scheduler::{Scheduled, SharedScheduled, SharedShares, Shares};
+use crate::withdrawn::{WithdrawalReason, Withdrawn};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use testudo_crypto::OffloadReport;
@@ -98,8 +99,9 @@ pub struct WorkerCounters {
     role: OnceLock<Role>,
     /// Whether its queues get no packets, as somebody has decided who runs it.
     is_parked: AtomicBool,
-    /// Engines in the order of placement, and whether they were taken out of service.
-    engines: Vec<(&'static str, AtomicBool)>,
+    /// Engines in the order of placement.
+    engines: Vec<&'static str>,
+    withdrawn: Withdrawn,
     scheduled: Arc<[SharedScheduled]>,
     shares: OnceLock<Arc<SharedShares>>,
     protected: SharedPortCounters,
@@ -122,14 +124,15 @@ impl WorkerCounters {
     pub(crate) fn new(
         protected: &dyn Port,
         unprotected: &dyn Port,
-        (engines, scheduled): (Vec<&'static str>, Arc<[SharedScheduled]>),
+        (engines, withdrawn, scheduled): (Vec<&'static str>, Withdrawn, Arc<[SharedScheduled]>),
     ) -> Self {
         Self {
             protected_name: protected.name().to_owned(),
             unprotected_name: unprotected.name().to_owned(),
             role: OnceLock::new(),
             is_parked: AtomicBool::new(false),
-            engines: engines.into_iter().map(|name| (name, AtomicBool::new(false))).collect(),
+            engines,
+            withdrawn,
             scheduled,
             shares: OnceLock::new(),
             protected: SharedPortCounters::default(),
@@ -180,12 +183,6 @@ impl WorkerCounters {
         self.free_buffers.store(pool.available() as u64, Ordering::Relaxed);
         for (reason, count) in pool.drops().iter() {
             self.drops[reason as usize].store(count, Ordering::Relaxed);
-        }
-    }
-
-    pub(crate) fn publish_withdrawn(&self, is_withdrawn: impl Fn(usize) -> bool) {
-        for (place, (_, withdrawn)) in self.engines.iter().enumerate() {
-            withdrawn.store(is_withdrawn(place), Ordering::Relaxed);
         }
     }
 
@@ -264,15 +261,21 @@ impl WorkerCounters {
         self.interfaces.snapshots()
     }
 
-    /// Names of the engines that were taken out of service because they kept packets for too long.
+    /// Names of the engines that were taken out of service, and why each was.
+    pub fn withdrawals(&self) -> impl Iterator<Item = (&'static str, WithdrawalReason)> {
+        let engines = self.engines.iter().enumerate();
+        engines.filter_map(|(place, name)| Some((*name, self.withdrawn.reason(place)?)))
+    }
+
+    /// Names of the engines that were taken out of service.
     pub fn withdrawn_engines(&self) -> impl Iterator<Item = &'static str> {
-        self.engines.iter().filter(|(_, withdrawn)| withdrawn.load(Ordering::Relaxed)).map(|(name, _)| *name)
+        self.withdrawals().map(|(name, _)| name)
     }
 
     /// What the packet scheduler has done for each deep engine, by its name.
     pub fn scheduled(&self) -> impl Iterator<Item = (&'static str, Scheduled)> {
         let each = self.engines.iter().zip(self.scheduled.iter());
-        each.filter_map(|((name, _), scheduled)| Some((*name, scheduled.snapshot()?)))
+        each.filter_map(|(name, scheduled)| Some((*name, scheduled.snapshot()?)))
     }
 
     pub(crate) fn set_shares(&self, shares: Option<Arc<SharedShares>>) {

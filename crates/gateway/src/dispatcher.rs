@@ -2,8 +2,9 @@
 //!
 //! An engine that keeps a job for too long is taken out of service ([`in_flight`](crate::in_flight)). The
 //! jobs it holds are given up: their packets are lost, since the engine has the bytes, and each SA continues
-//! without them.
+//! without them. So is one that says that it is out of service itself ([`doubts`]): it holds nothing.
 
+mod doubts;
 mod frames;
 mod gathering;
 mod live;
@@ -15,6 +16,7 @@ use crate::lanes::{First, Lane, Lanes, NO_ENGINE, NOWHERE};
 use crate::placement::{KeyPreparers, PlacedKey, Placement, PlacementError, SaKey};
 use crate::rings::job_id;
 use crate::scheduler::{Reason, Scheduler, SchedulerSettings, SharedScheduled};
+use crate::withdrawn::{Withdrawal, WithdrawalReason, Withdrawn};
 pub use live::EngineCosts;
 use live::Live;
 use std::sync::Arc;
@@ -36,17 +38,6 @@ enum Addressed {
     NotAll,
 }
 
-/// An engine that was taken out of service, until the gateway is restarted, because it kept packets for more
-/// than a second; or for more than a sixteenth of one while most buffers of the pool were with engines or
-/// waited for those that are. Or it kept, for a second, what it was measured with.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Withdrawal {
-    /// Name of the engine.
-    pub engine: &'static str,
-    /// Packets that it held; they are lost.
-    pub packets: usize,
-}
-
 /// Where jobs are between being made and being finished by the protocol.
 pub(crate) struct Dispatcher {
     placement: Placement,
@@ -55,6 +46,8 @@ pub(crate) struct Dispatcher {
     /// SAs, and the order of each one's jobs.
     lanes: Lanes,
     withdrawals: Vec<Withdrawal>,
+    /// Engines that have failed at a job since they were asked what has become of them, a bit for each.
+    doubted: u8,
     /// With so many jobs in flight, few buffers of the pool are left for other SAs.
     crowd: usize,
     /// So many buffers an engine with bins may have.
@@ -97,6 +90,7 @@ impl Dispatcher {
             late,
             lost: 0,
             withdrawals: Vec::new(),
+            doubted: 0,
             crowd: buffers - buffers / 4,
             half: buffers / 2,
             queues,
@@ -142,8 +136,9 @@ impl Dispatcher {
         std::mem::take(&mut self.withdrawals)
     }
 
-    pub(crate) fn is_withdrawn(&self, engine: usize) -> bool {
-        self.placement.is_withdrawn(engine)
+    /// Which engines were taken out of service, to be read by other threads.
+    pub(crate) fn withdrawn(&self) -> Withdrawn {
+        self.placement.withdrawn()
     }
 
     /// Whether any job is with an engine or waits for one that is. Those that were given up do not count.
@@ -478,7 +473,7 @@ impl Dispatcher {
     /// given up, or came back without their buffer; these are in `released` as faults without buffers.
     #[inline]
     pub(crate) fn poll(&mut self, now: Moment, released: &mut Vec<Job>) -> usize {
-        if self.in_flight.is_empty() {
+        if self.in_flight.is_empty() && self.doubted == 0 {
             self.in_flight.rest(now);
             return 0;
         }
@@ -519,8 +514,11 @@ impl Dispatcher {
                 self.serve_bins(engine, ended, now, released);
             }
             if has_period_ended && self.is_out_of_patience(engine) {
-                given_up += self.withdraw(engine, released);
+                given_up += self.withdraw(engine, WithdrawalReason::KeptPackets, released);
             }
+        }
+        if self.doubted != 0 {
+            self.ask_all(released);
         }
         self.run_queues(released);
         given_up + std::mem::take(&mut self.lost)
@@ -534,8 +532,8 @@ impl Dispatcher {
 
     /// Takes an engine out of service and gives up the jobs it holds; returns how many.
     #[cold]
-    fn withdraw(&mut self, engine: usize, released: &mut Vec<Job>) -> usize {
-        self.placement.withdraw(engine);
+    fn withdraw(&mut self, engine: usize, reason: WithdrawalReason, released: &mut Vec<Job>) -> usize {
+        self.placement.withdraw(engine, reason);
         self.withdraw_live(engine);
         for lane in self.lanes.iter_mut() {
             if lane.first.0 as usize == engine || lane.is_settled {
@@ -547,7 +545,7 @@ impl Dispatcher {
         let lost = self.lanes.give_up(engine, released);
         debug_assert_eq!(packets, lost);
         self.empty_bins(engine, released);
-        self.withdrawals.push(Withdrawal { engine: self.placement.name(engine), packets });
+        self.withdrawals.push(Withdrawal { engine: self.placement.name(engine), packets, reason });
         packets
     }
 
@@ -634,6 +632,7 @@ impl Dispatcher {
     /// An engine failed at a job. If it has lost its buffer, by a panic on its thread, no other can do it.
     #[cold]
     fn failed(&mut self, job: Job, engine: usize, released: &mut Vec<Job>) {
+        self.doubt(engine);
         if job.buffer.capacity() > 0 {
             return self.hand_over(job, engine, Reason::Failed, released);
         }

@@ -58,6 +58,7 @@ mod speed;
 mod threading;
 mod transmit;
 mod waits;
+mod withdrawn;
 mod worker;
 
 pub use all_counters::AllCounters;
@@ -71,7 +72,7 @@ pub use command::{
 };
 pub use commander::{Commander, CommanderError, Inbox, MAX_SA_CHANGES};
 pub use counters::{PortSnapshot, WorkerCounters};
-pub use dispatcher::{EngineCosts, Withdrawal};
+pub use dispatcher::EngineCosts;
 pub use engines::{
     Candidate, Choice, EngineOrder, EngineReport, NoEngine, Opener, choose_engines, same_engines,
 };
@@ -92,4 +93,5 @@ pub use scheduler::{
 pub use serve::{Notice, ServeError, serve};
 pub use threading::ThreadingModel;
 pub use transmit::{TRANSMIT_THREAD, transmit_apart, transmit_by_choice};
+pub use withdrawn::{Withdrawal, WithdrawalReason};
 pub use worker::{PortPair, Worker};

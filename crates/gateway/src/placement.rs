@@ -35,9 +35,9 @@
 //! A withdrawn engine keeps its keys until their SAs end: jobs of theirs may still be there.
 
 use crate::lanes::{First, NO_ENGINE};
+use crate::withdrawn::{WithdrawalReason, Withdrawn};
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use testudo_crypto::{
     Direction, Engine, EngineError, Job, KeyFrame, KeyId, KeyMaterial, KeyPreparer, KeyTable, Offload,
     OffloadState, PreparedKey, Profile, SaFacts, Suite,
@@ -89,23 +89,6 @@ impl PlacedKey {
 impl fmt::Debug for PlacedKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(&self.material, f)
-    }
-}
-
-/// Which engines were taken out of service. The worker alone changes it; control threads read it.
-#[derive(Debug, Clone, Default)]
-struct Withdrawn(Arc<[AtomicBool; MAX_ENGINES]>);
-
-impl Withdrawn {
-    /// Nothing else depends on the flag: a thread that reads the old one expands a key in vain.
-    fn set(&self, engine: usize) {
-        if let Some(withdrawn) = self.0.get(engine) {
-            withdrawn.store(true, Ordering::Relaxed);
-        }
-    }
-
-    fn get(&self, engine: usize) -> bool {
-        self.0.get(engine).is_some_and(|withdrawn| withdrawn.load(Ordering::Relaxed))
     }
 }
 
@@ -257,8 +240,18 @@ impl Placement {
     }
 
     /// Takes an engine out of service for good: it gets neither jobs nor keys any more.
-    pub(crate) fn withdraw(&mut self, engine: usize) {
-        self.withdrawn.set(engine);
+    pub(crate) fn withdraw(&mut self, engine: usize, reason: WithdrawalReason) {
+        self.withdrawn.set(engine, reason);
+    }
+
+    /// Which engines were taken out of service, to be read by other threads.
+    pub(crate) fn withdrawn(&self) -> Withdrawn {
+        self.withdrawn.clone()
+    }
+
+    /// Whether an engine says that it does nothing any more.
+    pub(crate) fn is_out_of_service(&self, engine: usize) -> bool {
+        self.engines.get(engine).is_some_and(|e| e.is_out_of_service())
     }
 
     pub(crate) fn is_withdrawn(&self, engine: usize) -> bool {
@@ -459,7 +452,7 @@ impl Placement {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::AtomicUsize;
+    use std::sync::atomic::{AtomicUsize, Ordering};
     use testudo_crypto::{Capability, JobStatus, PortableEngine};
     use zeroize::Zeroizing;
 
@@ -597,7 +590,7 @@ mod tests {
     fn a_withdrawn_engine_gets_no_key_and_forgets_what_it_has() {
         let (mut placement, asked) = placement([true; 2]);
         let key = install(&mut placement);
-        placement.withdraw(0);
+        placement.withdraw(0, WithdrawalReason::KeptPackets);
         assert_eq!(placement.engine_for(key, 0).unwrap().0, 1);
         let later = install(&mut placement);
         assert_eq!(counts(&asked), [[1, 0, 0], [2, 0, 0]]);
@@ -616,7 +609,7 @@ mod tests {
         install(&mut placement, prepare());
         assert_eq!(counts(&asked), [[0, 1, 0], [0, 0, 0]]);
         let for_the_first = prepare();
-        placement.withdraw(0);
+        placement.withdraw(0, WithdrawalReason::KeptPackets);
         install(&mut placement, for_the_first);
         assert_eq!(counts(&asked), [[0, 1, 0], [1, 0, 0]], "the form is dropped, and the key expanded here");
         install(&mut placement, prepare());

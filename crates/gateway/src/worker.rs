@@ -3,13 +3,14 @@
 use crate::change::Change;
 use crate::command::{InboundInstall, OutboundInstall, SharedInbound, Update, UpdateError, UpdateOutcome};
 use crate::counters::WorkerCounters;
-use crate::dispatcher::{Dispatcher, Withdrawal};
+use crate::dispatcher::Dispatcher;
 use crate::formation::Formation;
 use crate::meter::Meter;
 use crate::offload::Offloading;
 use crate::outlet::Outlet;
 use crate::placement::{KeyPreparers, PlacedKey, SaKey};
 use crate::role::Role;
+use crate::withdrawn::Withdrawal;
 use std::sync::Arc;
 use testudo_crypto::{Direction, Engine, Job, KeyFrame, Suite};
 use testudo_ipsec::{
@@ -80,7 +81,7 @@ impl Worker {
         engines.iter_mut().for_each(|engine| engine.use_memory(pool.region()));
         let mut dispatcher = Dispatcher::new(engines, pool.size());
         let (protected, unprotected) = (&*ports.protected, &*ports.unprotected);
-        let engines = (dispatcher.engine_names(), dispatcher.scheduled());
+        let engines = (dispatcher.engine_names(), dispatcher.withdrawn(), dispatcher.scheduled());
         let counters = Arc::new(WorkerCounters::new(protected, unprotected, engines));
         let mut ipsec = Ipsec::new(policies);
         ipsec.set_port_fragments_udp(unprotected.fragments_udp());
@@ -391,7 +392,6 @@ impl Worker {
         let given_up = self.dispatcher.poll(now, &mut self.released);
         if given_up > 0 {
             self.pool.forget(given_up);
-            self.counters.publish_withdrawn(|engine| self.dispatcher.is_withdrawn(engine));
         }
         self.finish(false, now);
         self.protected.flush(&mut self.pool) + self.unprotected.flush(&mut self.pool)

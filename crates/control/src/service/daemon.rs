@@ -50,7 +50,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use testudo_gateway::{
     AllCounters, Clock, Commander, CommanderError, EngineReport, KeyPreparers, Notice, ServeError,
-    SystemClock, Withdrawal, Worker,
+    SystemClock, Withdrawal, WithdrawalReason, Worker,
 };
 use testudo_ipsec::{Event, EventKind, Moment};
 
@@ -652,11 +652,17 @@ impl Daemon {
     }
 }
 
-fn log_withdrawal(Withdrawal { engine, packets }: Withdrawal) {
-    tracing::error!(
-        "engine {engine} has kept packets for too long and is out of service until a restart: {packets} are lost, tunnels go on with the next engine; \
-         see whether its device or library is in order"
-    );
+fn log_withdrawal(Withdrawal { engine, packets, reason }: Withdrawal) {
+    match reason {
+        WithdrawalReason::KeptPackets => tracing::error!(
+            "engine {engine} has kept packets for too long and is out of service until a restart: {packets} are lost, tunnels go on with the next engine; \
+             see whether its device or library is in order"
+        ),
+        WithdrawalReason::Failed => tracing::error!(
+            "engine {engine} has failed and is out of service until a restart: tunnels go on with the next engine; \
+             see whether its device or library is in order"
+        ),
+    }
 }
 
 /// What tells the network namespace of this process from others, as the kernel names it: `net:[4026531840]`.

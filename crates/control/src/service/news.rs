@@ -43,7 +43,7 @@ impl LostNotices {
 mod tests {
     use super::*;
     use std::sync::mpsc::sync_channel;
-    use testudo_gateway::Withdrawal;
+    use testudo_gateway::{Withdrawal, WithdrawalReason};
 
     #[test]
     fn notices_that_are_lost_at_the_end_of_a_burst_are_counted_though_nothing_follows() {
@@ -51,7 +51,9 @@ mod tests {
         let lost = LostNotices::default();
         let mut tell = lost.teller(sender);
         let mut burst = |notices| {
-            (0..notices).for_each(|packets| tell(Notice::Engine(Withdrawal { engine: "gpu", packets })));
+            let reason = WithdrawalReason::KeptPackets;
+            let lost = |packets| Notice::Engine(Withdrawal { engine: "gpu", packets, reason });
+            (0..notices).for_each(|packets| tell(lost(packets)));
         };
         burst(2);
         assert_eq!(lost.take(), 0);

@@ -29,7 +29,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use testudo_crypto::Suite;
 use testudo_gateway::{
-    AllCounters, Clock, EngineReport, PortSnapshot, SaCounts, Scheduled, Shares, SystemClock, WorkerCounters,
+    AllCounters, Clock, EngineReport, PortSnapshot, SaCounts, Scheduled, Shares, SystemClock,
+    WithdrawalReason, WorkerCounters,
 };
 use testudo_ipsec::{
     Action, Encapsulation, IpsecProtocol, Mode, Moment, Protocol, SaState, Selector, TunnelIndex,
@@ -221,14 +222,20 @@ fn worker(
 }
 
 /// The current state of an engine: one that was in use at first may have been taken out of service since.
-fn engine(report: &EngineReport, is_withdrawn: bool, scheduled: Option<&Scheduled>) -> Value {
-    let detail = if is_withdrawn {
-        "kept packets for too long and is out of service until a restart"
-    } else {
-        &report.detail
+fn engine(
+    report: &EngineReport,
+    withdrawn: Option<WithdrawalReason>,
+    scheduled: Option<&Scheduled>,
+) -> Value {
+    let detail = match withdrawn {
+        None => report.detail.as_str(),
+        Some(WithdrawalReason::KeptPackets) => {
+            "kept packets for too long and is out of service until a restart"
+        }
+        Some(WithdrawalReason::Failed) => "failed and is out of service until a restart",
     };
     json!({
-        "name": report.name, "in_use": report.in_use && !is_withdrawn, "detail": detail,
+        "name": report.name, "in_use": report.in_use && withdrawn.is_none(), "detail": detail,
         "suites": report.suite_names(),
         "scheduler": scheduled.map(scheduler),
     })
@@ -247,10 +254,10 @@ pub fn scheduler(scheduled: &Scheduled) -> Value {
 /// The gateway as a whole.
 #[must_use]
 pub fn status(facts: &Facts, installed: &InstalledTunnels) -> Value {
-    let withdrawn: Vec<_> = facts.counters.withdrawn_engines().collect();
+    let withdrawn: HashMap<_, _> = facts.counters.withdrawals().collect();
     let scheduled = facts.counters.scheduled();
-    let engines =
-        facts.engines.iter().map(|e| engine(e, withdrawn.contains(&&*e.name), scheduled.get(&*e.name)));
+    let why = |e: &EngineReport| withdrawn.get(&*e.name).copied();
+    let engines = facts.engines.iter().map(|e| engine(e, why(e), scheduled.get(&*e.name)));
     let (paths, omitted) = path_mtus(installed, facts.clock.now());
     let (groups, groups_count) = groups(installed, facts.clock.now());
     let (own_sas, machine) = (worker_sas::counted(installed), Processors::of_this_process());
@@ -678,10 +685,15 @@ mod tests {
     fn an_engine_that_was_taken_out_of_service_is_not_in_use_and_says_why() {
         let suites = ["aes128gcm16", "null-sha384", "sha384"];
         let expected = json!({ "name": "gpu", "in_use": true, "detail": "a device", "suites": suites, "scheduler": null });
-        assert_eq!(engine(&gpu(true), false, None), expected);
-        let withdrawn = engine(&gpu(true), true, None);
-        assert_eq!(withdrawn["in_use"], false);
-        assert!(withdrawn["detail"].as_str().is_some_and(|text| text.contains("out of service")));
+        assert_eq!(engine(&gpu(true), None, None), expected);
+        for (reason, why) in [
+            (WithdrawalReason::KeptPackets, "kept packets for too long and is out of service"),
+            (WithdrawalReason::Failed, "failed and is out of service"),
+        ] {
+            let withdrawn = engine(&gpu(true), Some(reason), None);
+            assert_eq!(withdrawn["in_use"], false);
+            assert!(withdrawn["detail"].as_str().is_some_and(|text| text.starts_with(why)), "{withdrawn}");
+        }
     }
 
     #[test]
@@ -689,7 +701,7 @@ mod tests {
         let (chunks, packets, no_room, too_late, left_over) = (3, 700, 5, 2, 9);
         let scheduled = Scheduled { chunks, packets, no_room, too_late, left_over, ..Scheduled::default() };
         let expected = json!({ "chunks": 3, "packets": 700, "left_over": 9, "spilled": { "no_room": 5, "too_late": 2 }, "gathering": null });
-        assert_eq!(engine(&gpu(true), false, Some(&scheduled))["scheduler"], expected);
+        assert_eq!(engine(&gpu(true), None, Some(&scheduled))["scheduler"], expected);
     }
 
     #[test]

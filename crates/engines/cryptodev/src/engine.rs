@@ -380,6 +380,10 @@ impl Engine for CryptodevEngine {
         done
     }
 
+    fn is_out_of_service(&self) -> bool {
+        self.is_broken()
+    }
+
     fn profile(&self, _: Suite) -> Profile {
         Profile::of_depth(PREFERRED_BURST)
     }

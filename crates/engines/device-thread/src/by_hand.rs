@@ -39,6 +39,9 @@ impl ByHand {
         let taken = engine.submit(jobs).min(jobs.len());
         jobs.iter_mut().zip(&self.keys).for_each(|(job, key)| job.key = *key);
         let kept = jobs.iter().take(taken).filter(|job| job.status == JobStatus::Taken).count();
+        if kept < jobs.len() {
+            device.tell();
+        }
         aside.add_work(began);
         self.book(in_flight + kept, taken - kept, aside);
         (taken, kept)
@@ -62,7 +65,7 @@ impl ByHand {
         device.engine.iter_mut().for_each(|engine| engine.poll(done, max));
         let ended = done.len() - before;
         if ended > 0 {
-            device.tell_under_way();
+            device.tell();
             aside.add_work(began);
         }
         self.book(in_flight.saturating_sub(ended), ended, aside);

@@ -28,7 +28,8 @@ pub(crate) struct Told {
     pub(crate) is_broken: AtomicBool,
     /// Slots that the thread has taken and changes of keys that it has followed: that it does something.
     pub(crate) steps: AtomicU64,
-    /// On how many submissions the engine works by now; 0 before any has ended.
+    /// On how many submissions the engine works by now, or that it is [out of service](OUT_OF_SERVICE); 0
+    /// before anything was told.
     under_way: AtomicUsize,
     /// Whose the engine is that was recalled, once that is settled.
     returned: AtomicU8,
@@ -37,6 +38,9 @@ pub(crate) struct Told {
 /// The thread has handed the engine back, or the worker has given it up.
 const HANDED_BACK: u8 = 1;
 const GIVEN_UP: u8 = 2;
+
+/// The engine says that it does nothing any more. No engine works on so many submissions.
+const OUT_OF_SERVICE: usize = usize::MAX;
 
 impl Told {
     /// Settles that it is the one, if it is not the other yet; whether it is.
@@ -60,6 +64,11 @@ impl Told {
             0 => most,
             by_now => by_now.min(most),
         }
+    }
+
+    /// Whether the engine says that it does nothing any more.
+    pub(crate) fn is_out_of_service(&self) -> bool {
+        self.under_way.load(Ordering::Relaxed) == OUT_OF_SERVICE
     }
 
     fn step(&self) {
@@ -171,8 +180,9 @@ pub(crate) struct Device {
     aside: Option<Arc<Aside>>,
     /// When time was last booked, if the engine had jobs then.
     busy_since: Option<Instant>,
-    /// The suite whose profile says on how many submissions the engine works.
+    /// The suite whose profile says on how many submissions the engine works, and what was told last.
     deepest: Option<Suite>,
+    last_told: usize,
 }
 
 /// A device, and the thread's ends of the rings.
@@ -208,6 +218,7 @@ impl Device {
             aside,
             busy_since: None,
             deepest,
+            last_told: 0,
         }
     }
 
@@ -271,17 +282,23 @@ impl Device {
         }
         engine.poll(&mut self.polled, POLL_MAX);
         let any = self.restore();
-        if any {
-            self.tell_under_way();
+        if moved || any || !self.ended.is_empty() {
+            self.tell();
         }
         moved | any
     }
 
-    /// Tells on how many submissions the engine works by now. That may change when jobs have ended: those of
-    /// a device that was lost.
-    pub(crate) fn tell_under_way(&self) {
-        if let (Some(engine), Some(suite)) = (&self.engine, self.deepest) {
-            self.told.under_way.store(engine.profile(suite).under_way, Ordering::Relaxed);
+    /// Tells on how many submissions the engine works by now, and whether it does anything at all, before
+    /// what has ended goes back: who asks after a fault is to be told what caused it. That may change with
+    /// any call, as when a device is lost.
+    pub(crate) fn tell(&mut self) {
+        let (Some(engine), Some(suite)) = (&self.engine, self.deepest) else { return };
+        let now = match engine.is_out_of_service() {
+            true => OUT_OF_SERVICE,
+            false => engine.profile(suite).under_way,
+        };
+        if now != std::mem::replace(&mut self.last_told, now) {
+            self.told.under_way.store(now, Ordering::Relaxed);
         }
     }
 

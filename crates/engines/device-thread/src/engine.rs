@@ -179,7 +179,8 @@ impl DeviceThread {
         }
     }
 
-    fn is_out_of_service(&self) -> bool {
+    /// Whether nobody drives the engine any more.
+    fn has_no_thread(&self) -> bool {
         // The last for a thread that has ended in a panic of which it could not tell.
         self.is_lost
             || self.told.is_broken.load(Ordering::Acquire)
@@ -194,7 +195,7 @@ impl DeviceThread {
     /// Has the engine change hands, if that is wanted and it has no job; whether it is on its way, and takes
     /// none.
     fn changes_hands(&mut self) -> bool {
-        if self.is_out_of_service() {
+        if self.has_no_thread() {
             // Keys that were to follow go nowhere.
             self.next.changes.clear();
             return false;
@@ -289,7 +290,7 @@ impl DeviceThread {
     /// Has the device thread follow a change of keys: with the last slot, if that was not taken, or with one
     /// of its own. If neither is possible jobs are gathered or under way, and a poll sends it.
     fn tell(&mut self, change: KeyChange) {
-        if self.is_out_of_service() {
+        if self.has_no_thread() {
             return;
         }
         if self.recalled.is_some() {
@@ -320,7 +321,7 @@ impl DeviceThread {
     fn add(&mut self, suite: Suite, key: NewKey) -> Result<KeyId, EngineError> {
         let name = self.name;
         self.of(suite).ok_or(EngineError::Unsupported { engine: name, suite })?;
-        if self.is_out_of_service() {
+        if self.has_no_thread() {
             let reason = "its thread is out of service".to_owned();
             return Err(EngineError::KeyRefused { engine: name, reason });
         }
@@ -393,7 +394,7 @@ impl Engine for DeviceThread {
         if self.changes_hands() {
             return 0;
         }
-        if self.is_out_of_service() {
+        if self.has_no_thread() {
             jobs.iter_mut().for_each(|job| job.status = JobStatus::Fault);
             return jobs.len();
         }
@@ -426,6 +427,13 @@ impl Engine for DeviceThread {
 
     fn is_resting(&mut self) -> bool {
         self.changes_hands()
+    }
+
+    fn is_out_of_service(&self) -> bool {
+        let here = self.start.as_ref().and_then(|start| start.device.engine.as_ref());
+        self.has_no_thread()
+            || self.told.is_out_of_service()
+            || here.is_some_and(|engine| engine.is_out_of_service())
     }
 
     fn flush(&mut self) {

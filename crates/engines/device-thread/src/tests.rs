@@ -33,6 +33,8 @@ struct Stage {
     poll_holds: AtomicBool,
     submit_panics: AtomicBool,
     poll_panics: AtomicBool,
+    /// It does nothing any more, as it says.
+    is_out: AtomicBool,
     /// Keys are refused.
     refuses: AtomicBool,
     /// A job comes from the next poll that was never given.
@@ -92,6 +94,9 @@ impl Engine for Played {
             panic!("meant");
         }
         self.inner.submit(jobs)
+    }
+    fn is_out_of_service(&self) -> bool {
+        self.stage.is_out.load(Ordering::SeqCst)
     }
     fn flush(&mut self) {
         self.stage.flushes.fetch_add(1, Ordering::SeqCst);
@@ -205,6 +210,20 @@ fn on_how_many_submissions_the_engine_works_is_asked_again_when_jobs_have_ended(
         run(&mut engine, vec![job(id, 0, &mut pool)]);
         assert_eq!(engine.profile(SUITE).under_way, known, "memory is for four");
     }
+}
+
+/// It is known when the first fault is there.
+#[test]
+fn an_engine_that_is_out_of_service_is_so_on_its_thread() {
+    let (mut engine, stage) = open(LateConfig { faults_per_million: 1_000_000, ..LateConfig::reliable(12) });
+    let mut pool = Pool::new(64, 200);
+    let id = engine.install(&key(1), Direction::Seal).unwrap();
+    for is_out in [false, true] {
+        stage.is_out.store(is_out, Ordering::SeqCst);
+        let ended = run(&mut engine, vec![job(id, 0, &mut pool)]);
+        assert_eq!((ended[0].status, engine.is_out_of_service()), (JobStatus::Fault, is_out));
+    }
+    assert_eq!(engine.description(), "for tests, on a device thread (out of service)");
 }
 
 #[test]

@@ -295,6 +295,10 @@ impl Engine for GpuEngine {
         taken
     }
 
+    fn is_out_of_service(&self) -> bool {
+        self.is_broken()
+    }
+
     fn flush(&mut self) {
         self.launch();
     }

@@ -96,6 +96,10 @@ impl Engine for SeveralGpus {
         taken
     }
 
+    fn is_out_of_service(&self) -> bool {
+        self.engines.iter().all(GpuEngine::is_broken)
+    }
+
     fn flush(&mut self) {
         self.engines.iter_mut().for_each(Engine::flush);
     }

@@ -118,7 +118,8 @@ impl Dispatcher {
         let is_under_way = |job: &&Job| job.status == JobStatus::Taken;
         let under_way = jobs.iter().filter(is_under_way).count();
         self.count(engine, |scheduled| {
-            scheduled.submitted(taken, jobs.len() - taken);
+            // What it fails at inside the call it has not taken.
+            scheduled.submitted(under_way, jobs.len() - taken);
             scheduled.left_over(left_over);
             scheduled.gathered(shape, tuned, load);
         });

@@ -14,6 +14,7 @@ use crate::scheduler::{
     Costs, Held, Incomplete, Label, Measured, PlacementMode, Reason, SUITES, SchedulerSettings, SharedShares,
     class_of, measure,
 };
+use crate::withdrawn::WithdrawalReason;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use testudo_crypto::{Direction, Job, JobStatus, Suite};
@@ -122,7 +123,7 @@ impl Dispatcher {
                     }
                     Some(Err(Incomplete::Hangs)) => {
                         // It has none of the SAs' jobs.
-                        self.withdraw(engine, &mut Vec::new());
+                        self.withdraw(engine, WithdrawalReason::KeptPackets, &mut Vec::new());
                         costs.hang.push(self.placement.name(engine));
                         break;
                     }
@@ -147,7 +148,7 @@ impl Dispatcher {
             }
         }
         for engine in (0..names.len()).filter(|engine| costs.hang.contains(&names[*engine])) {
-            self.withdraw(engine, &mut Vec::new());
+            self.withdraw(engine, WithdrawalReason::KeptPackets, &mut Vec::new());
         }
     }
 

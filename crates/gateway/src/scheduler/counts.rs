@@ -26,7 +26,7 @@ pub(crate) struct SharedScheduled {
 pub struct Scheduled {
     /// Chunks that were submitted.
     pub chunks: u64,
-    /// Packets that the engine took of them.
+    /// Packets that the engine took of them, without those that it failed at there and then.
     pub packets: u64,
     /// Packets that went to the next engine since bins and leftovers were full, or since the engine took no
     /// more.
@@ -82,7 +82,7 @@ impl SharedScheduled {
         self.is_deep.store(is_deep, Ordering::Relaxed);
     }
 
-    /// Of a chunk the engine took so many jobs and refused the others.
+    /// Of a chunk the engine works on so many jobs, and refused so many.
     pub(crate) fn submitted(&self, taken: usize, refused: usize) {
         add(&self.chunks, 1);
         add(&self.packets, taken);

@@ -82,15 +82,12 @@ impl Worker {
     /// back what it is measured with within a second is taken out of service. To be called before packets
     /// come; engines are idle.
     pub fn measure_engines(&mut self, suites: &[Suite]) -> EngineCosts {
-        let costs = self.dispatcher.measure_engines(suites, MEASURING);
-        self.counters.publish_withdrawn(|engine| self.dispatcher.is_withdrawn(engine));
-        costs
+        self.dispatcher.measure_engines(suites, MEASURING)
     }
 
     /// The same for a worker whose engines are those of another one, which has measured them.
     pub fn know_engines(&mut self, costs: &EngineCosts) {
         self.dispatcher.know_engines(costs);
-        self.counters.publish_withdrawn(|engine| self.dispatcher.is_withdrawn(engine));
     }
 
     /// What live placement measures submissions with: the system's clock unless told.

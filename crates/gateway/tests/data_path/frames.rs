@@ -12,7 +12,7 @@ use testudo_crypto::{
     Capability, Direction, Engine, EngineError, Job, JobStatus, KeyFrame, KeyId, KeyMaterial, PortableEngine,
     Suite, Unwritten, frame,
 };
-use testudo_gateway::Update;
+use testudo_gateway::{Update, Withdrawal, WithdrawalReason};
 use testudo_ipsec::{IpsecProtocol, PacketRules};
 use testudo_packet::DropReason;
 use testudo_wire::ip::Version;
@@ -76,6 +76,9 @@ impl Engine for Framing {
     }
     fn remove(&mut self, key: KeyId) {
         self.device().portable.remove(key);
+    }
+    fn is_out_of_service(&self) -> bool {
+        self.device().is_lost
     }
     fn submit(&mut self, jobs: &mut [Job]) -> usize {
         let mut device = self.device();
@@ -270,8 +273,14 @@ fn a_device_that_is_lost_in_the_middle_loses_no_packet_and_no_frame() {
         ends.engine.lose();
         ends.send(150..200);
         ends.agree(50..200);
+        assert!(ends.a.worker.counters().withdrawn_engines().eq(["framing"]));
+        let lost = Withdrawal { engine: "framing", packets: 0, reason: WithdrawalReason::Failed };
+        assert_eq!(ends.a.worker.take_withdrawals(), [lost]);
+        ends.send(200..250);
+        ends.agree(200..250);
+        assert_eq!(ends.a.drops(DropReason::EngineFault), 0);
         let device = ends.engine.device();
-        assert_eq!((device.came, device.written), (200, 50), "the gateway has written all others");
+        assert_eq!((device.came, device.written), (150, 50), "it gets no more after the loss");
     }
 }
 

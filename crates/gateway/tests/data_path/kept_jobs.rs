@@ -11,7 +11,7 @@ use testudo_crypto::{Capability, EngineError, PortableEngine};
 use testudo_crypto::{Direction, Engine, Job, JobStatus, KeyId, KeyMaterial, Suite};
 use testudo_engine_late::LateConfig;
 use testudo_gateway::OutboundInstall;
-use testudo_gateway::{Clock, Commander, Notice, Update, Withdrawal, serve};
+use testudo_gateway::{Clock, Commander, Notice, Update, Withdrawal, WithdrawalReason, serve};
 use testudo_ipsec::Moment;
 use testudo_packet::DropReason;
 
@@ -157,6 +157,11 @@ fn kept_jobs_of_one_tunnel_do_not_use_up_the_peer_window_of_another() {
     assert!(ends.a.worker.is_busy(), "the engine has the others");
 }
 
+/// The late engine was withdrawn with so many packets.
+fn late(packets: usize) -> Withdrawal {
+    Withdrawal { engine: "late", packets, reason: WithdrawalReason::KeptPackets }
+}
+
 #[test]
 fn an_engine_out_of_service_is_reported_once() {
     let mut ends = Ends::keeping_some();
@@ -165,7 +170,7 @@ fn an_engine_out_of_service_is_reported_once() {
     let packets = ends.engine.in_flight();
     assert!(ends.a.worker.take_withdrawals().is_empty());
     ends.pass(NOTICED);
-    assert_eq!(ends.a.worker.take_withdrawals(), [Withdrawal { engine: "late", packets }]);
+    assert_eq!(ends.a.worker.take_withdrawals(), [late(packets)]);
     assert_eq!(ends.withdrawn(), ["late"]);
     ends.send(0, 200..300);
     ends.pass(10 * NOTICED);
@@ -197,7 +202,7 @@ fn the_serve_loop_reports_a_withdrawal_and_ends_without_jobs_that_were_given_up(
         commander.stop().expect("the loop takes commands");
     };
     serve(&mut ends.a.worker, &inbox, &SteppingClock::default(), &mut tell).expect("ports do not fail");
-    assert_eq!(notices, [Notice::Engine(Withdrawal { engine: "late", packets: 10 })]);
+    assert_eq!(notices, [Notice::Engine(late(10))]);
     assert_eq!((ends.lost(), ends.a.drops(DropReason::ShuttingDown)), (10, 0));
 }
 
@@ -404,7 +409,7 @@ fn jobs_on_their_way_to_an_engine_that_goes_out_of_service_go_to_the_next() {
         ends.pass(STEP);
     }
     let withdrawals = ends.a.worker.take_withdrawals();
-    assert_eq!(withdrawals, [Withdrawal { engine: "late", packets: second.in_flight() }]);
+    assert_eq!(withdrawals, [late(second.in_flight())]);
     ends.pass_no_time();
     let (lost, delivered) = (second.in_flight(), ends.delivered());
     assert_eq!(delivered.len(), 300 - lost, "it gets nothing more, and what it did not get goes on");

@@ -11,11 +11,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use testudo_crypto::{
-    Capability, Direction, Engine, EngineError, Job, KeyId, KeyMaterial, PortableEngine, Profile, Suite,
+    Capability, Direction, Engine, EngineError, Job, JobStatus, KeyId, KeyMaterial, PortableEngine, Profile,
+    Suite,
 };
 use testudo_engine_device_thread::DeviceThread;
 use testudo_engine_late::LateConfig;
-use testudo_gateway::{PortPair, SchedulerSettings, ThreadingModel, Worker, transmit_apart};
+use testudo_gateway::{
+    PortPair, SchedulerSettings, ThreadingModel, Withdrawal, WithdrawalReason, Worker, transmit_apart,
+};
 use testudo_ipsec::Spd;
 use testudo_packet::{Batch, DropReason, Interface, Pool, Port, PortCounters, PortError};
 
@@ -104,12 +107,13 @@ fn every_model_keeps_the_order_of_an_sa_in_both_directions() {
     }
 }
 
-/// The portable engine, which hangs or panics in its thread while it is told to.
+/// The portable engine, which hangs, panics or is out of service in its thread while it is told to.
 struct Faulty {
     inner: PortableEngine,
     hangs: Arc<AtomicBool>,
     is_stuck: Arc<AtomicBool>,
     panics: Arc<AtomicBool>,
+    is_broken: Arc<AtomicBool>,
 }
 
 impl Engine for Faulty {
@@ -134,26 +138,33 @@ impl Engine for Faulty {
             std::thread::yield_now();
         }
         assert!(!self.panics.load(Ordering::SeqCst), "meant");
+        if self.is_broken.load(Ordering::SeqCst) {
+            jobs.iter_mut().for_each(|job| job.status = JobStatus::Fault);
+            return jobs.len();
+        }
         self.inner.submit(jobs)
+    }
+    fn is_out_of_service(&self) -> bool {
+        self.is_broken.load(Ordering::SeqCst)
     }
     fn profile(&self, _: Suite) -> Profile {
         Profile::of_depth(1)
     }
 }
 
-type Switches = [Arc<AtomicBool>; 3];
+type Switches = [Arc<AtomicBool>; 4];
 
 fn faulty(model: ThreadingModel) -> (Gateway, Switches) {
     let switches: Switches = Default::default();
-    let [hangs, is_stuck, panics] = switches.clone();
-    let engine = Faulty { inner: PortableEngine::new(), hangs, is_stuck, panics };
+    let [hangs, is_stuck, panics, is_broken] = switches.clone();
+    let engine = Faulty { inner: PortableEngine::new(), hangs, is_stuck, panics, is_broken };
     (gateway(Side::A, model, Box::new(engine)), switches)
 }
 
 #[test]
 fn a_device_thread_that_stalls_ends_in_withdrawal_and_packets_go_to_the_next_engine() {
     for model in [ThreadingModel::OneIo, ThreadingModel::TwoIo] {
-        let (mut a, [hangs, is_stuck, _]) = faulty(model);
+        let (mut a, [hangs, is_stuck, ..]) = faulty(model);
         hangs.store(true, Ordering::SeqCst);
         (0..64).for_each(|id| a.protected.push(long(id, 500)));
         a.turn();
@@ -182,7 +193,7 @@ fn a_device_thread_that_stalls_ends_in_withdrawal_and_packets_go_to_the_next_eng
 #[test]
 fn a_device_thread_whose_engine_panics_loses_what_that_had_and_the_next_engine_goes_on() {
     for model in [ThreadingModel::OneIo, ThreadingModel::TwoIo] {
-        let (mut a, [.., panics]) = faulty(model);
+        let (mut a, [_, _, panics, _]) = faulty(model);
         panics.store(true, Ordering::SeqCst);
         (0..50).for_each(|id| a.protected.push(long(id, 500)));
         let began = Instant::now();
@@ -201,6 +212,29 @@ fn a_device_thread_whose_engine_panics_loses_what_that_had_and_the_next_engine_g
         let sent = numbers(&a.unprotected.take());
         assert!(sent.is_sorted_by(|one, other| one < other), "in order, and no number twice: {sent:?}");
         assert!(sent.ends_with(&(51..=100).collect::<Vec<_>>()), "{sent:?}");
+        a.assert_settled();
+    }
+}
+
+/// Its faults come in time, so that none of its jobs is ever overdue.
+#[test]
+fn a_device_thread_whose_engine_is_broken_ends_in_withdrawal_and_nothing_is_lost() {
+    for model in [ThreadingModel::OneIo, ThreadingModel::TwoIo] {
+        let (mut a, [.., is_broken]) = faulty(model);
+        let link = a.unprotected.clone();
+        (0..50).for_each(|id| a.protected.push(long(id, 500)));
+        run(&mut a, &link, 50);
+        assert!(a.worker.take_withdrawals().is_empty());
+        is_broken.store(true, Ordering::SeqCst);
+        (50..100).for_each(|id| a.protected.push(long(id, 500)));
+        run(&mut a, &link, 100);
+        let broken = Withdrawal { engine: "faulty", packets: 0, reason: WithdrawalReason::Failed };
+        assert_eq!(a.worker.take_withdrawals(), [broken], "{model}");
+        assert!(a.worker.counters().withdrawn_engines().eq(["faulty"]));
+        (100..150).for_each(|id| a.protected.push(long(id, 500)));
+        run(&mut a, &link, 150);
+        assert!(numbers(&a.unprotected.take()).into_iter().eq(1..=150), "{model}: in order, each once");
+        assert_eq!(a.drops(DropReason::EngineFault), 0);
         a.assert_settled();
     }
 }

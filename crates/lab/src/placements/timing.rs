@@ -324,6 +324,10 @@ impl Engine for TimedEngine {
         self.engine.is_synchronous()
     }
 
+    fn is_out_of_service(&self) -> bool {
+        self.engine.is_out_of_service()
+    }
+
     fn poll(&mut self, done: &mut Vec<Job>, max: usize) {
         let before = done.len();
         self.call(

@@ -219,6 +219,7 @@ fn one_of_two_devices_that_fails_leaves_the_other_at_work() {
     assert!(done.len() == 60 && done.iter().all(|job| job.status == JobStatus::Done));
     engine.remove(first);
     assert!(engine.description().contains("out of service"), "{}", engine.description());
+    assert!(!engine.is_out_of_service(), "one of them is not");
     // With both gone each job ends as a fault, for the next engine.
     good.set(Fault::IsLost);
     let mut last = jobs(second, 5);

@@ -56,6 +56,7 @@ fn nothing_is_lost_under(fault: fn(&Faults), patience: Duration) -> String {
     let done: Vec<Job> = all(&mut engine);
     let in_place = jobs[..taken].iter().filter(|job| job.status != JobStatus::Taken).count();
     assert_eq!(done.len() + in_place, taken);
+    assert!(engine.is_out_of_service());
     let untouched = job(key, 0).buffer.bytes().to_vec();
     assert!(done.iter().all(|job| job.status == JobStatus::Fault && job.buffer.bytes() == untouched));
     assert!(done.is_sorted_by_key(|job| job.ticket));

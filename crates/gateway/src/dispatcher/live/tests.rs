@@ -1,7 +1,7 @@
 use super::*;
 use crate::clock::ManualClock;
-use crate::dispatcher::Withdrawal;
 use crate::scheduler::job;
+use crate::withdrawn::{Withdrawal, WithdrawalReason};
 use std::cell::Cell;
 use testudo_crypto::{Capability, Direction, Engine, EngineError, KeyId, KeyMaterial, PortableEngine, Suite};
 use testudo_engine_late::{LateConfig, LateEngine};
@@ -127,7 +127,7 @@ pub(in crate::dispatcher) fn submit_of(
 fn a_job_whose_key_no_engine_takes_ends_as_a_fault() {
     let [first, second] = ["first", "second"].map(Odd::new);
     let (mut dispatcher, sa) = dispatcher([first, Odd { takes_keys: false, ..second }]);
-    assert_eq!(dispatcher.withdraw(0, &mut Vec::new()), 0);
+    assert_eq!(dispatcher.withdraw(0, crate::WithdrawalReason::KeptPackets, &mut Vec::new()), 0);
     assert_eq!(submit(&mut dispatcher, sa, 2), [JobStatus::Fault; 2]);
     assert_eq!(submit(&mut dispatcher, sa, 1), [JobStatus::Fault]);
     assert!(!dispatcher.is_busy());
@@ -186,14 +186,17 @@ fn an_engine_that_refuses_jobs_while_it_has_none_is_not_full() {
     assert_eq!((of("device").passed_on, of("other").passed_on), (4, 0), "{shares:?}");
 }
 
+/// It has none of the SAs' jobs.
+const HANGS: Withdrawal = Withdrawal { engine: "late", packets: 0, reason: WithdrawalReason::KeptPackets };
+
 #[test]
 fn an_engine_that_hangs_as_it_is_measured_is_out_of_service() {
     let mut late = LateEngine::new(Box::new(PortableEngine::new()), LateConfig::reliable(1));
     late.keep_all(true);
     let (mut dispatcher, sa) = over(vec![Box::new(late), Box::new(Odd::new("other"))]);
     dispatcher.measure_engines(&[SUITE, Suite::AES256GCM16], Duration::MAX);
-    assert_eq!(dispatcher.take_withdrawals(), [Withdrawal { engine: "late", packets: 0 }]);
-    assert!(dispatcher.is_withdrawn(0) && !dispatcher.is_withdrawn(1));
+    assert_eq!(dispatcher.take_withdrawals(), [HANGS]);
+    assert_eq!([0, 1].map(|engine| dispatcher.withdrawn().get(engine)), [true, false]);
     let costs = &dispatcher.live.as_ref().unwrap().costs;
     assert!(costs.known(0, OF) == 0 && costs.known(1, OF) > 0);
     assert_eq!(submit(&mut dispatcher, sa, 4), [JobStatus::Done; 4]);
@@ -224,7 +227,7 @@ fn what_one_worker_has_measured_others_know() {
     let known = |of: &Dispatcher| [0, 1, 2].map(|at| of.live.as_ref().unwrap().costs.known(at, OF));
     assert_eq!(known(&one), known(&other));
     assert!(known(&other)[0] == 0 && known(&other)[1] > 0 && known(&other)[2] > 0);
-    assert_eq!(other.take_withdrawals(), [Withdrawal { engine: "late", packets: 0 }], "the device is one");
+    assert_eq!(other.take_withdrawals(), [HANGS], "the device is one");
     assert_eq!(submit(&mut other, sa, 4), [JobStatus::Done; 4]);
 }
 

@@ -125,7 +125,7 @@ fn an_engine_out_of_service_is_named_by_no_settled_lane() {
     let (mut dispatcher, sa) = two();
     assert_eq!(submit(&mut dispatcher, sa, BATCH).len(), 32);
     assert_eq!(named(&mut dispatcher, sa), Some(0));
-    assert_eq!(dispatcher.withdraw(0, &mut Vec::new()), 0);
+    assert_eq!(dispatcher.withdraw(0, crate::WithdrawalReason::KeptPackets, &mut Vec::new()), 0);
     assert_eq!(named(&mut dispatcher, sa), None);
     assert_eq!(submit(&mut dispatcher, sa, BATCH), [JobStatus::Done; BATCH as usize]);
     // The lane of an SA that only one engine takes names it, and its jobs are not counted.

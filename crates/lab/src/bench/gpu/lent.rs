@@ -90,6 +90,10 @@ impl Engine for Lent {
         self.engine.lock().is_synchronous()
     }
 
+    fn is_out_of_service(&self) -> bool {
+        self.engine.lock().is_out_of_service()
+    }
+
     fn submit(&mut self, jobs: &mut [Job]) -> usize {
         if self.writes_headers && jobs.first().is_some_and(|job| job.unwritten != Unwritten::NOTHING) {
             self.engine.unwritten.fetch_add(1, Ordering::Relaxed);

@@ -127,6 +127,10 @@ impl Engine for Observed {
         self.inner.is_synchronous()
     }
 
+    fn is_out_of_service(&self) -> bool {
+        self.inner.is_out_of_service()
+    }
+
     fn submit(&mut self, jobs: &mut [Job]) -> usize {
         let before = self.launch.len();
         let lanes = jobs.iter().map(|job| lane(job, &self.kinds, self.inner.as_ref()));

@@ -1,0 +1,45 @@
+//! Engines that have failed at a job: what has become of them.
+//!
+//! An engine whose device is lost ends each job as a fault at once, so that none of them is ever overdue, and
+//! all packets would go to it and from it to the next engine until a restart. So one that fails is asked
+//! whether it is out of service, and withdrawn when it has given everything back: nothing is lost. One that
+//! does its jobs is asked nothing.
+
+use super::Dispatcher;
+use crate::placement::MAX_ENGINES;
+use crate::withdrawn::WithdrawalReason;
+use testudo_crypto::Job;
+
+impl Dispatcher {
+    /// An engine has failed at a job: it is asked with the next poll.
+    #[cold]
+    pub(super) fn doubt(&mut self, engine: usize) {
+        if engine < MAX_ENGINES {
+            self.doubted |= 1 << engine;
+        }
+    }
+
+    /// Asks all engines that are in doubt.
+    #[cold]
+    pub(super) fn ask_all(&mut self, released: &mut Vec<Job>) {
+        for engine in 0..self.placement.len() {
+            if self.doubted >> engine & 1 == 1 {
+                self.ask(engine, released);
+            }
+        }
+    }
+
+    /// Asks an engine whether it is out of service, and withdraws it if it is. While it still has jobs these
+    /// come back first, as faults, and the question stays.
+    #[cold]
+    fn ask(&mut self, engine: usize, released: &mut Vec<Job>) {
+        let is_out = self.placement.is_out_of_service(engine);
+        if is_out && self.in_flight.held(engine) > 0 {
+            return;
+        }
+        self.doubted &= !(1 << engine);
+        if is_out && !self.placement.is_withdrawn(engine) {
+            self.withdraw(engine, WithdrawalReason::Failed, released);
+        }
+    }
+}
