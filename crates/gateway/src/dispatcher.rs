@@ -46,7 +46,8 @@ pub(crate) struct Dispatcher {
     /// SAs, and the order of each one's jobs.
     lanes: Lanes,
     withdrawals: Vec<Withdrawal>,
-    /// Engines that have failed at a job since they were asked what has become of them, a bit for each.
+    /// Engines that have failed at a job or refused a part of a chunk since they were asked what has become
+    /// of them, a bit for each.
     doubted: u8,
     /// With so many jobs in flight, few buffers of the pool are left for other SAs.
     crowd: usize,
@@ -199,6 +200,8 @@ impl Dispatcher {
             }
             (Some(suite), Some(gathering)) => {
                 gathering.bins.set_cost(suite_rank, self.placement.profile(engine, suite).byte_ps);
+                // One of several devices may have been lost with a key, and no job of it would tell.
+                gathering.set_under_way(self.placement.profile(engine, gathering.suite).under_way);
             }
         }
     }

@@ -1,9 +1,12 @@
-//! Engines that have failed at a job: what has become of them.
+//! Engines that have failed at a job, or refused some: what has become of them.
 //!
 //! An engine whose device is lost ends each job as a fault at once, so that none of them is ever overdue, and
 //! all packets would go to it and from it to the next engine until a restart. So one that fails is asked
-//! whether it is out of service, and withdrawn when it has given everything back: nothing is lost. One that
-//! does its jobs is asked nothing.
+//! whether it is out of service, and withdrawn when it has given everything back: nothing is lost.
+//!
+//! An engine over several devices of which one is lost works on fewer chunks: more of them would be refused
+//! whole, or wait on a device thread beyond the bound. So one that fails, or does not take all of a chunk, is
+//! asked how many it works on by now, before it gets the next one. One that does its jobs is asked nothing.
 
 use super::Dispatcher;
 use crate::placement::MAX_ENGINES;
@@ -11,7 +14,7 @@ use crate::withdrawn::WithdrawalReason;
 use testudo_crypto::Job;
 
 impl Dispatcher {
-    /// An engine has failed at a job: it is asked with the next poll.
+    /// An engine has failed at a job or refused some: it is asked with this poll or the next.
     #[cold]
     pub(super) fn doubt(&mut self, engine: usize) {
         if engine < MAX_ENGINES {
@@ -30,9 +33,9 @@ impl Dispatcher {
     }
 
     /// Asks an engine whether it is out of service, and withdraws it if it is. While it still has jobs these
-    /// come back first, as faults, and the question stays.
+    /// come back first, as faults, and the question stays. If it is not, asks on how many chunks it works.
     #[cold]
-    fn ask(&mut self, engine: usize, released: &mut Vec<Job>) {
+    pub(super) fn ask(&mut self, engine: usize, released: &mut Vec<Job>) {
         let is_out = self.placement.is_out_of_service(engine);
         if is_out && self.in_flight.held(engine) > 0 {
             return;
@@ -41,5 +44,8 @@ impl Dispatcher {
         if is_out && !self.placement.is_withdrawn(engine) {
             self.withdraw(engine, WithdrawalReason::Failed, released);
         }
+        let Some(suite) = self.gathering(engine).map(|gathering| gathering.suite) else { return };
+        let under_way = self.placement.profile(engine, suite).under_way;
+        self.gathering(engine).into_iter().for_each(|gathering| gathering.set_under_way(under_way));
     }
 }

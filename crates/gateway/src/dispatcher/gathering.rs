@@ -21,7 +21,7 @@ impl Dispatcher {
         Arc::clone(&self.scheduled)
     }
 
-    fn gathering(&mut self, engine: usize) -> Option<&mut Gathering> {
+    pub(super) fn gathering(&mut self, engine: usize) -> Option<&mut Gathering> {
         self.scheduler.as_mut()?.of(engine)
     }
 
@@ -76,6 +76,10 @@ impl Dispatcher {
         let Some(gathering) = self.gathering(engine) else { return };
         let each = gathering.pipeline.ended(ended, now);
         gathering.tune();
+        // What an engine fails at makes room for a chunk that it may not want.
+        if self.doubted >> engine & 1 == 1 {
+            self.ask(engine, released);
+        }
         self.look_whether_resting(engine);
         let Some(gathering) = self.gathering(engine) else { return };
         let due = gathering.due(now, has_next);
@@ -130,10 +134,11 @@ impl Dispatcher {
         if let Some(gathering) = self.gathering(engine) {
             gathering.pipeline.set_chunk(chunk);
             gathering.pipeline.submitted(under_way, load, now);
+            gathering.out = jobs;
             if load.is_refused {
                 gathering.pipeline.refused();
+                self.doubt(engine);
             }
-            gathering.out = jobs;
         }
     }
 

@@ -113,6 +113,8 @@ pub(crate) struct Gathering {
     pub(crate) bins: Bins,
     pub(crate) pipeline: Pipeline,
     tuner: Option<Box<Tuner>>,
+    /// The suite whose profile says how many chunks the engine works on.
+    pub(crate) suite: Suite,
     latency: std::time::Duration,
     /// The engine takes nothing for now, which says nothing of how much it could.
     pub(crate) is_resting: bool,
@@ -123,7 +125,7 @@ pub(crate) struct Gathering {
 }
 
 impl Gathering {
-    fn new(settings: &SchedulerSettings, formation: Formation, profile: &Profile) -> Self {
+    fn new(settings: &SchedulerSettings, formation: Formation, (suite, profile): (Suite, &Profile)) -> Self {
         // Settings that no configuration has are those of tests.
         let is_tuned = settings.tune && settings.ideas == Ideas::default() && settings.check().is_ok();
         let tuner = is_tuned.then(|| Box::new(Tuner::new(settings, profile)));
@@ -137,7 +139,16 @@ impl Gathering {
         let waiting_bins = settings.ideas.waiting_bins;
         let under_way = if waiting_bins { profile.under_way } else { 1 };
         let pipeline = Pipeline::new(&Profile { under_way, ..*profile }, bins.chunk(), MEAN_TEXT_BYTES);
-        Self { bins, pipeline, tuner, latency: settings.latency, is_resting: false, waiting_bins, out }
+        let latency = settings.latency;
+        Self { bins, pipeline, tuner, suite, latency, is_resting: false, waiting_bins, out }
+    }
+
+    /// The engine works on so many chunks by now.
+    pub(crate) fn set_under_way(&mut self, under_way: usize) {
+        if self.waiting_bins {
+            self.pipeline.set_most(under_way);
+            self.tuner.iter_mut().for_each(|tuner| tuner.set_under_way(under_way));
+        }
     }
 
     /// What is due now. `has_next` says whether another engine can do what waits for too long.
@@ -200,8 +211,8 @@ impl Scheduler {
         formation: Formation,
     ) -> Option<Box<Self>> {
         let gathering = |engine: &dyn Engine| {
-            let profile = deepest(engine)?;
-            Some(Box::new(Gathering::new(settings, formation, &profile)))
+            let (suite, profile) = deepest(engine)?;
+            Some(Box::new(Gathering::new(settings, formation, (suite, &profile))))
         };
         let engines: Vec<_> = engines.map(gathering).collect();
         engines.iter().any(Option::is_some).then(|| Box::new(Self { engines }))
@@ -221,12 +232,13 @@ impl Scheduler {
     }
 }
 
-/// The profile of the suite that an engine wants the most jobs of, if it is deep.
-fn deepest(engine: &dyn Engine) -> Option<Profile> {
+/// The suite that an engine wants the most jobs of, and its profile, if the engine is deep.
+fn deepest(engine: &dyn Engine) -> Option<(Suite, Profile)> {
     if engine.is_synchronous() {
         return None;
     }
     let done = Suite::every().filter(|suite| engine.capability(*suite).is_some());
-    let deepest = done.map(|suite| engine.profile(suite)).max_by_key(|profile| profile.depth_jobs);
-    deepest.filter(|profile| profile.depth_jobs > TURN_JOBS)
+    let profiles = done.map(|suite| (suite, engine.profile(suite)));
+    let deepest = profiles.max_by_key(|(_, profile)| profile.depth_jobs);
+    deepest.filter(|(_, profile)| profile.depth_jobs > TURN_JOBS)
 }

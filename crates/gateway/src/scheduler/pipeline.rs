@@ -27,8 +27,9 @@ struct Chunk {
 #[derive(Debug)]
 pub(crate) struct Pipeline {
     chunks: VecDeque<Chunk>,
-    /// The most chunks.
+    /// The most chunks by now, and at first: there is memory for so many.
     most: usize,
+    limit: usize,
     /// Jobs of a chunk whose time is not that of its launch.
     many: usize,
     /// The engine did not take the whole of the last chunk: it has no room until one has come back.
@@ -50,6 +51,7 @@ impl Pipeline {
         Self {
             chunks,
             most,
+            limit: most,
             many: jobs.div_ceil(MANY_OF),
             is_full: false,
             expected,
@@ -61,6 +63,11 @@ impl Pipeline {
     /// Whether the engine works on fewer chunks than it could.
     pub(crate) fn has_room(&self) -> bool {
         self.chunks.len() < self.most && !self.is_full
+    }
+
+    /// The engine works on so many chunks by now, and never on more than at first.
+    pub(crate) fn set_most(&mut self, most: usize) {
+        self.most = most.clamp(1, self.limit);
     }
 
     /// How long a chunk is expected to be away.
@@ -182,6 +189,20 @@ mod tests {
         pipeline.submitted(1, Load::default(), at(30));
         pipeline.clear();
         assert!(pipeline.has_room() && !pipeline.is_behind(at(1_000_000), Duration::ZERO));
+    }
+
+    #[test]
+    fn an_engine_that_works_on_fewer_chunks_than_at_first_gets_fewer() {
+        let mut pipeline = pipeline();
+        pipeline.set_most(1);
+        pipeline.submitted(10, Load::default(), at(0));
+        assert!(!pipeline.has_room());
+        pipeline.set_most(9);
+        pipeline.submitted(10, Load::default(), at(0));
+        assert!(!pipeline.has_room(), "there is memory for two");
+        pipeline.ended(20, at(10));
+        pipeline.set_most(0);
+        assert!(pipeline.has_room(), "one at a time every engine takes");
     }
 
     /// Memory may be short of packets that are longer than was reckoned with.

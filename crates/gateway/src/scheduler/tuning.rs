@@ -194,7 +194,7 @@ impl Tuner {
         Self {
             bound: settings.latency,
             fixed: Duration::from_nanos(profile.time_ns(0)),
-            under_way: u32::try_from(profile.under_way.clamp(1, Profile::MAX_UNDER_WAY)).unwrap_or(1),
+            under_way: chunks(profile.under_way),
             largest: rung(&CHUNKS, &most),
             at: Rungs::nearest(settings),
             phase: Phase::Base,
@@ -207,6 +207,11 @@ impl Tuner {
             epoch: 0,
             changes: 0,
         }
+    }
+
+    /// The engine has so many chunks at a time by now.
+    pub(crate) fn set_under_way(&mut self, under_way: usize) {
+        self.under_way = chunks(under_way);
     }
 
     /// What is in use when nothing is tried.
@@ -363,6 +368,11 @@ impl Tuner {
     fn way(&self, took: Duration) -> Duration {
         took.saturating_add(took / self.under_way.max(1))
     }
+}
+
+/// Chunks that an engine has at a time which says so many.
+fn chunks(under_way: usize) -> u32 {
+    u32::try_from(under_way.clamp(1, Profile::MAX_UNDER_WAY)).unwrap_or(1)
 }
 
 /// Whether one is a quarter more or less than the other.

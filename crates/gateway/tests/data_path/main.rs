@@ -40,6 +40,7 @@ mod kept_jobs;
 mod key_layout;
 mod lifetimes;
 mod link;
+mod lost_devices;
 mod many_tunnels;
 mod mss;
 mod mtu_probe;

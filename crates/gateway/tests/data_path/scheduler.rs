@@ -109,7 +109,7 @@ fn specs() -> [TunnelSpec; 3] {
     [0, 1, 2].map(|number| TunnelSpec::new(number, SUITES[usize::from(number)]))
 }
 
-fn gateway(side: Side, engines: Vec<Box<dyn Engine>>, settings: &SchedulerSettings) -> Gateway {
+pub(super) fn gateway(side: Side, engines: Vec<Box<dyn Engine>>, settings: &SchedulerSettings) -> Gateway {
     let policies = specs().iter().flat_map(|s| s.policies(side)).collect();
     let mut gateway = Gateway::new(policies, PoolSize(4096, 2048), engines);
     gateway.worker.set_scheduler(settings);
