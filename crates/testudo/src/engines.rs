@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 use testudo_control::config::{Configuration, Cores, Cryptodev, Gateway, Gpu, GpuApi};
 use testudo_crypto::{Engine, EngineError, PortableEngine};
 use testudo_engine_cores::{CoresConfig, CoresEngine, NAME as CORES};
@@ -57,7 +58,7 @@ pub fn candidates(names: &[String], configuration: &Configuration) -> Vec<Candid
     let scheduler = &configuration.scheduler;
     // With self-tuning chunks become as large as any may be.
     let chunk = if scheduler.tune { *CHUNKS.end() } else { scheduler.chunk };
-    let gpu = gpu(&configuration.gpu, chunk);
+    let gpu = gpu(&configuration.gpu, chunk, scheduler.latency);
     let gpu = Candidate { name: GPU, open: Box::new(move || testudo_engine_gpu::open(&gpu)) };
     let cores = cores(configuration.cores.clone());
     let mut all: Vec<Candidate> = known().into_iter().chain(cryptodev).chain([gpu, cores]).collect();
@@ -65,8 +66,8 @@ pub fn candidates(names: &[String], configuration: &Configuration) -> Vec<Candid
     names.iter().filter_map(&mut take).collect()
 }
 
-/// What the engine is told of `[engine.gpu]`, and of the scheduler's chunk.
-fn gpu(section: &Gpu, batch_jobs: usize) -> GpuConfig {
+/// What the engine is told of `[engine.gpu]`, and of the scheduler's chunk and bound.
+fn gpu(section: &Gpu, batch_jobs: usize, latency: Duration) -> GpuConfig {
     let api = match section.api {
         None => Api::Any,
         Some(GpuApi::OpenCl) => Api::OpenCl,
@@ -74,7 +75,7 @@ fn gpu(section: &Gpu, batch_jobs: usize) -> GpuConfig {
     };
     let devices = section.devices.map_or(Devices::All, |count| Devices::Number(count.into()));
     let Gpu { device, nvrtc, gpu_headers: headers, .. } = section.clone();
-    GpuConfig { api, device, devices, nvrtc, batch_jobs, headers, ..GpuConfig::default() }
+    GpuConfig { api, device, devices, nvrtc, batch_jobs, headers, latency, ..GpuConfig::default() }
 }
 
 /// Threads on other cores, numbered through all workers.

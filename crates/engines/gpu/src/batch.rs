@@ -3,7 +3,7 @@
 use crate::device::{BIN_WORDS, JOB_WORDS, Launch};
 use crate::parts::Parts;
 use crate::place::{MARK_WORD, Placed};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use testudo_crypto::Job;
 use zeroize::Zeroize;
 
@@ -23,6 +23,10 @@ pub(crate) struct Batch {
     most: usize,
     /// When its first job was taken: for the gateway, that job waits since then.
     pub since: Instant,
+    /// How much of the time since then counts: somebody looked.
+    pub waited: Duration,
+    /// Keys that the device was given before it.
+    pub keys_before: u64,
 }
 
 impl Drop for Batch {
@@ -44,6 +48,8 @@ impl Batch {
             mark: 0,
             most: jobs,
             since: Instant::now(),
+            waited: Duration::ZERO,
+            keys_before: 0,
         }
     }
 
@@ -64,7 +70,7 @@ impl Batch {
     /// Adds a job that is in the arena.
     pub(crate) fn push(&mut self, job: Job, placed: Placed) {
         if self.jobs.is_empty() {
-            self.since = Instant::now();
+            (self.since, self.waited) = (Instant::now(), Duration::ZERO);
         }
         self.arena_bytes = placed.end;
         self.jobs.push(Some(job));

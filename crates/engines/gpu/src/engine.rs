@@ -11,7 +11,7 @@ use crate::parts::Parts;
 use crate::place::{self, KeyPlace, Unplaced};
 use crate::work::{RawKey, Work};
 use std::collections::VecDeque;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use testudo_crypto::{
     Capability, Direction, Engine, EngineError, Job, JobStatus, KeyFrame, KeyId, KeyMaterial, KeyTable,
     Profile, Suite,
@@ -25,6 +25,13 @@ pub(crate) const UNDER_WAY: usize = 2;
 /// How long the first job of a batch may wait for its end, before the launch and after it. The gateway waits
 /// a second, and gives the job up then: before, the next engine can still do it.
 const PATIENCE: Duration = Duration::from_millis(750);
+/// How often somebody looks in that time at least: of the time between two looks no more than such a part
+/// counts. A worker without a processor, or a machine that was stopped, says nothing of the device.
+const LOOKS: u32 = 16;
+/// What a batch may wait longer for each key that is expanded before it, by a lane of its own in the same
+/// queue; and for all of them, so that it is still less than a second.
+const KEY_TIME: Duration = Duration::from_micros(100);
+const MOST_FOR_KEYS: Duration = Duration::from_millis(200);
 /// What is expected of a device before anything was measured: how long a launch is away, what it costs, and
 /// what a byte does on its way there and back (PCIe 4.0, 16 lanes).
 const LATENCY_NS: u64 = 50_000;
@@ -63,6 +70,11 @@ pub(crate) struct GpuEngine {
     /// Why the device is out of service.
     broken: Option<String>,
     patience: Duration,
+    /// When the worker looked last.
+    looked: Instant,
+    /// Keys that the device was given, and how many of them were before the last batch that has ended.
+    keys_given: u64,
+    keys_done: u64,
     parts: Parts,
     /// Jobs of a batch at most.
     batch_jobs: usize,
@@ -84,6 +96,9 @@ impl GpuEngine {
             mark: 0,
             broken: None,
             patience: PATIENCE,
+            looked: Instant::now(),
+            keys_given: 0,
+            keys_done: 0,
             parts: Parts::ByLength,
             batch_jobs: sizes.batch_jobs,
             writes_frames: false,
@@ -108,7 +123,7 @@ impl GpuEngine {
 
     /// Since when the batch that was launched last waits.
     #[cfg(test)]
-    pub(crate) fn last_waits_since(&self) -> Option<std::time::Instant> {
+    pub(crate) fn last_waits_since(&self) -> Option<Instant> {
         self.under_way.back().map(|batch| batch.since)
     }
 
@@ -139,6 +154,7 @@ impl GpuEngine {
         let Some(mut batch) = self.open.take_if(|batch| !batch.is_empty()) else { return };
         self.mark = self.mark.wrapping_add(1).max(1);
         let (mark, lanes, parts) = (self.mark, self.device.lanes(), self.parts);
+        batch.keys_before = self.keys_given;
         self.with_device(|device| {
             let memory = device.memory(batch.index).ok_or("a batch is with the device already")?;
             let launch = batch.plan(mark, lanes, parts, memory.0).ok_or("a plan is too long")?;
@@ -185,16 +201,31 @@ impl GpuEngine {
         None
     }
 
+    /// The worker looks: time passes for all batches that have jobs.
+    pub(crate) fn look(&mut self, now: Instant) {
+        let passed = now.saturating_duration_since(self.looked).min(self.patience / LOOKS);
+        self.looked = now;
+        for batch in self.under_way.iter_mut().chain(&mut self.open) {
+            batch.waited += passed.min(now.saturating_duration_since(batch.since));
+        }
+    }
+
+    /// How much longer a batch may wait that has so many keys before it, with those of earlier batches.
+    fn for_keys(&self, keys_before: u64) -> Duration {
+        let keys = u32::try_from(keys_before.saturating_sub(self.keys_done)).unwrap_or(u32::MAX);
+        KEY_TIME.saturating_mul(keys).min(MOST_FOR_KEYS).min(self.patience.saturating_mul(4))
+    }
+
     /// Whether the first batch has ended: the device has done it, or will not.
     fn has_ended(&mut self) -> bool {
         let Some(batch) = self.under_way.front() else { return false };
         if self.first_is_done || self.broken.is_some() {
             return true;
         }
-        let (index, since) = (batch.index, batch.since);
+        let (index, waited, keys_before) = (batch.index, batch.waited, batch.keys_before);
         match self.device.is_done(index) {
-            Ok(true) => self.first_is_done = true,
-            Ok(false) if since.elapsed() > self.patience => {
+            Ok(true) => (self.first_is_done, self.keys_done) = (true, keys_before),
+            Ok(false) if waited >= self.patience + self.for_keys(keys_before) => {
                 self.break_down(format!(
                     "a batch was not done {:?} after its first packet came",
                     self.patience
@@ -268,6 +299,7 @@ impl Engine for GpuEngine {
         let slot = slot.ok_or(EngineError::Full { engine: NAME, limit: self.keys.limit() })?;
         let expanded = self.with_device(|device| device.expand(slot, work.kind, &raw));
         expanded.ok_or_else(|| refused("the device is out of service"))?;
+        self.keys_given += 1;
         let salt = Box::new(key.nonce_salt());
         let id = self.keys.insert(NAME, Key { work, slot, salt, frame: key.frame() })?;
         self.free_slots.pop();
@@ -315,6 +347,10 @@ impl Engine for GpuEngine {
     }
 
     fn poll(&mut self, done: &mut Vec<Job>, max: usize) {
+        if self.under_way.is_empty() && self.open.is_none() {
+            return;
+        }
+        self.look(Instant::now());
         let mut left = max;
         while left > 0 && self.has_ended() {
             let Some(job) = self.give_back() else { break };

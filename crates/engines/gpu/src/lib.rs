@@ -22,8 +22,8 @@
 //! here, in constant time, and if anything goes wrong the packet stays as it was. Each job has a mark,
 //! another in each launch, which is written after its last lane has ended: what has not been computed is
 //! found out. After a
-//! failure, a wrong mark or 750 ms without an answer the device gets no more; what it had ends as faults, for
-//! the next engine.
+//! failure, a wrong mark or 750 ms without an answer, in which somebody looked for it, the device gets no
+//! more; what it had ends as faults, for the next engine.
 //!
 //! **Keys** are expanded on the device, in a slot of its memory, and zeroed there when they are removed and
 //! when the engine ends. They reach it as arguments of a launch; which copies of these a driver keeps, nobody

@@ -6,8 +6,9 @@ use crate::device::{Device, Sizes};
 use crate::engine::{GpuEngine, LaunchTimes, MAX_TEXT_BYTES, UNDER_WAY};
 use crate::idle::IdleDevice;
 use crate::opencl::OpenClDevice;
-use crate::several::{PATIENCE, SeveralGpus};
+use crate::several::{SeveralGpus, patience};
 use std::path::PathBuf;
+use std::time::Duration;
 use testudo_crypto::{Engine, EngineError};
 
 /// By which of its drivers' interfaces a device is reached.
@@ -49,6 +50,9 @@ pub struct GpuConfig {
     pub batch_jobs: usize,
     /// Whether the kernel writes [frames](testudo_crypto::frame), where jobs leave them to it.
     pub headers: bool,
+    /// How long a packet may be away for its cryptography: a batch that takes three times as long is not done
+    /// in time, if there are several devices and that is more than 50 ms.
+    pub latency: Duration,
 }
 
 impl Default for GpuConfig {
@@ -61,6 +65,7 @@ impl Default for GpuConfig {
             keys: 16_384,
             batch_jobs: 4_096,
             headers: false,
+            latency: Duration::from_millis(1),
         }
     }
 }
@@ -126,7 +131,7 @@ impl Access {
                 for engine in &mut engines {
                     // As one engine, known answers would all go to the first.
                     testudo_crypto::self_test(engine).map_err(|error| error.to_string())?;
-                    engine.set_patience(PATIENCE);
+                    engine.set_patience(patience(config.latency));
                 }
                 Ok(Box::new(SeveralGpus::new(engines)))
             }

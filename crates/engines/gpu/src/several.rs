@@ -7,7 +7,14 @@ use testudo_crypto::{Capability, Direction, Engine, EngineError, Job, KeyId, Key
 
 /// How long the first job of a batch may wait for its end, if other devices could do it: less than the
 /// gateway gives the whole engine in need (62.5 ms).
-pub(crate) const PATIENCE: Duration = Duration::from_millis(50);
+const PATIENCE: Duration = Duration::from_millis(50);
+/// And so many times the bound on latency at least: two chunks of that length may be under way.
+const BOUNDS: u32 = 3;
+
+/// How long that is with this bound on latency.
+pub(crate) fn patience(latency: Duration) -> Duration {
+    PATIENCE.max(latency.saturating_mul(BOUNDS))
+}
 
 /// One engine over several devices. Each has every key, under the same id in each: they see the same keys
 /// come and go. A batch is one device's; the device that has the least to do gets the next jobs. One that

@@ -10,7 +10,7 @@ pub const CHUNKS: std::ops::RangeInclusive<usize> = 1024..=8192;
 pub const BINS: std::ops::RangeInclusive<usize> = 4..=128;
 /// Widths of a range of lengths, in bytes.
 pub const RANGES: [u32; 4] = [64, 256, 512, 1536];
-/// The bound of what the scheduler adds, in microseconds. Far below the time after which an engine is given
+/// The bound of what the scheduler adds, in microseconds. Far below the second after which an engine is given
 /// up.
 pub const LATENCIES_US: std::ops::RangeInclusive<u64> = 50..=50_000;
 

@@ -166,6 +166,40 @@ fn a_batch_waits_from_its_first_packet_on() {
     assert!((before..=after).contains(&since));
 }
 
+/// As after a pause of the machine, or while others have the worker's processor: of the time between two
+/// looks a sixteenth of the patience counts, and a key that is expanded before the batch has time of its own.
+#[test]
+fn time_in_which_nobody_looked_does_not_break_a_device() {
+    for (keys, looks) in [(0, 16), (1, 17)] {
+        let faults = Arc::new(Faults::default());
+        let mut engine = engine(&faults);
+        engine.set_patience(LONG);
+        let key = engine.install(&material(), Direction::Seal).unwrap();
+        assert_eq!(engine.submit(&mut jobs(key, 3)), 3);
+        assert_eq!(all(&mut engine).len(), 3);
+        (0..keys).for_each(|_| _ = engine.install(&material(), Direction::Seal).unwrap());
+        Faults::set(&faults.hangs);
+        assert_eq!(engine.submit(&mut jobs(key, 3)), 3);
+        engine.flush();
+        let (long_after, mut done) = (Instant::now() + 10 * LONG, Vec::new());
+        for look in 1..=looks {
+            assert!(!engine.is_broken() && done.is_empty(), "after {} looks", look - 1);
+            engine.look(long_after);
+            engine.poll(&mut done, 5);
+        }
+        assert!(engine.is_broken() && done.len() == 3, "after {looks} looks");
+    }
+}
+
+/// Two chunks of the length of the bound are normal work.
+#[test]
+fn one_device_of_several_has_three_times_the_bound_on_latency() {
+    for (latency_ms, patience_ms) in [(1, 50), (16, 50), (50, 150)] {
+        let patience = crate::several::patience(Duration::from_millis(latency_ms));
+        assert_eq!(patience, Duration::from_millis(patience_ms));
+    }
+}
+
 /// Both sides count words alike.
 #[test]
 fn the_kernel_has_the_sizes_of_the_host() {
