@@ -70,8 +70,8 @@ impl Feeds {
 pub(super) struct Carried {
     pub(super) per_second: f64,
     pub(super) p99_us: Option<f64>,
-    /// The share of the jobs that each engine did.
-    pub(super) shares: BTreeMap<&'static str, f64>,
+    /// The share of the jobs that each engine did, where that is counted.
+    pub(super) shares: Option<BTreeMap<&'static str, f64>>,
 }
 
 /// What is offered, and how much of it was.
@@ -154,8 +154,9 @@ fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// The engine of each job, where they are placed by cost or go to a deep engine first.
-fn shares(end: &End, names: &[&'static str], all: usize) -> BTreeMap<&'static str, f64> {
+/// The engine of each job, where there is one, or they are placed by cost or go to a deep engine first. Of
+/// others, which go to the first engine that does their suite, nobody counts whose they were.
+fn shares(end: &End, names: &[&'static str], all: usize) -> Option<BTreeMap<&'static str, f64>> {
     let counters = end.worker.counters();
     let mut shares = BTreeMap::new();
     if let Some(placed) = counters.shares() {
@@ -165,14 +166,14 @@ fn shares(end: &End, names: &[&'static str], all: usize) -> BTreeMap<&'static st
         }
         let sum = done.values().sum::<u64>().max(1) as f64;
         shares.extend(done.into_iter().map(|(name, jobs)| (name, jobs as f64 / sum)));
-        return shares;
+        return Some(shares);
     }
     let deep = counters.scheduled().next().map(|(_, scheduled)| scheduled.packets as f64 / all.max(1) as f64);
-    let first = deep.unwrap_or(1.0).min(1.0);
+    let first = deep.or((names.len() == 1).then_some(1.0))?.min(1.0);
     for (name, share) in names.iter().zip([first, 1.0 - first]) {
         *shares.entry(*name).or_default() += share;
     }
-    shares
+    Some(shares)
 }
 
 /// Offers packets at a rate. What is not taken waits before the port, and its time counts. Under more load
