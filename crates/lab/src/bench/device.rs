@@ -37,9 +37,43 @@ impl Device {
     }
 }
 
+/// A part of a GPU's name, as an option of a command. No text at all is a part of each name, a processor's
+/// too.
+pub(crate) fn part_of_a_name(text: &str) -> Result<String, String> {
+    match text.trim().is_empty() {
+        true => Err("expected a part of a GPU's name or of its platform's".to_owned()),
+        false => Ok(text.to_owned()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bench::{BenchGpuOptions, BenchOptions, BenchSchedulerOptions};
+    use crate::placements::PlacementsOptions;
+
+    /// Why a command with these options does not take this name of a GPU, if it does not.
+    fn refusal<T: clap::Args>(gpu: &str) -> Option<String> {
+        let command = T::augment_args(clap::Command::new("a-command"));
+        command.try_get_matches_from(["a-command", "--gpu", gpu]).err().map(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_gpu_without_a_name_is_refused_by_each_command() {
+        let commands: [fn(&str) -> Option<String>; 4] = [
+            refusal::<BenchOptions>,
+            refusal::<BenchGpuOptions>,
+            refusal::<BenchSchedulerOptions>,
+            refusal::<PlacementsOptions>,
+        ];
+        for refusal in commands {
+            for empty in ["", " "] {
+                let error = refusal(empty).unwrap();
+                assert!(error.contains("expected a part of a GPU's name"), "{error}");
+            }
+            assert_eq!(refusal("NVIDIA"), None);
+        }
+    }
 
     #[test]
     fn a_gpu_is_named_and_a_processor_says_what_its_figures_are_worth() {

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::case::{Carrier, Case, MIXED, Order, Size, Suites, Wanted, Way};
+use super::device::part_of_a_name;
 use super::engines::Engines;
 use super::error::BenchError;
 use super::load::SEED;
@@ -75,7 +76,7 @@ pub struct BenchOptions {
 
     /// The device of the engine gpu: a part of its name or of its platform's [default: the first GPU; PoCL,
     /// which is correct and not fast, only if it is named]
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = part_of_a_name)]
     pub gpu: Option<String>,
 
     /// Encapsulations of ESP, or VPE in its place

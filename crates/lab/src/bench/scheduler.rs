@@ -34,7 +34,7 @@ use testudo_engine_device_thread::DeviceThread;
 use testudo_gateway::{Candidate, ManualClock, SystemClock};
 
 use super::case::Size;
-use super::device::{Device, GPU};
+use super::device::{Device, GPU, part_of_a_name};
 use super::engines::{Available, Engines};
 use super::error::BenchError;
 use super::{open_picture, write_picture};
@@ -114,7 +114,7 @@ pub struct BenchSchedulerOptions {
 
     /// A part of the GPU's name or of its platform's [default: the first GPU; PoCL, which is correct and not
     /// fast, only if it is named]
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = part_of_a_name)]
     pub gpu: Option<String>,
 
     /// Lengths of whole inner IP packets in bytes, imix, or random: any from 46 to 1420 bytes

@@ -7,6 +7,7 @@ use testudo_crypto::Suite;
 
 use super::setup::{Crypto, Placement, Setup, Threads};
 use crate::bench::BenchError;
+use crate::bench::device::part_of_a_name;
 use crate::generator::Sizes;
 use crate::harness::Plan;
 use crate::suites;
@@ -64,7 +65,7 @@ pub struct PlacementsOptions {
     pub offload_engine: String,
 
     /// A part of the GPU's name or of its platform's, for --offload-engine gpu [default: the first GPU]
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = part_of_a_name)]
     pub gpu: Option<String>,
 
     /// Threads of the engine cores for each of both gateways

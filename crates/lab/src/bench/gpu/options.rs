@@ -7,6 +7,7 @@ use testudo_crypto::{Direction, Suite};
 use super::devices::StepsOf;
 use super::model::Model;
 use crate::bench::case::{Size, Suites, Wanted, Way};
+use crate::bench::device::part_of_a_name;
 
 /// What of a row is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -47,7 +48,7 @@ const QUICK: [&str; 5] = ["aes128-sha1", "aes128-none", "null-sha1", "3des-sha1"
 pub struct BenchGpuOptions {
     /// A part of the GPUs' names or of their platforms' [default: all GPUs; PoCL, which is correct and not
     /// fast, only if it is named]
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = part_of_a_name)]
     pub gpu: Option<String>,
 
     /// Suites, each measured separately; all [default: each that the kernels do; some with --quick]
