@@ -33,6 +33,7 @@ mod nic_paths;
 mod options;
 pub(crate) mod pair;
 pub(crate) mod picture;
+mod pipsea;
 mod report;
 pub(crate) mod scheduler;
 mod subject;

@@ -8,12 +8,10 @@ use testudo_crypto::Suite;
 use super::model::{Limit, Model};
 use super::options::Headers;
 use super::row::{Gateways, HandedOver, LAUNCH_PACKETS, Row};
-use crate::bench::case::{Size, Way};
+use crate::bench::case::{Size, Suites, Way};
+use crate::bench::pipsea;
 use crate::table::Table;
 
-/// What PIPSEA prints of its APU in words, end to end (paper 002, 4.2): of AES-CBC with HMAC-SHA1 when it
-/// encapsulates, by bytes of a frame.
-const PIPSEA: [(usize, f64); 3] = [(64, 3.08), (1024, 10.36), (1280, 11.09)];
 /// What is to be reached of AES-CBC with HMAC-SHA1 at 1,024 bytes: Gbit/s, or the bus's limit if that is
 /// lower, and milliseconds.
 const GOAL_BYTES: usize = 1024;
@@ -47,11 +45,15 @@ impl Row {
         self.suite == Suite::AES128_SHA1 && self.way == Way::Outbound
     }
 
-    /// PIPSEA's figure, only beside one of a GPU.
+    /// PIPSEA's figure end to end, only beside one of a GPU.
     fn pipsea(&self) -> Option<f64> {
-        let Size::Bytes(bytes) = self.size else { return None };
-        let printed = PIPSEA.iter().find(|(of, _)| *of == bytes && self.is_pipseas());
-        printed.filter(|_| self.is_speed()).map(|(_, gbit_s)| *gbit_s)
+        let printed = pipsea::end_to_end(Suites::One(self.suite), Some(self.way), self.size);
+        printed.filter(|_| self.is_speed())
+    }
+
+    /// Its figure of the algorithms alone, likewise.
+    fn pipsea_alone(&self) -> Option<f64> {
+        pipsea::alone(self.suite, self.way, self.size).filter(|_| self.is_speed() && self.launches.is_some())
     }
 
     fn kernels(&self) -> Option<f64> {
@@ -142,6 +144,7 @@ impl Row {
             ("all_cores_gbit_s", json!(gbit_s(self.on_processor(|one| one.all)))),
             ("processor_latency_us", latency(self.processor.as_ref())),
             ("pipsea_gbit_s", json!(self.pipsea())),
+            ("pipsea_alone_gbit_s", json!(self.pipsea_alone())),
             ("workers", json!(self.workers)),
             ("judged_packets", json!(judged(&self.gpu) + judged(&self.processor))),
             ("cores", self.cores()),
@@ -208,12 +211,13 @@ impl Row {
             quantile(self.processor.as_ref(), 0.5),
             quantile(self.processor.as_ref(), 0.99),
             figure(self.pipsea()),
+            figure(self.pipsea_alone()),
         ]
     }
 }
 
 const NONE: &str = "-";
-const HEADS: [&str; 25] = [
+const HEADS: [&str; 26] = [
     "suite, bytes",
     "kernel µs",
     "kernels",
@@ -239,6 +243,7 @@ const HEADS: [&str; 25] = [
     "its p50 µs",
     "its p99 µs",
     "PIPSEA",
+    "PIPSEA: kernels",
 ];
 
 fn figure(value: Option<f64>) -> String {
@@ -308,6 +313,9 @@ fn legend(rows: &[Row], is_missing: bool, model: &Model, cores: usize) -> String
     }
     if rows.iter().any(|row| row.pipsea().is_some()) {
         text += "  PIPSEA: end to end on its APU, frames of these sizes (paper 002, 4.2).\n";
+    }
+    if rows.iter().any(|row| row.pipsea_alone().is_some()) {
+        text += "  PIPSEA: kernels: its algorithms alone, of packets in main memory without headers (figure 8 of paper 002).\n";
     }
     if let Some(row) = rows.iter().find(|row| row.device.is_some() && !row.is_speed()) {
         text += &format!(

@@ -192,6 +192,27 @@ fn a_gpu_is_measured_from_its_kernels_to_gateways_beside_the_processor_and_pipse
     assert!(!text.contains("prediction"), "{text}");
 }
 
+/// Each figure that the paper has of a row stands beside it: those end to end, and those of kernels.
+#[test]
+fn pipseas_figures_stand_beside_every_suite_and_size_that_has_one() {
+    let words = "--suites null-sha1 --sizes 1280,random --parts launches";
+    let (rows, text) = rows_of(words, Some("A Maker, a GPU, 32 lanes"));
+    assert_eq!(rows.len(), 2 * 3 * 2);
+    for row in &rows {
+        let of = [&row["suite"], &row["direction"], &row["inner_bytes"]].map(Value::to_string).join(" ");
+        let (end_to_end, alone) = match of.as_str() {
+            r#""aes128-sha1" "outbound" 1024"# => (Some(10.36), None),
+            r#""aes128-sha1" "outbound" 1280"# => (Some(11.09), Some(13.87)),
+            r#""aes128-sha1" "outbound" "random""# => (Some(10.66), None),
+            r#""null-sha1" "outbound" 1280"# => (None, Some(39.37)),
+            _ => (None, None),
+        };
+        let printed = ["pipsea_gbit_s", "pipsea_alone_gbit_s"].map(|name| row[name].as_f64());
+        assert_eq!(printed, [end_to_end, alone], "{of}");
+    }
+    assert!(text.contains("PIPSEA: kernels"), "{text}");
+}
+
 /// The rows of headers by the GPU are of outbound packets, and of its gateways alone.
 #[test]
 fn headers_by_the_gpu_are_measured_beside_those_by_the_processor() {

@@ -12,6 +12,7 @@ use super::stay::{Latencies, QUANTILES};
 use crate::bench::case::{Size, Way};
 use crate::bench::chart::{self, Extent, Line, Panel};
 use crate::bench::device::Device;
+use crate::bench::pipsea;
 use crate::bench::threads::processors;
 use crate::generator::FRAME_EXTRA_BYTES;
 use crate::statistics::Spread;
@@ -82,6 +83,14 @@ impl Row {
         let Outcome { packets, mean_bytes, elapsed, .. } = &self.outcome;
         let is_speed = self.has_speed && self.device.note.is_none();
         is_speed.then(|| gbit_s(*packets, *mean_bytes, elapsed.as_secs_f64() * 1e9))
+    }
+
+    /// What PIPSEA's gateway carries of the same, beside what a GPU was measured with (figure 12).
+    fn pipsea(&self) -> Option<f64> {
+        let plan = &self.cell.plan;
+        let is_of_algorithms = self.cell.experiment == Experiment::Algorithms && self.device.name.is_some();
+        self.measured_gbit_s().filter(|_| is_of_algorithms)?;
+        pipsea::end_to_end(plan.suites, plan.way, plan.size)
     }
 
     /// What self-tuning has found; null without it.
@@ -161,6 +170,7 @@ impl Row {
                 json!(self.is_predicted().then(|| self.predicted_diverging_gbit_s())),
             ),
             ("gbit_s", json!(self.measured_gbit_s())),
+            ("pipsea_gbit_s", json!(self.pipsea())),
             ("latency_us", self.latency(self.has_speed && self.device.note.is_none())),
             ("predicted_latency_us", self.latency(!self.has_speed)),
             ("tuned", self.tuned()),
@@ -255,6 +265,13 @@ fn legend(rows: &[Row]) -> String {
             row.cell.setting,
             row.cell.plan.size,
             changes.unwrap_or(0),
+        );
+    }
+    for row in rows {
+        let Some(gbit_s) = row.pipsea() else { continue };
+        text += &format!(
+            "  {}, {}: PIPSEA's APU has {gbit_s} Gbit/s (paper 002).\n",
+            row.cell.setting, row.cell.plan.size
         );
     }
     for row in rows.iter().filter(|row| row.device.note.is_none()) {
