@@ -81,6 +81,8 @@ impl Pipeline {
     }
 
     /// Whether a chunk is away for longer than `bound`, and than twice what was expected: the engine stalls.
+    /// Of an engine over several devices all have to: what others give back counts for the oldest chunk, and
+    /// which one does not is the engine's to find out.
     pub(crate) fn is_behind(&self, now: Moment, bound: Duration) -> bool {
         let most = bound.max(self.expected.saturating_mul(2));
         self.chunks.front().is_some_and(|chunk| now.since(chunk.since) > most)
@@ -118,9 +120,10 @@ impl Pipeline {
         }
     }
 
-    /// So many jobs have come back, as far as is known those of the oldest chunks. Returns what the engine
-    /// took for each job of a chunk, if one has ended that was there when the one before did, so that it did
-    /// not idle, and had so many jobs that they say what each costs beside others.
+    /// So many jobs have come back, those of the oldest chunks as far as is known: of one device they are,
+    /// and of several one may be faster. Returns what the engine took for each job of a chunk, if one has
+    /// ended that was there when the one before did, so that it did not idle, and had so many jobs that they
+    /// say what each costs beside others.
     pub(crate) fn ended(&mut self, mut jobs: usize, now: Moment) -> Option<Duration> {
         let (mut each, mut count) = (None, 0);
         while let Some(chunk) = self.chunks.front_mut() {
