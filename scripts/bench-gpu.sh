@@ -59,6 +59,13 @@ for ((count = 4; count <= $(nproc) && count <= 64; count *= 2)); do workers+=,$c
 
 measure gpu.json bench gpu "${quick[@]}" "${gpu[@]}"
 measure gpu-headers.json bench gpu --headers cpu,gpu --directions outbound --parts gateways,latency "${quick[@]}" "${gpu[@]}"
+# Several are one engine, too.
+devices=$(nvidia-smi -L 2> /dev/null | wc -l)
+((devices > 0)) || devices=$(clinfo 2> /dev/null | grep -c 'Device Type.*GPU')
+if ((devices > 1)); then
+    measure gpus.json bench gpu --gpus all --parts gateways,latency,processor "${quick[@]}" "${gpu[@]}"
+    measure scheduler-gpus.json bench scheduler --experiment algorithms --gpus all --chunks "$chunks" "${gpu[@]}"
+fi
 for experiment in ideas chunks ranges algorithms latency threading tuning; do
     measure "scheduler-$experiment.json" bench scheduler --experiment "$experiment" --chunks "$chunks" "${gpu[@]}"
 done

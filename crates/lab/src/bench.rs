@@ -56,6 +56,7 @@ pub use case::{Carrier, Order, Size, Suites, Wanted, Way};
 pub use compare::CompareOptions;
 use compare::Comparison;
 use device::Device;
+pub use device::GpuCount;
 use engines::{Available, Engines};
 pub use error::BenchError;
 pub(crate) use error::{NO_ENGINE, NOT_POSSIBLE};
@@ -141,6 +142,16 @@ impl BenchArgs {
             Some(BenchCommand::Scheduler(options)) => options.gpu.as_deref(),
             Some(_) => None,
             None => self.options.gpu.as_deref(),
+        }
+    }
+
+    /// How many GPUs of that name are one engine.
+    #[must_use]
+    pub fn gpus(&self) -> GpuCount {
+        match &self.command {
+            Some(BenchCommand::Scheduler(options)) => options.gpus,
+            Some(_) => GpuCount::default(),
+            None => self.options.gpus,
         }
     }
 

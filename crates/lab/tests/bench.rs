@@ -364,7 +364,7 @@ fn impossible_measurements_are_refused_in_one_line() {
 /// A machine without a GPU.
 fn no_gpus() -> Gpus {
     Gpus {
-        find: Box::new(|_| Err("there is none".to_owned())),
+        find: Box::new(|_, _| Err("there is none".to_owned())),
         idle: Box::new(|| Err("there is none".to_owned())),
         steps: |_, _, _, _| None,
     }

@@ -11,6 +11,7 @@ use testudo_engine_gpu::{Api, Devices, GpuConfig, NAME as GPU};
 use testudo_engine_ipsec_mb::IpsecMbEngine;
 use testudo_engine_vaes::VaesEngine;
 use testudo_gateway::{CHUNKS, Candidate, EngineOrder};
+use testudo_lab::bench::GpuCount;
 use testudo_port_dpdk::{EalConfig, Plugin};
 
 use crate::eal::{self, Start};
@@ -24,8 +25,8 @@ pub fn known() -> Vec<Candidate> {
 }
 
 /// Every engine that can be measured: [`known`], the device of DPDK's named `cryptodev`, in software and with
-/// memory enough for several engines, and the GPU with this in its name, or the first.
-pub fn measurable(cryptodev: &str, gpu: Option<&str>) -> Vec<Candidate> {
+/// memory enough for several engines, and the GPU with this in its name, or the first; or so many as one.
+pub fn measurable(cryptodev: &str, gpu: Option<&str>, gpus: GpuCount) -> Vec<Candidate> {
     let arguments: Vec<String> = ["--no-huge", "-m", "1024"].map(str::to_owned).into();
     let eal = EalConfig { arguments, pci: Vec::new() };
     let device = Cryptodev { device: cryptodev.to_owned(), queue_pairs: 2, keys: 4096, eal: Vec::new() };
@@ -33,16 +34,24 @@ pub fn measurable(cryptodev: &str, gpu: Option<&str>) -> Vec<Candidate> {
     let mut candidates = known();
     candidates.push(Candidate { name: CRYPTODEV, open: Box::new(move || open(&device, Ok(start.clone()))) });
     // Chunks of any size are one launch.
-    let config =
-        GpuConfig { device: gpu.map(str::to_owned), batch_jobs: *CHUNKS.end(), ..GpuConfig::default() };
+    let (device, devices) = (gpu.map(str::to_owned), counted(gpus));
+    let config = GpuConfig { device, devices, batch_jobs: *CHUNKS.end(), ..GpuConfig::default() };
     candidates.push(Candidate { name: GPU, open: Box::new(move || testudo_engine_gpu::open(&config)) });
     candidates
+}
+
+/// So many devices of those that match.
+pub fn counted(gpus: GpuCount) -> Devices {
+    match gpus {
+        GpuCount::All => Devices::All,
+        GpuCount::Number(count) => Devices::Number(count.into()),
+    }
 }
 
 /// Every engine that does cryptography in a device and can be measured: a `cryptodev` in software, and the
 /// GPU with this in its name, or the first.
 pub fn devices(gpu: Option<&str>) -> Vec<Candidate> {
-    let mut devices = measurable(SOFTWARE_CRYPTODEV, gpu);
+    let mut devices = measurable(SOFTWARE_CRYPTODEV, gpu, GpuCount::default());
     devices.retain(|candidate| [CRYPTODEV, GPU].contains(&candidate.name));
     devices
 }

@@ -95,7 +95,7 @@ fn main() -> ExitCode {
         Verb::Explain(args) => query::explain(&args),
         Verb::Demo(options) => return testudo_lab::demo::run(&options, engines::known()),
         Verb::Bench(args) => {
-            let engines = engines::measurable(&args.options.cryptodev, args.gpu());
+            let engines = engines::measurable(&args.options.cryptodev, args.gpu(), args.gpus());
             return args.run(engines, &gpus::of_this_machine());
         }
         Verb::Tune(TuneVerb::Check(args)) => tune::check(&args),

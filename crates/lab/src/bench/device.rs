@@ -1,5 +1,7 @@
 //! On which device an engine's figures were measured, and what they are worth.
 
+use std::str::FromStr;
+
 /// The engine whose device may be a processor.
 pub(crate) const GPU: &str = "gpu";
 /// What is said of figures that were measured with OpenCL on the processor.
@@ -37,6 +39,36 @@ impl Device {
     }
 }
 
+/// How many GPUs are one engine, of those that match.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GpuCount {
+    /// So many.
+    Number(u16),
+    /// As many as there are.
+    All,
+}
+
+/// The most that may be one engine.
+const MOST_GPUS: u16 = 16;
+
+impl Default for GpuCount {
+    fn default() -> Self {
+        Self::Number(1)
+    }
+}
+
+impl FromStr for GpuCount {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "all" {
+            return Ok(Self::All);
+        }
+        let number = text.parse::<u16>().ok().filter(|number| (1..=MOST_GPUS).contains(number));
+        number.map(Self::Number).ok_or_else(|| format!("expected 1 to {MOST_GPUS}, or all"))
+    }
+}
+
 /// A part of a GPU's name, as an option of a command. No text at all is a part of each name, a processor's
 /// too.
 pub(crate) fn part_of_a_name(text: &str) -> Result<String, String> {
@@ -51,6 +83,15 @@ mod tests {
     use super::*;
     use crate::bench::{BenchGpuOptions, BenchOptions, BenchSchedulerOptions};
     use crate::placements::PlacementsOptions;
+
+    #[test]
+    fn gpus_are_counted_or_all() {
+        assert_eq!("2".parse(), Ok(GpuCount::Number(2)));
+        assert_eq!("all".parse(), Ok(GpuCount::All));
+        for wrong in ["0", "17", "-1", "", "both"] {
+            assert_eq!(wrong.parse::<GpuCount>(), Err("expected 1 to 16, or all".to_owned()), "{wrong}");
+        }
+    }
 
     /// Why a command with these options does not take this name of a GPU, if it does not.
     fn refusal<T: clap::Args>(gpu: &str) -> Option<String> {

@@ -29,7 +29,7 @@ use std::time::Duration;
 use serde_json::Value;
 use testudo_gateway::Candidate;
 
-use super::device::GPU;
+use super::device::{GPU, GpuCount};
 use super::engines::Engines;
 use super::error::BenchError;
 use super::vpe::threads::{allow, processors};
@@ -67,10 +67,11 @@ fn rows(
     candidates: Vec<Candidate>,
     gpus: &Gpus,
 ) -> Result<(Vec<Row>, Option<String>), BenchError> {
-    let (found, missing) = match (gpus.find)(options.gpu.as_deref()) {
+    let are_wanted = options.gpu.is_some() || options.gpus != GpuCount::default();
+    let (found, missing) = match (gpus.find)(options.gpu.as_deref(), options.gpus) {
         Ok(found) => (found, None),
-        // One that was named must be there.
-        Err(reason) if options.gpu.is_some() => return Err(BenchError::Engine(reason)),
+        // One that was named must be there, and several, too.
+        Err(reason) if are_wanted => return Err(BenchError::Engine(reason)),
         Err(reason) => (Vec::new(), Some(reason)),
     };
     let others = candidates.into_iter().filter(|candidate| candidate.name != GPU).collect();

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::case::{Carrier, Case, MIXED, Order, Size, Suites, Wanted, Way};
-use super::device::part_of_a_name;
+use super::device::{GpuCount, part_of_a_name};
 use super::engines::Engines;
 use super::error::BenchError;
 use super::load::SEED;
@@ -78,6 +78,10 @@ pub struct BenchOptions {
     /// which is correct and not fast, only if it is named]
     #[arg(long, value_name = "NAME", value_parser = part_of_a_name)]
     pub gpu: Option<String>,
+
+    /// How many GPUs with that name are one engine: a number, or all
+    #[arg(long, value_name = "N", default_value = "1")]
+    pub gpus: GpuCount,
 
     /// Encapsulations of ESP, or VPE in its place
     #[arg(long, value_enum, value_delimiter = ',', value_name = "KIND,…", default_value = "esp")]

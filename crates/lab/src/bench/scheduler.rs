@@ -34,7 +34,7 @@ use testudo_engine_device_thread::DeviceThread;
 use testudo_gateway::{Candidate, ManualClock, SystemClock};
 
 use super::case::Size;
-use super::device::{Device, GPU, part_of_a_name};
+use super::device::{Device, GPU, GpuCount, part_of_a_name};
 use super::engines::{Available, Engines};
 use super::error::BenchError;
 use super::{open_picture, write_picture};
@@ -116,6 +116,10 @@ pub struct BenchSchedulerOptions {
     /// fast, only if it is named]
     #[arg(long, value_name = "NAME", value_parser = part_of_a_name)]
     pub gpu: Option<String>,
+
+    /// How many GPUs with that name are one engine: a number, or all
+    #[arg(long, value_name = "N", default_value = "1")]
+    pub gpus: GpuCount,
 
     /// Lengths of whole inner IP packets in bytes, imix, or random: any from 46 to 1420 bytes
     #[arg(long, value_delimiter = ',', value_name = "BYTES,…", default_value = "64,1280,random,imix")]

@@ -6,7 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 use testudo_gateway::Candidate;
 
-use crate::bench::{GpuDevice, Gpus};
+use crate::bench::{GpuCount, GpuDevice, Gpus};
 use crate::meters::Meters;
 
 /// Longest text of a file of the kernel's that is read, in bytes.
@@ -58,7 +58,7 @@ fn descriptions(gpus: &Gpus) -> Vec<String> {
         Ok(engine) => engine.description(),
         Err(reason) => format!("not usable: {reason}"),
     };
-    (gpus.find)(None).unwrap_or_default().iter().map(of).collect()
+    (gpus.find)(None, GpuCount::default()).unwrap_or_default().iter().map(of).collect()
 }
 
 /// The names of those that can be read now.
@@ -219,11 +219,11 @@ mod tests {
                     true => Ok(Box::new(PortableEngine::new())),
                     false => Err("it is broken".to_owned()),
                 }),
-                timed: Box::new(|| Err("it is not timed".to_owned())),
+                timed: Some(Box::new(|| Err("it is not timed".to_owned()))),
             }
         }
         Gpus {
-            find: Box::new(|_| Ok(vec![device(true), device(false)])),
+            find: Box::new(|_, _| Ok(vec![device(true), device(false)])),
             idle: Box::new(|| Ok(Box::new(PortableEngine::new()))),
             steps: |_, _, _, _| None,
         }

@@ -445,7 +445,7 @@ fn every_measurement_of_the_registry_is_made_and_fills_the_report() {
         open: Box::new(|| Ok(Box::new(PortableEngine::new()))),
     }]);
     let gpus = Gpus {
-        find: Box::new(|_| Err("there is none".to_owned())),
+        find: Box::new(|_, _| Err("there is none".to_owned())),
         idle: Box::new(|| Ok(Box::new(PortableEngine::new()))),
         steps: |_, _, _, _| Some(STEPS),
     };

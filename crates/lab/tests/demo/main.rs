@@ -56,7 +56,7 @@ fn main() -> ExitCode {
 
 fn no_gpus() -> Gpus {
     Gpus {
-        find: Box::new(|_| Err("there is none".to_owned())),
+        find: Box::new(|_, _| Err("there is none".to_owned())),
         idle: Box::new(|| Err("there is none".to_owned())),
         steps: |_, _, _, _| None,
     }

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use testudo_crypto::{Direction, Engine, Suite};
 
+use crate::bench::device::GpuCount;
+
 /// What a launch of some packets takes on a device, apart from a gateway.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Launches {
@@ -40,8 +42,8 @@ pub type Open<T> = Box<dyn Fn() -> Result<Box<T>, String> + Send + Sync>;
 pub struct GpuDevice {
     /// An engine on it, for a gateway.
     pub engine: Open<dyn Engine>,
-    /// The device, to be timed.
-    pub timed: Open<dyn TimedDevice>,
+    /// The device, to be timed; `None` of several that are one engine.
+    pub timed: Option<Open<dyn TimedDevice>>,
 }
 
 /// What a packet is to the kernels: steps for a byte of the cipher, which lanes share, and of the hash, which
@@ -60,8 +62,9 @@ pub struct Steps {
 /// they do not do.
 pub type StepsOf = fn(Suite, Direction, usize, usize) -> Option<Steps>;
 
-/// Finds the GPUs with this in their names, or all; or says why there is none.
-pub type FindGpus = dyn Fn(Option<&str>) -> Result<Vec<GpuDevice>, String> + Send + Sync;
+/// Finds the GPUs with this in their names, or all, each as a device or so many as one; or says why there is
+/// none.
+pub type FindGpus = dyn Fn(Option<&str>, GpuCount) -> Result<Vec<GpuDevice>, String> + Send + Sync;
 
 /// The GPUs of this machine, and how a GPU's work is reckoned where there is none.
 pub struct Gpus {

@@ -7,7 +7,7 @@ use testudo_crypto::{Direction, Suite};
 use super::devices::StepsOf;
 use super::model::Model;
 use crate::bench::case::{Size, Suites, Wanted, Way};
-use crate::bench::device::part_of_a_name;
+use crate::bench::device::{GpuCount, part_of_a_name};
 
 /// What of a row is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -50,6 +50,11 @@ pub struct BenchGpuOptions {
     /// fast, only if it is named]
     #[arg(long, value_name = "NAME", value_parser = part_of_a_name)]
     pub gpu: Option<String>,
+
+    /// How many GPUs with that name are one engine: a number, or all. With more than one, gateways with
+    /// that engine are measured, and no launches, which are those of one GPU each
+    #[arg(long, value_name = "N", default_value = "1")]
+    pub gpus: GpuCount,
 
     /// Suites, each measured separately; all [default: each that the kernels do; some with --quick]
     #[arg(long, value_delimiter = ',', value_name = "SUITE,…")]

@@ -62,7 +62,8 @@ impl AtWork {
             let others = (1..cores).map(|_| Ok(Owned::new(start()?)));
             engines.extend(others.collect::<Result<Vec<_>, Wrong>>()?);
         }
-        let timed = (is_fast && options.has(Part::Launches)).then(|| (gpu.timed)()).transpose()?;
+        let are_wanted = is_fast && options.has(Part::Launches);
+        let timed = gpu.timed.as_ref().filter(|_| are_wanted).map(|open| open()).transpose()?;
         Ok(Self { device, engines, timed })
     }
 }

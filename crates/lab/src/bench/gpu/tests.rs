@@ -142,11 +142,13 @@ fn steps(suite: Suite, _: Direction, _: usize, _: usize) -> Option<Steps> {
 }
 
 fn gpus(says: Option<&'static str>) -> Gpus {
-    let find = move |_: Option<&str>| {
+    let find = move |_: Option<&str>, count: GpuCount| {
         let says = says.ok_or("nothing of the kind")?;
         let device = GpuDevice {
             engine: Box::new(move || Ok(Box::new(Deep::new(says)))),
-            timed: Box::new(move || Ok(Box::new(Timed(Deep::new(says))))),
+            timed: (count == GpuCount::default()).then(|| -> devices::Open<dyn TimedDevice> {
+                Box::new(move || Ok(Box::new(Timed(Deep::new(says)))))
+            }),
         };
         Ok(vec![device])
     };
@@ -190,6 +192,18 @@ fn a_gpu_is_measured_from_its_kernels_to_gateways_beside_the_processor_and_pipse
         assert!(text.contains(part), "{part}");
     }
     assert!(!text.contains("prediction"), "{text}");
+}
+
+/// Several as one engine are measured end to end; what a launch takes is each device's own.
+#[test]
+fn several_gpus_are_measured_as_one_engine_without_launches() {
+    let (rows, text) = rows_of("--gpus 2 --directions outbound", Some("A Maker, a GPU; A Maker, a GPU"));
+    assert_eq!(rows.len(), 1);
+    assert!(["gateway_gbit_s", "gateways_gbit_s"].iter().all(|name| rows[0][name].as_f64() > Some(0.0)));
+    assert!(["kernels_gbit_s", "bus_gbit_s"].iter().all(|name| rows[0][name].is_null()), "{:#}", rows[0]);
+    assert!(!text.contains("kernel µs"), "{text}");
+    let error = measure(&options("--gpus all"), Vec::new(), &gpus(None)).unwrap_err();
+    assert!(matches!(&error, BenchError::Engine(reason) if reason == "nothing of the kind"), "{error}");
 }
 
 /// Each figure that the paper has of a row stands beside it: those end to end, and those of kernels.
