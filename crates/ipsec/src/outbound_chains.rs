@@ -12,7 +12,7 @@ use crate::encap::{Encap, Frame, MAX_ICV_BYTES, ROOM_BEHIND, esp_tunnel, then};
 use crate::parsed::PacketMeta;
 use crate::sharing::Waiting;
 use crate::slow_path::SlowPath;
-use crate::vpe::flow_hash;
+use crate::vpe::Numbers;
 use testudo_crypto::Job;
 use testudo_packet::{Buffer, DropReason};
 use testudo_wire::fragment::{self, Piece};
@@ -75,7 +75,8 @@ impl SlowPath<'_> {
         let front: Vec<u8> = packet.bytes().get(..header.header_bytes).unwrap_or_default().to_vec();
         let mtu = usize::from(self.sa.inner_mtu);
         let pieces = fragment::pieces_behind(header, &front, mtu);
-        let Some(parts) = self.cut_chain(pieces, packet, header.header_bytes) else { return };
+        self.keep_flow(Some(packet.bytes()));
+        let parts = self.cut_chain(pieces, packet, header.header_bytes).unwrap_or_default();
         for (parts, bytes) in parts {
             match u16::try_from(bytes) {
                 Ok(bytes) => {
@@ -85,6 +86,7 @@ impl SlowPath<'_> {
                 Err(_) => self.refuse_parts(parts, DropReason::TooBig),
             }
         }
+        self.keep_flow(None);
     }
 
     /// The pieces, each with its length. If buffers run out, all are dropped: an incomplete set is useless.
@@ -141,7 +143,7 @@ impl SlowPath<'_> {
         let bytes = usize::from(content.bytes);
         let sequence = if is_vpe {
             let first = if front.is_empty() { rest.bytes() } else { front.bytes() };
-            let flow = |keys| flow_hash(first, keys);
+            let flow = |numbers: &Numbers| numbers.flow_of(first);
             self.sa.admit_in_window(flow, content.traffic_class, bytes, self.now, self.events)
         } else {
             self.sa.admit(bytes, self.now, self.events)

@@ -381,7 +381,7 @@ impl OutboundSa {
     /// a flow whose hash depends on two keys.
     pub(crate) fn admit_in_window(
         &mut self,
-        flow: impl FnOnce([u64; 2]) -> u64,
+        flow: impl FnOnce(&vpe::Numbers) -> u64,
         traffic_class: u8,
         bytes: usize,
         now: Moment,
@@ -391,7 +391,10 @@ impl OutboundSa {
             return Err(DropReason::VpeSenderTaken);
         }
         self.admit_with(bytes, now, events, |sa| match &mut sa.vpe {
-            Some(numbers) => numbers.reserve(flow(numbers.keys), traffic_class, &mut sa.sequence),
+            Some(numbers) => {
+                let flow = flow(numbers);
+                numbers.reserve(flow, traffic_class, &mut sa.sequence)
+            }
             None => Err(SequenceError::Exhausted),
         })
     }

@@ -83,12 +83,21 @@ impl SlowPath<'_> {
             }
             return self.refuse(buffer, DropReason::TooBig);
         }
+        self.keep_flow(Some(buffer.bytes()));
         for piece in cut(buffer, &header, mtu.into(), self.pool) {
             // Each has a header of its own.
             match IpHeader::parse(piece.bytes()) {
                 Ok(header) => self.push::<E>(piece, &header, then::SEND),
                 Err(error) => self.refuse(piece, reason_of(error)),
             }
+        }
+        self.keep_flow(None);
+    }
+
+    /// Of VPE: pieces of a packet stay in its flow's window ([`Numbers::keep_flow`](crate::vpe::Numbers)).
+    pub(crate) fn keep_flow(&mut self, whole: Option<&[u8]>) {
+        if let Some(numbers) = &mut self.sa.vpe {
+            numbers.keep_flow(whole);
         }
     }
 

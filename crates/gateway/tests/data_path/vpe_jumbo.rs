@@ -38,6 +38,32 @@ fn packets_of_9000_bytes_pass_whole_where_the_path_carries_them() {
     }
 }
 
+/// `docs/VPE.md`: all packets of a flow use one slot, those that are cut, too.
+#[test]
+fn pieces_of_a_packet_stay_in_the_window_of_its_flow() {
+    for spec in kinds(1500) {
+        for buffers in [PoolSize(64, 9300), PoolSize(64, 2048)] {
+            let mut a = Gateway::with_buffers(Side::A, std::slice::from_ref(&spec), buffers);
+            let mut seen = std::collections::BTreeSet::new();
+            for port in 0..16 {
+                let of = |bytes| {
+                    let ports = (1000 + port, 53);
+                    Inner { ports, ..Inner::udp("10.0.0.1", "172.16.0.2", bytes) }.bytes()
+                };
+                let window = |piece: &Vec<u8>| {
+                    VpeHeader::parse(&piece[front(&spec) - VPE_HEADER_BYTES..]).expect("a header").window
+                };
+                let (short, long) = (a.seal(of(100)), a.seal(of(1900)));
+                assert_eq!((short.len(), long.len()), (1, 2), "{spec:?}");
+                assert!(long.iter().all(|piece| window(piece) == window(&short[0])), "{spec:?}: {port}");
+                seen.insert(window(&short[0]));
+            }
+            assert!(seen.len() > 2, "{seen:?}");
+            a.assert_settled();
+        }
+    }
+}
+
 /// Each piece is a packet of its own: headers in front of it, nothing behind, the next number of the window
 /// that all of its datagram have. The peer sends the pieces on as they are.
 #[test]

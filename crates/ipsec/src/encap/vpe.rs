@@ -15,7 +15,7 @@ use crate::fragments::Identifications;
 use crate::lifetime::Moment;
 use crate::sa::{InboundSa, OutboundSa};
 use crate::slots::SaRef;
-use crate::vpe::flow_hash;
+use crate::vpe::Numbers;
 use testudo_crypto::{Direction, Job};
 use testudo_packet::{Buffer, DropReason};
 use testudo_wire::ip::{self, IpHeader};
@@ -142,7 +142,7 @@ impl Frame for Vpe {
         now: Moment,
         events: &mut Vec<Event>,
     ) -> Result<u64, DropReason> {
-        let flow = |keys| flow_hash(packet.bytes(), keys);
+        let flow = |numbers: &Numbers| numbers.flow_of(packet.bytes());
         sa.admit_in_window(flow, header.traffic_class, bytes, now, events)
     }
 

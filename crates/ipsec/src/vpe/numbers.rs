@@ -11,7 +11,7 @@
 //!   window 2   ──────────┼────┤ gate ··· leased ··· 2^64 − 2
 //! ```
 
-use super::{VpeRules, WindowTop, WindowsSeen};
+use super::{VpeRules, WindowTop, WindowsSeen, flow_hash};
 use crate::fragments::mix;
 use crate::lifetime::Moment;
 use crate::numbers::{SequenceError, SequenceNumbers};
@@ -39,6 +39,8 @@ pub(crate) struct Numbers {
     marks: [(Moment, Box<[u64]>); 2],
     /// Somebody else sends with our Sender ID.
     is_taken: bool,
+    /// The hash of the packet that is being cut: its pieces have its flow.
+    of_whole: Option<u64>,
 }
 
 /// Window and number of each packet of a run, in their order. In arrays of their own, since what is kept for a
@@ -61,7 +63,8 @@ impl Numbers {
         let next: Box<[u64]> = vec![began_at; rules.windows() as usize].into();
         let marks = [(now, next.clone()), (now, next.clone())];
         let keys = [mix(seed), mix(!seed)];
-        Box::new(Self { rules, next, began_at, chosen: 0, keys, hashed_since: now, marks, is_taken: false })
+        let (chosen, hashed_since, is_taken, of_whole) = (0, now, false, None);
+        Box::new(Self { rules, next, began_at, chosen, keys, hashed_since, marks, is_taken, of_whole })
     }
 
     /// The numbers of a window that were used in the last few seconds; `None` if it is not one of these.
@@ -140,6 +143,17 @@ impl Numbers {
             (*window, *number) = (first + place, own);
         }
         Some(())
+    }
+
+    /// A packet is cut: until the next call the packets that are numbered are its pieces, which do not show
+    /// all of its flow. `None`: no more.
+    pub(crate) fn keep_flow(&mut self, whole: Option<&[u8]>) {
+        self.of_whole = whole.map(|packet| flow_hash(packet, self.keys));
+    }
+
+    /// The hash of the flow of a packet.
+    pub(crate) fn flow_of(&self, packet: &[u8]) -> u64 {
+        self.of_whole.unwrap_or_else(|| flow_hash(packet, self.keys))
     }
 
     /// The window of the number that was [reserved](Self::reserve) last.
