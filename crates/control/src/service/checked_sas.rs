@@ -32,9 +32,9 @@ impl Checked {
     /// The saved window that an SA from the peer goes on with whose ephemeral key has received something
     /// before.
     pub(super) fn received_before(&self) -> Option<Vec<u8>> {
-        let first = self.first.as_ref().filter(|first| first.number > 0)?;
+        let first = self.first.as_ref()?;
         let closed = || ReplayWindow::closed_up_to(first.number).to_vec();
-        Some(first.windows.clone().unwrap_or_else(closed))
+        first.windows.clone().or_else(|| (first.number > 0).then(closed))
     }
 }
 

@@ -104,6 +104,13 @@ pub(crate) const MOST: usize = 64;
 /// Where a window's last run is found.
 const SLOTS: usize = 32;
 
+/// A sender's windows of one class are as far apart as there are classes; senders of a group have the same
+/// ones. So all bits count. The multiplier is one that keeps eight windows of one class apart.
+#[inline(always)]
+fn slot_of(name: u32) -> usize {
+    (name.wrapping_mul(0xC2B2_AE35) >> (u32::BITS - SLOTS.ilog2())) as usize
+}
+
 /// Calls `take` with all runs of these jobs, [at most so many](MOST); of a window in the order of its jobs.
 /// Returns the places of jobs that are left out, since they are not authentic.
 #[inline(always)]
@@ -117,8 +124,7 @@ pub(crate) fn each_run(jobs: &[Job], take: impl FnMut(&WindowRun)) -> u64 {
             continue;
         };
         let name = u32::from_le_bytes(*header);
-        // A sender's windows are adjacent; senders of a group have the same ones.
-        let last = &mut last[(name ^ name >> 16) as usize % SLOTS];
+        let last = &mut last[slot_of(name)];
         let run = runs.get_mut(usize::from(*last));
         if !run.is_some_and(|run| run.append(name, job.sequence, place)) {
             // Lossless: there are no more runs than jobs.
@@ -138,6 +144,8 @@ mod tests {
 
     /// Window, number, and whether it is authentic.
     type Packet = ((u16, u16), u64, bool);
+    /// Window, and its numbers with their places.
+    type Run = ((u16, u16), Vec<(usize, u64)>);
 
     fn job((window, number, is_authentic): Packet) -> Job {
         let header = [window.0.to_le_bytes(), window.1.to_le_bytes()].concat();
@@ -148,7 +156,7 @@ mod tests {
     }
 
     /// The runs of these packets, each as its window and its numbers with their places; and who is left out.
-    fn runs_of(packets: &[Packet]) -> (Vec<((u16, u16), Vec<(usize, u64)>)>, u64) {
+    fn runs_of(packets: &[Packet]) -> (Vec<Run>, u64) {
         let jobs: Vec<_> = packets.iter().copied().map(job).collect();
         let mut runs = Vec::new();
         let left_out = each_run(&jobs, |run| {
@@ -201,11 +209,15 @@ mod tests {
     }
 
     #[test]
-    fn flows_of_eight_windows_in_turns_are_eight_runs() {
-        let packets: Vec<Packet> = (0..64).map(|n| ((0, 8 + n % 8), 100 + u64::from(n / 8), true)).collect();
-        let (runs, left_out) = runs_of(&packets);
-        assert_eq!((runs.len(), left_out), (8, 0));
-        assert!(runs.iter().all(|(_, numbers)| numbers.len() == 8));
+    fn flows_in_eight_windows_of_a_class_are_eight_runs_however_many_classes_there_are() {
+        for (classes, worker) in [1, 2, 3, 4, 8, 16, 32, 64].into_iter().flat_map(|n| [(n, 0), (n, 3)]) {
+            let window = |n: u16| (8 * worker + n % 8) * classes;
+            let packet = |n: u16| ((0, window(n)), 100 + u64::from(n / 8), true);
+            let packets: Vec<Packet> = (0..64).map(packet).collect();
+            let (runs, left_out) = runs_of(&packets);
+            assert_eq!((runs.len(), left_out), (8, 0), "{classes} classes");
+            assert!(runs.iter().all(|(_, numbers)| numbers.len() == 8));
+        }
     }
 
     #[test]

@@ -15,7 +15,8 @@ pub(crate) fn flow_hash(packet: &[u8], keys: [u64; 2]) -> u64 {
     if let Some(header) = packet.first_chunk::<IPV4_BYTES>().filter(|header| header[0] >> 4 == 4) {
         let is_fragment = u16::from_be_bytes([header[6], header[7]]) & 0x3FFF != 0;
         let at = if is_fragment { packet.len() } else { usize::from(header[0] & 0xF) * 4 };
-        let addresses = u64::from_be(word(&header[12..]));
+        // As a parsed header has them: the source in the upper half.
+        let addresses = word(&header[12..]).swap_bytes();
         return folded(addresses ^ keys[0], last(packet, at, header[9]) ^ keys[1]);
     }
     let Some(header) = packet.first_chunk::<IPV6_BYTES>() else { return 0 };

@@ -19,6 +19,7 @@ use crate::path_mtu::RECENT;
 use std::ops::Range;
 use std::time::Duration;
 use testudo_packet::BATCH_SIZE;
+use testudo_wire::flow::FLOW_MULTIPLIER;
 
 /// The windows that this worker sends in.
 #[derive(Debug)]
@@ -43,8 +44,8 @@ pub(crate) struct Numbers {
     of_whole: Option<u64>,
 }
 
-/// Window and number of each packet of a run, in their order. In arrays of their own, since what is kept for a
-/// batch displaces its packets from the cache.
+/// Window and number of each packet of a run, in their order. In arrays of their own, since what is kept for
+/// a batch displaces its packets from the cache.
 #[derive(Debug)]
 pub(crate) struct Numbered {
     pub(crate) windows: [u16; BATCH_SIZE],
@@ -62,7 +63,8 @@ impl Numbers {
         let began_at = gate.next();
         let next: Box<[u64]> = vec![began_at; rules.windows() as usize].into();
         let marks = [(now, next.clone()), (now, next.clone())];
-        let keys = [mix(seed), mix(!seed)];
+        // Not `mix(seed)`, which is 0 for the seed 0: as a factor the addresses alone mix too little.
+        let keys = [mix(seed ^ FLOW_MULTIPLIER), mix(!seed)];
         let (chosen, hashed_since, is_taken, of_whole) = (0, now, false, None);
         Box::new(Self { rules, next, began_at, chosen, keys, hashed_since, marks, is_taken, of_whole })
     }
