@@ -28,6 +28,8 @@ const PATIENCE: Duration = Duration::from_millis(750);
 /// How often somebody looks in that time at least: of the time between two looks no more than such a part
 /// counts. A worker without a processor, or a machine that was stopped, says nothing of the device.
 const LOOKS: u32 = 16;
+/// But so much counts whatever the patience: a device thread that waits for a device looks each 10 ms.
+const LEAST_LOOK: Duration = Duration::from_micros(12_500);
 /// What a batch may wait longer for each key that is expanded before it, by a lane of its own in the same
 /// queue; and for all of them, so that it is still less than a second.
 const KEY_TIME: Duration = Duration::from_micros(100);
@@ -203,7 +205,8 @@ impl GpuEngine {
 
     /// The worker looks: time passes for all batches that have jobs.
     pub(crate) fn look(&mut self, now: Instant) {
-        let passed = now.saturating_duration_since(self.looked).min(self.patience / LOOKS);
+        let most = (self.patience / LOOKS).max(LEAST_LOOK);
+        let passed = now.saturating_duration_since(self.looked).min(most);
         self.looked = now;
         for batch in self.under_way.iter_mut().chain(&mut self.open) {
             batch.waited += passed.min(now.saturating_duration_since(batch.since));

@@ -6,9 +6,11 @@ use std::time::Duration;
 use testudo_crypto::{Capability, Direction, Engine, EngineError, Job, KeyId, KeyMaterial, Profile, Suite};
 
 /// How long the first job of a batch may wait for its end, if other devices could do it: less than the
-/// gateway gives the whole engine in need (62.5 ms).
+/// gateway gives the whole engine in need (62.5 ms), with the time between two looks, too.
 const PATIENCE: Duration = Duration::from_millis(50);
-/// And so many times the bound on latency at least: two chunks of that length may be under way.
+/// And so many times the bound on latency at least: two chunks of that length may be under way. With a bound
+/// of more than 20.8 ms that is longer than the gateway waits in need, and the whole engine may go with one
+/// device that hangs.
 const BOUNDS: u32 = 3;
 
 /// How long that is with this bound on latency.

@@ -362,7 +362,10 @@ fn nothing_is_lost_when_a_device_of_cudas_fails() {
     ] {
         let twin = Twin::new(fault as u64 + 1);
         let mut engine = twin.open(None).unwrap();
-        engine.set_patience(std::time::Duration::from_millis(20));
+        if matches!(fault, Fault::Hangs) {
+            // The others are found out however busy this machine is.
+            engine.set_patience(std::time::Duration::from_millis(20));
+        }
         let key = engine.install(&material(1), Direction::Seal).unwrap();
         let mut submitted = jobs(key, 120);
         twin.set(fault);

@@ -191,6 +191,24 @@ fn time_in_which_nobody_looked_does_not_break_a_device() {
     }
 }
 
+/// As by a device thread, which rests in between: else the gateway, in need, would have the whole engine go.
+#[test]
+fn one_of_several_that_is_looked_at_each_10_ms_breaks_within_60_ms() {
+    let faults = Arc::new(Faults::default());
+    let mut engine = engine(&faults);
+    let key = engine.install(&material(), Direction::Seal).unwrap();
+    assert_eq!(engine.submit(&mut jobs(key, 3)), 3);
+    assert_eq!(all(&mut engine).len(), 3);
+    engine.set_patience(Duration::from_millis(50));
+    Faults::set(&faults.hangs);
+    assert_eq!(engine.submit(&mut jobs(key, 3)), 3);
+    engine.flush();
+    let (since, mut done) = (engine.last_waits_since().unwrap(), Vec::new());
+    (1..=6_u32).for_each(|look| engine.look(since + look * Duration::from_millis(10)));
+    engine.poll(&mut done, 5);
+    assert!(engine.is_broken() && done.len() == 3);
+}
+
 /// Two chunks of the length of the bound are normal work.
 #[test]
 fn one_device_of_several_has_three_times_the_bound_on_latency() {
