@@ -25,8 +25,8 @@ pub(crate) struct Batch {
     pub since: Instant,
     /// How much of the time since then counts: somebody looked.
     pub waited: Duration,
-    /// Keys that the device was given before it.
-    pub keys_before: u64,
+    /// How much longer it may wait because keys are expanded before it.
+    pub for_keys: Duration,
 }
 
 impl Drop for Batch {
@@ -49,7 +49,7 @@ impl Batch {
             most: jobs,
             since: Instant::now(),
             waited: Duration::ZERO,
-            keys_before: 0,
+            for_keys: Duration::ZERO,
         }
     }
 

@@ -30,10 +30,12 @@ const PATIENCE: Duration = Duration::from_millis(750);
 const LOOKS: u32 = 16;
 /// But so much counts whatever the patience: a device thread that waits for a device looks each 10 ms.
 const LEAST_LOOK: Duration = Duration::from_micros(12_500);
-/// What a batch may wait longer for each key that is expanded before it, by a lane of its own in the same
-/// queue; and for all of them, so that it is still less than a second.
+/// What a key takes that is expanded, by a lane of its own in the queue of batches. So much longer a batch
+/// may wait for each that is not expanded yet when it is launched; and for all of them, so that it is still
+/// less than a second, or a part of its patience where other devices could do it.
 const KEY_TIME: Duration = Duration::from_micros(100);
 const MOST_FOR_KEYS: Duration = Duration::from_millis(200);
+const PART_FOR_KEYS: u32 = 5;
 /// What is expected of a device before anything was measured: how long a launch is away, what it costs, and
 /// what a byte does on its way there and back (PCIe 4.0, 16 lanes).
 const LATENCY_NS: u64 = 50_000;
@@ -74,9 +76,10 @@ pub(crate) struct GpuEngine {
     patience: Duration,
     /// When the worker looked last.
     looked: Instant,
-    /// Keys that the device was given, and how many of them were before the last batch that has ended.
-    keys_given: u64,
-    keys_done: u64,
+    /// Until when the keys that the device was given are expanded, if it had nothing else to do.
+    keys_until: Instant,
+    /// How long a batch may wait for keys at most.
+    most_for_keys: Duration,
     parts: Parts,
     /// Jobs of a batch at most.
     batch_jobs: usize,
@@ -99,17 +102,18 @@ impl GpuEngine {
             broken: None,
             patience: PATIENCE,
             looked: Instant::now(),
-            keys_given: 0,
-            keys_done: 0,
+            keys_until: Instant::now(),
+            most_for_keys: MOST_FOR_KEYS,
             parts: Parts::ByLength,
             batch_jobs: sizes.batch_jobs,
             writes_frames: false,
         }
     }
 
-    /// How long the first job of a batch may wait.
+    /// How long the first job of a batch may wait, where other devices could do it.
     pub(crate) fn set_patience(&mut self, patience: Duration) {
         self.patience = patience;
+        self.most_for_keys = MOST_FOR_KEYS.min(patience / PART_FOR_KEYS);
     }
 
     /// Whether frames may be left to the kernel.
@@ -121,6 +125,12 @@ impl GpuEngine {
     #[cfg(test)]
     pub(crate) fn set_parts(&mut self, parts: Parts) {
         self.parts = parts;
+    }
+
+    /// Until when keys are expanded.
+    #[cfg(test)]
+    pub(crate) fn set_keys_until(&mut self, until: Instant) {
+        self.keys_until = until;
     }
 
     /// Since when the batch that was launched last waits.
@@ -156,7 +166,7 @@ impl GpuEngine {
         let Some(mut batch) = self.open.take_if(|batch| !batch.is_empty()) else { return };
         self.mark = self.mark.wrapping_add(1).max(1);
         let (mark, lanes, parts) = (self.mark, self.device.lanes(), self.parts);
-        batch.keys_before = self.keys_given;
+        batch.for_keys = self.for_keys(Instant::now());
         self.with_device(|device| {
             let memory = device.memory(batch.index).ok_or("a batch is with the device already")?;
             let launch = batch.plan(mark, lanes, parts, memory.0).ok_or("a plan is too long")?;
@@ -213,10 +223,14 @@ impl GpuEngine {
         }
     }
 
-    /// How much longer a batch may wait that has so many keys before it, with those of earlier batches.
-    fn for_keys(&self, keys_before: u64) -> Duration {
-        let keys = u32::try_from(keys_before.saturating_sub(self.keys_done)).unwrap_or(u32::MAX);
-        KEY_TIME.saturating_mul(keys).min(MOST_FOR_KEYS).min(self.patience.saturating_mul(4))
+    /// The device is given a key, which is expanded after those before.
+    pub(crate) fn expands(&mut self, now: Instant) {
+        self.keys_until = self.keys_until.max(now) + KEY_TIME;
+    }
+
+    /// How much longer a batch may wait that is launched now, for the keys before it.
+    pub(crate) fn for_keys(&self, now: Instant) -> Duration {
+        self.keys_until.saturating_duration_since(now).min(self.most_for_keys)
     }
 
     /// Whether the first batch has ended: the device has done it, or will not.
@@ -225,10 +239,10 @@ impl GpuEngine {
         if self.first_is_done || self.broken.is_some() {
             return true;
         }
-        let (index, waited, keys_before) = (batch.index, batch.waited, batch.keys_before);
+        let (index, is_overdue) = (batch.index, batch.waited >= self.patience + batch.for_keys);
         match self.device.is_done(index) {
-            Ok(true) => (self.first_is_done, self.keys_done) = (true, keys_before),
-            Ok(false) if waited >= self.patience + self.for_keys(keys_before) => {
+            Ok(true) => self.first_is_done = true,
+            Ok(false) if is_overdue => {
                 self.break_down(format!(
                     "a batch was not done {:?} after its first packet came",
                     self.patience
@@ -302,7 +316,7 @@ impl Engine for GpuEngine {
         let slot = slot.ok_or(EngineError::Full { engine: NAME, limit: self.keys.limit() })?;
         let expanded = self.with_device(|device| device.expand(slot, work.kind, &raw));
         expanded.ok_or_else(|| refused("the device is out of service"))?;
-        self.keys_given += 1;
+        self.expands(Instant::now());
         let salt = Box::new(key.nonce_salt());
         let id = self.keys.insert(NAME, Key { work, slot, salt, frame: key.frame() })?;
         self.free_slots.pop();

@@ -167,17 +167,18 @@ fn a_batch_waits_from_its_first_packet_on() {
 }
 
 /// As after a pause of the machine, or while others have the worker's processor: of the time between two
-/// looks a sixteenth of the patience counts, and a key that is expanded before the batch has time of its own.
+/// looks a sixteenth of the patience counts, and keys that are expanded before the batch have time of their
+/// own.
 #[test]
 fn time_in_which_nobody_looked_does_not_break_a_device() {
-    for (keys, looks) in [(0, 16), (1, 17)] {
+    for (for_keys, looks) in [(Duration::ZERO, 16), (LONG, 17)] {
         let faults = Arc::new(Faults::default());
         let mut engine = engine(&faults);
         engine.set_patience(LONG);
         let key = engine.install(&material(), Direction::Seal).unwrap();
         assert_eq!(engine.submit(&mut jobs(key, 3)), 3);
         assert_eq!(all(&mut engine).len(), 3);
-        (0..keys).for_each(|_| _ = engine.install(&material(), Direction::Seal).unwrap());
+        engine.set_keys_until(Instant::now() + for_keys);
         Faults::set(&faults.hangs);
         assert_eq!(engine.submit(&mut jobs(key, 3)), 3);
         engine.flush();
@@ -188,6 +189,27 @@ fn time_in_which_nobody_looked_does_not_break_a_device() {
             engine.poll(&mut done, 5);
         }
         assert!(engine.is_broken() && done.len() == 3, "after {looks} looks");
+    }
+}
+
+/// Also of a device that had no batch for hours of rekeying, because others did them.
+#[test]
+fn a_batch_has_time_for_keys_that_are_not_expanded_yet() {
+    let [mut one, mut one_of_several] = [(); 2].map(|()| engine(&Arc::default()));
+    let (ms, us) = (Duration::from_millis, Duration::from_micros);
+    one_of_several.set_patience(ms(50));
+    let began = Instant::now();
+    one.install(&material(), Direction::Seal).unwrap();
+    assert!(one.for_keys(began) >= us(100));
+    for engine in [&mut one, &mut one_of_several] {
+        (1..=2000_u32).for_each(|key| engine.expands(began + key * LONG));
+        let last = began + 2000 * LONG;
+        assert_eq!([0, 40, 100].map(|passed| engine.for_keys(last + us(passed))), [100, 60, 0].map(us));
+    }
+    let later = began + 3000 * LONG;
+    for (mut engine, most) in [(one, ms(200)), (one_of_several, ms(10))] {
+        (0..2000).for_each(|_| engine.expands(later));
+        assert_eq!(engine.for_keys(later), most);
     }
 }
 
