@@ -2,7 +2,7 @@
 //!
 //! An engine that keeps a job for too long is taken out of service ([`in_flight`](crate::in_flight)). The
 //! jobs it holds are given up: their packets are lost, since the engine has the bytes, and each SA continues
-//! without them. So is one that says that it is out of service itself ([`doubts`]): it holds nothing.
+//! without them. So is one that says that it is out of service itself ([`doubts`]), once it holds nothing.
 
 mod doubts;
 mod frames;
@@ -488,16 +488,16 @@ impl Dispatcher {
         self.look_live(now);
         let mut given_up = 0;
         for engine in 0..self.placement.len() {
-            let is_withdrawn = self.placement.is_withdrawn(engine);
-            if is_withdrawn && !has_period_ended {
+            let is_gone = self.placement.is_gone(engine);
+            if is_gone && !has_period_ended {
                 continue;
             }
             let mut polled = std::mem::take(&mut self.polled);
-            match self.live.is_some() && !is_withdrawn {
+            match self.live.is_some() && !is_gone {
                 true => self.poll_live(engine, &mut polled, POLL_MAX, now),
                 false => self.placement.poll(engine, &mut polled, POLL_MAX),
             }
-            if is_withdrawn {
+            if is_gone {
                 // Nobody waits for these: their packets were counted as lost, and the pool has replaced their
                 // buffers.
                 self.in_flight.came_late(engine, polled.len());
@@ -513,7 +513,7 @@ impl Dispatcher {
                 }
             }
             self.polled = polled;
-            if !is_withdrawn && self.scheduler.is_some() {
+            if self.scheduler.is_some() && !self.placement.is_withdrawn(engine) {
                 self.serve_bins(engine, ended, now, released);
             }
             if has_period_ended && self.is_out_of_patience(engine) {
@@ -537,13 +537,7 @@ impl Dispatcher {
     #[cold]
     fn withdraw(&mut self, engine: usize, reason: WithdrawalReason, released: &mut Vec<Job>) -> usize {
         self.placement.withdraw(engine, reason);
-        self.withdraw_live(engine);
-        for lane in self.lanes.iter_mut() {
-            if lane.first.0 as usize == engine || lane.is_settled {
-                // There may be a hundred thousand: each one's key is laid out elsewhere with its next packet.
-                lane.name(NOWHERE);
-            }
-        }
+        self.leave_to_others(engine);
         let packets = self.in_flight.give_up(engine);
         let lost = self.lanes.give_up(engine, released);
         debug_assert_eq!(packets, lost);

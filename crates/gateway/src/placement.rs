@@ -244,6 +244,11 @@ impl Placement {
         self.withdrawn.set(engine, reason);
     }
 
+    /// An engine gets neither jobs nor keys any more, and is withdrawn when it has given back what it has.
+    pub(crate) fn set_leaving(&mut self, engine: usize) {
+        self.withdrawn.set_leaving(engine);
+    }
+
     /// Which engines were taken out of service, to be read by other threads.
     pub(crate) fn withdrawn(&self) -> Withdrawn {
         self.withdrawn.clone()
@@ -254,8 +259,14 @@ impl Placement {
         self.engines.get(engine).is_some_and(|e| e.is_out_of_service())
     }
 
+    /// Whether an engine gets nothing any more: it was withdrawn, or is leaving.
     pub(crate) fn is_withdrawn(&self, engine: usize) -> bool {
         self.withdrawn.get(engine)
+    }
+
+    /// Whether it gives back nothing either that anybody waits for.
+    pub(crate) fn is_gone(&self, engine: usize) -> bool {
+        self.withdrawn.is_gone(engine)
     }
 
     pub(crate) fn name(&self, engine: usize) -> &'static str {

@@ -2,13 +2,16 @@
 //!
 //! An engine whose device is lost ends each job as a fault at once, so that none of them is ever overdue, and
 //! all packets would go to it and from it to the next engine until a restart. So one that fails is asked
-//! whether it is out of service, and withdrawn when it has given everything back: nothing is lost.
+//! whether it is out of service. If it is, it gets nothing any more, and is withdrawn when it has given
+//! everything back: nothing is lost. If it got more meanwhile, it would have something whenever it is asked,
+//! as long as packets come: a device thread has the last ones of a turn until the next one.
 //!
 //! An engine over several devices of which one is lost works on fewer chunks: more of them would be refused
 //! whole, or wait on a device thread beyond the bound. So one that fails, or does not take all of a chunk, is
 //! asked how many it works on by now, before it gets the next one. One that does its jobs is asked nothing.
 
 use super::Dispatcher;
+use crate::lanes::NOWHERE;
 use crate::placement::MAX_ENGINES;
 use crate::withdrawn::WithdrawalReason;
 use testudo_crypto::Job;
@@ -33,19 +36,38 @@ impl Dispatcher {
     }
 
     /// Asks an engine whether it is out of service, and withdraws it if it is. While it still has jobs these
-    /// come back first, as faults, and the question stays. If it is not, asks on how many chunks it works.
+    /// come back first, as faults, it gets no others, and the question stays. If it is not, asks on how many
+    /// chunks it works.
     #[cold]
     pub(super) fn ask(&mut self, engine: usize, released: &mut Vec<Job>) {
-        let is_out = self.placement.is_out_of_service(engine);
+        // One that is leaving has said so before.
+        let is_out = self.placement.is_withdrawn(engine) || self.placement.is_out_of_service(engine);
         if is_out && self.in_flight.held(engine) > 0 {
+            if !self.placement.is_withdrawn(engine) {
+                self.placement.set_leaving(engine);
+                self.leave_to_others(engine);
+                self.empty_bins(engine, released);
+            }
             return;
         }
         self.doubted &= !(1 << engine);
-        if is_out && !self.placement.is_withdrawn(engine) {
+        if is_out && !self.placement.is_gone(engine) {
             self.withdraw(engine, WithdrawalReason::Failed, released);
         }
         let Some(suite) = self.gathering(engine).map(|gathering| gathering.suite) else { return };
         let under_way = self.placement.profile(engine, suite).under_way;
         self.gathering(engine).into_iter().for_each(|gathering| gathering.set_under_way(under_way));
+    }
+
+    /// No SA names an engine any more that gets nothing.
+    #[cold]
+    pub(super) fn leave_to_others(&mut self, engine: usize) {
+        self.withdraw_live(engine);
+        for lane in self.lanes.iter_mut() {
+            if lane.first.0 as usize == engine || lane.is_settled {
+                // There may be a hundred thousand: each one's key is laid out elsewhere with its next packet.
+                lane.name(NOWHERE);
+            }
+        }
     }
 }

@@ -24,6 +24,7 @@ mod chosen_threads;
 mod cores;
 mod drop_reasons;
 mod encapsulations;
+mod failed_engines;
 mod failing_ports;
 mod formation;
 mod fragment_checking;
