@@ -88,8 +88,8 @@ pub enum EngineError {
 ///   counted as lost, and those it gives back later are dropped. It is still told which keys to
 ///   [`remove`](Self::remove), and polled up to sixteen times a second for the buffers that it has.
 /// - An engine that can do nothing any more ends all jobs as `Fault` and [says so](Self::is_out_of_service).
-///   It is asked after a `Fault`. Then it gets no further job or key, and is taken out of service when it has
-///   given back what it had.
+///   It is asked after a `Fault`, and each second. Then it gets no further job or key, and is taken out of
+///   service when it has given back what it had.
 /// - The gateway has its own record of which engine has which job. A job that an engine gives back without
 ///   having been given it is dropped.
 pub trait Engine: Send {

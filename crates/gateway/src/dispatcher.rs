@@ -46,8 +46,7 @@ pub(crate) struct Dispatcher {
     /// SAs, and the order of each one's jobs.
     lanes: Lanes,
     withdrawals: Vec<Withdrawal>,
-    /// Engines that have failed at a job or refused a part of a chunk since they were asked what has become
-    /// of them, a bit for each.
+    /// Engines that are to be asked what has become of them, a bit for each.
     doubted: u8,
     /// With so many jobs in flight, few buffers of the pool are left for other SAs.
     crowd: usize,
@@ -467,9 +466,11 @@ impl Dispatcher {
         }
     }
 
-    /// Has engines do what they need no jobs for. To be called from time to time.
+    /// Has engines do what they need no jobs for, and asks all what has become of them with the next poll. To
+    /// be called from time to time.
     pub(crate) fn tend(&mut self) {
         self.placement.tend();
+        (0..self.placement.len()).for_each(|engine| self.doubt(engine));
     }
 
     /// Takes completions, and looks for engines that hold a job for too long. Returns how many jobs were

@@ -11,8 +11,8 @@ pub enum WithdrawalReason {
     /// pool were with engines or waited for those that are. Or it kept, for a second, what it was measured
     /// with.
     KeptPackets,
-    /// It [said so](testudo_crypto::Engine::is_out_of_service) after it had failed at jobs, and holds none
-    /// any more.
+    /// It [said so](testudo_crypto::Engine::is_out_of_service) after it had failed at jobs, or when it was
+    /// asked, as all are each second, and holds none any more.
     Failed,
 }
 

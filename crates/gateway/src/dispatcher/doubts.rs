@@ -8,7 +8,10 @@
 //!
 //! An engine over several devices of which one is lost works on fewer chunks: more of them would be refused
 //! whole, or wait on a device thread beyond the bound. So one that fails, or does not take all of a chunk, is
-//! asked how many it works on by now, before it gets the next one. One that does its jobs is asked nothing.
+//! asked how many it works on by now, before it gets the next one.
+//!
+//! A device may also be lost with a key while it has no job that would tell, or is given none because it
+//! refuses every key: all engines are asked each second.
 
 use super::Dispatcher;
 use crate::lanes::NOWHERE;
@@ -17,7 +20,8 @@ use crate::withdrawn::WithdrawalReason;
 use testudo_crypto::Job;
 
 impl Dispatcher {
-    /// An engine has failed at a job or refused some: it is asked with this poll or the next.
+    /// An engine has failed at a job or refused some, or a second has passed: it is asked with this poll or
+    /// the next.
     #[cold]
     pub(super) fn doubt(&mut self, engine: usize) {
         if engine < MAX_ENGINES {

@@ -20,6 +20,8 @@ struct State {
     came: usize,
     /// All it has ends as faults.
     is_lost: bool,
+    /// The next key is the one with which that begins.
+    key_loses_it: bool,
 }
 
 /// The portable engine as one on a thread: what comes in one turn is back in the turn after the next. Clones
@@ -51,7 +53,12 @@ impl Engine for Away {
         self.state().portable.capability(suite)
     }
     fn install(&mut self, key: &KeyMaterial, direction: Direction) -> Result<KeyId, EngineError> {
-        self.state().portable.install(key, direction)
+        let mut state = self.state();
+        state.is_lost |= state.key_loses_it;
+        match state.is_lost {
+            true => Err(EngineError::KeyRefused { engine: "away", reason: "the device is lost".to_owned() }),
+            false => state.portable.install(key, direction),
+        }
     }
     fn remove(&mut self, key: KeyId) {
         self.state().portable.remove(key);
@@ -145,5 +152,23 @@ fn an_engine_that_fails_while_packets_come_with_each_turn_is_withdrawn_and_loses
         assert_eq!(withdrawals, [FAILED], "{depth_jobs}");
         assert_eq!(ends.away.state().came, came, "{depth_jobs}: it gets no more once it has said so");
         ends.finish();
+    }
+}
+
+/// It refuses its first key, and no job of it could fail.
+#[test]
+fn an_engine_that_is_lost_with_a_key_is_withdrawn_before_any_packet_comes() {
+    for depth_jobs in DEPTHS {
+        let away = Away::new(depth_jobs);
+        away.state().key_loses_it = true;
+        let mut ends = Ends::new(away);
+        let now = ends.a.now();
+        ends.a.worker.tick(now);
+        ends.a.turn();
+        assert_eq!(ends.a.worker.take_withdrawals(), [FAILED], "{depth_jobs}");
+        assert!(ends.a.worker.counters().withdrawn_engines().eq(["away"]));
+        ends.turn();
+        ends.finish();
+        assert_eq!(ends.away.state().came, 0);
     }
 }
