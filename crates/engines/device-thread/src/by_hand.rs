@@ -72,11 +72,12 @@ impl ByHand {
         ended
     }
 
-    /// Has the engine follow a change of keys.
+    /// Has the engine follow a change of keys, with which a device may be lost.
     pub(crate) fn follow(device: &mut Device, change: KeyChange) {
         if let Some(engine) = &mut device.engine {
             device.ids.follow(change, engine.as_mut());
         }
+        device.tell();
     }
 
     /// Books that so many jobs have ended, and the time in which the engine had any. It has `in_flight` now.

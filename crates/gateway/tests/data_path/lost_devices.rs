@@ -199,6 +199,22 @@ impl Ends {
         }
     }
 
+    /// The same on a device thread, which has two chunks now and takes more than the device has room for.
+    fn carry_on_its_thread(&mut self) {
+        for round in 0..ROUNDS {
+            for _ in 0..2 {
+                self.send(2);
+                self.turn();
+                assert!(self.away() <= UNDER_WAY, "round {round}: {} chunks", self.away());
+            }
+            self.twins.end_one();
+            self.until(|ends| ends.twins.batches() == UNDER_WAY);
+            assert!(self.away() <= UNDER_WAY, "round {round}: {} chunks", self.away());
+        }
+        let Scheduled { no_room, too_late, .. } = self.scheduled();
+        assert_eq!((no_room, too_late), (0, 0));
+    }
+
     /// Ends all, and shows that each packet came once and, by tunnel, in order.
     fn finish(&mut self) {
         self.until(|ends| {
@@ -270,17 +286,32 @@ fn a_lost_device_of_two_on_a_device_thread_leaves_two_chunks_away_at_most() {
     }
     ends.twins.lose_one();
     ends.until(|ends| ends.a.unprotected.departed() == 2 * UNDER_WAY);
-    for round in 0..ROUNDS {
-        for _ in 0..2 {
-            ends.send(2);
-            ends.turn();
-            assert!(ends.away() <= UNDER_WAY, "round {round}: {} chunks", ends.away());
-        }
-        ends.twins.end_one();
-        ends.until(|ends| ends.twins.batches() == UNDER_WAY);
-        assert!(ends.away() <= UNDER_WAY, "round {round}: {} chunks", ends.away());
+    ends.carry_on_its_thread();
+    ends.finish();
+}
+
+/// The thread gives it the key after the gateway has asked, and no job fails.
+#[test]
+fn a_device_of_two_that_is_lost_with_a_key_on_a_device_thread_is_known_with_the_next_tick() {
+    let twins = Twins::default();
+    let engine = Box::new(DeviceThread::over(Box::new(twins.clone()), None));
+    let mut ends = {
+        let mut state = twins.state();
+        state.key_loses_one = true;
+        Ends::over(&twins, engine)
+    };
+    // What comes back was given after all keys.
+    ends.send(2);
+    ends.until(|ends| ends.twins.batches() == 1);
+    ends.twins.end_one();
+    ends.until(|ends| ends.a.unprotected.departed() == 2);
+    let now = ends.a.now();
+    ends.a.worker.tick(now);
+    ends.turn();
+    for chunk in 1..=UNDER_WAY {
+        ends.send(2);
+        ends.until(|ends| ends.twins.batches() == chunk);
     }
-    let Scheduled { no_room, too_late, .. } = ends.scheduled();
-    assert_eq!((no_room, too_late), (0, 0));
+    ends.carry_on_its_thread();
     ends.finish();
 }

@@ -93,6 +93,19 @@ fn an_engine_with_jobs_stays_where_it_is_and_takes_none_until_they_have_ended() 
     }
 }
 
+/// One of several devices may be lost with a key that comes or goes.
+#[test]
+fn on_how_many_submissions_the_engine_works_is_asked_again_with_each_key_by_hand() {
+    let (mut engine, stage, _aside) = by_choice(LateConfig::reliable(30));
+    assert_eq!(engine.profile(SUITE).under_way, 2);
+    stage.under_way.store(1, Ordering::SeqCst);
+    let id = engine.install(&key(1), Direction::Seal).unwrap();
+    assert_eq!(engine.profile(SUITE).under_way, 1);
+    stage.under_way.store(2, Ordering::SeqCst);
+    engine.remove(id);
+    assert_eq!(engine.profile(SUITE).under_way, 2);
+}
+
 /// A thread that is to hand the engine back may take its time: keys that change meanwhile follow it.
 #[test]
 fn keys_that_change_on_the_engines_way_back_are_there_when_it_is() {
