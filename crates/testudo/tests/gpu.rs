@@ -145,17 +145,24 @@ fn bench_gpu_judges_pocl_and_has_no_speed_of_it() {
     }
 }
 
-/// What the script measures of a GPU: its commands, of which a stand-in for the program takes note.
-fn commands_of_the_script(words: &[&str]) -> Vec<String> {
+/// A program in the shell's language.
+fn shell_program(path: &Path, text: &str) {
+    fs::write(path, format!("#!/bin/sh\n{text}\n")).unwrap();
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+/// What the script measures of a machine with so many GPUs: its commands, of which a stand-in for the program
+/// takes note. Another one says how many there are.
+fn commands_of_the_script(gpus: usize, words: &[&str]) -> Vec<String> {
     let folder = tempfile::tempdir().unwrap();
     let (program, log) = (folder.path().join("testudo"), folder.path().join("log"));
-    let text = format!("#!/bin/sh\necho \"$*\" >> '{}'\necho '[]'\n", log.display());
-    fs::write(&program, text).unwrap();
-    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    shell_program(&program, &format!("echo \"$*\" >> '{}'\necho '[]'", log.display()));
+    shell_program(&folder.path().join("nvidia-smi"), &"echo a GPU\n".repeat(gpus));
+    let path = format!("{}:{}", folder.path().display(), std::env::var("PATH").unwrap());
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/bench-gpu.sh");
     let results = folder.path().join("results");
     let mut command = Command::new("bash");
-    command.arg(script).arg(&program).arg(&results).args(words);
+    command.arg(script).arg(&program).arg(&results).args(words).env("PATH", path);
     let said: Said = wait::output(&mut command).unwrap().into();
     assert_eq!(said.code, Some(0), "{said:#?}");
     let log = fs::read_to_string(log).unwrap();
@@ -166,7 +173,10 @@ fn commands_of_the_script(words: &[&str]) -> Vec<String> {
 #[test]
 fn the_script_that_measures_a_gpu_measures_all_of_it_by_commands_that_there_are() {
     for words in [&["--gpu", "NVIDIA"][..], &["--quick", "--gpu", "NVIDIA"]] {
-        let commands = commands_of_the_script(words);
+        let of_one = commands_of_the_script(1, words);
+        assert!(!of_one.iter().any(|command| command.contains("--gpus")), "{of_one:#?}");
+        let commands = commands_of_the_script(2, words);
+        assert_eq!(commands.len(), of_one.len() + 2, "{commands:#?}");
         for command in &commands {
             // What is wrong before it is an error, and nothing is measured.
             let mut program = Command::new(PROGRAM);
@@ -177,6 +187,8 @@ fn the_script_that_measures_a_gpu_measures_all_of_it_by_commands_that_there_are(
         for (part, is_of_gpu) in [
             ("bench gpu ", true),
             ("bench gpu --headers cpu,gpu ", true),
+            ("bench gpu --gpus all ", true),
+            ("bench scheduler --experiment algorithms --gpus all ", true),
             ("bench scheduler --experiment threading ", true),
             ("bench scheduler --experiment latency ", true),
             ("bench --live --engines gpu,", true),
