@@ -290,24 +290,26 @@ impl Costs {
             offers.iter_mut().zip(self.loads.iter().zip(estimates)).enumerate()
         {
             let job_ps = if estimate.is_known() { estimate.job_ps } else { UNKNOWN };
-            let (cost_ps, expected_ps) = match load.ends_inside {
-                true => (job_ps, self.turn_ps.saturating_add(job_ps)),
+            let (cost_ps, expected_ps, alone_ps) = match load.ends_inside {
+                true => (job_ps, self.turn_ps.saturating_add(job_ps), job_ps),
                 false => self.elsewhere(load, job_ps),
             };
             let has_room = load.ends_inside || load.room > 0;
             let (can, fails) = (can >> engine & 1 == 1, estimate.fails());
-            *offer = Offer { can, fails, has_room, cost_ps, expected_ps };
+            *offer = Offer { can, fails, has_room, cost_ps, expected_ps, alone_ps };
         }
         offers
     }
 
-    /// Cost and expectation of a job that is away for so long when there is no other.
-    fn elsewhere(&self, load: &Load, away_ps: u64) -> (u64, u64) {
+    /// Cost of a job that is away for so long when there is no other, when it is expected back, and when it
+    /// would be without those that wait before it.
+    fn elsewhere(&self, load: &Load, away_ps: u64) -> (u64, u64, u64) {
         let held = load.followed.map_or(0, |followed| picoseconds(self.now.since(followed.since)));
         let held = held.max(load.oldest_ps);
+        let alone_ps = away_ps.max(held);
         let expected_ps = load.jobs.saturating_mul(load.between_ps).saturating_add(away_ps).max(held);
         let cost_ps = if away_ps == UNKNOWN { UNKNOWN } else { load.submit_ps.saturating_add(load.poll_ps) };
-        (cost_ps, expected_ps)
+        (cost_ps, expected_ps, alone_ps)
     }
 
     /// The engine for a job, of those in the mask `can`, and why; `None` if that is empty.
@@ -644,6 +646,11 @@ impl Costs {
         if ids.any(|id| id == followed.id) {
             load.followed = None;
             if !followed.teaches {
+                let estimate = &mut self.groups[followed.of.rank][followed.of.class].estimates[engine];
+                if !estimate.is_known() {
+                    // Nothing is known of it still: it is asked again, and not in a second.
+                    estimate.asked = None;
+                }
                 return;
             }
             let queued = followed.ahead.saturating_mul(load.between_ps);

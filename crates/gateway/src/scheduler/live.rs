@@ -12,7 +12,8 @@
 //!
 //! A class stays where it is until another engine was a twentieth cheaper for [`STEADY`] jobs in a row. A job
 //! that its class's engine would not have back in time, or has no room for, goes elsewhere alone and at once:
-//! to one that would have it back in time, or a tenth sooner where none would. That counts for the row, too.
+//! to one that would have it back in time, or a tenth sooner where none would. That counts for the row, too,
+//! unless it is for a queue alone that it would be late, and the other costs the worker more.
 //!
 //! The decision is a function of what is passed in: clocks and measurements are its caller's.
 
@@ -121,6 +122,8 @@ pub(crate) struct Offer {
     pub(crate) cost_ps: u64,
     /// When the job is back.
     pub(crate) expected_ps: u64,
+    /// When it would be if the engine had none of the jobs that wait there.
+    pub(crate) alone_ps: u64,
 }
 
 impl Offer {
@@ -189,8 +192,14 @@ impl Choice {
         }
         let at_once = if best == mine { None } else { one.leaves_to(other, bound_ps) };
         if self.is_compared(offers) {
-            let is_cheaper = one.is_within(bound_ps) && is_a_twentieth_less(other.cost_ps, one.cost_ps);
-            match best != mine && (at_once.is_some() || is_cheaper) {
+            let is_better = match at_once {
+                // A queue is no reason to have all that follows done by who costs the worker more: while it
+                // does them, as many come as make the next queue.
+                Some(Reason::Late) => one.alone_ps > bound_ps || other.cost_ps <= one.cost_ps,
+                Some(_) => true,
+                None => one.is_within(bound_ps) && is_a_twentieth_less(other.cost_ps, one.cost_ps),
+            };
+            match best != mine && is_better {
                 true => self.lose_to(best),
                 false => self.streak = 0,
             }

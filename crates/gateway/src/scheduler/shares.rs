@@ -240,8 +240,9 @@ mod tests {
     fn shares() -> SharedShares {
         let shares = SharedShares::new(vec!["gpu", "vaes"], Duration::from_millis(1));
         shares.name_suites(&[Suite::AES128GCM16]);
+        let (cost_ps, expected_ps) = (1_000_000, 2_000_000);
         let offer =
-            Offer { can: true, fails: false, has_room: true, cost_ps: 1_000_000, expected_ps: 2_000_000 };
+            Offer { can: true, fails: false, has_room: true, cost_ps, expected_ps, alone_ps: expected_ps };
         let mut offers = Offers::default();
         offers[..2].fill(offer);
         shares.publish(OF, &offers, Some(0));

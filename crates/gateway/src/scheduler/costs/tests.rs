@@ -176,6 +176,23 @@ fn time_that_the_worker_did_not_have_is_counted_apart() {
     assert!(costs.offers(OF, BOTH)[INSIDE].cost_ps > 5_000_000);
 }
 
+/// What an engine was asked for so that something is known of it teaches nothing where the worker was away:
+/// it is asked again with the next job.
+#[test]
+fn an_engine_whose_first_measurement_was_spoiled_is_measured_again_at_once() {
+    let shares = Arc::new(SharedShares::new(vec!["device", "inside"], BOUND));
+    let mut costs = Costs::new(BOUND, &[false, true], shares, Box::new(ManualClock::default()));
+    costs.know(INSIDE, OF, us(5));
+    for (number, time) in [(1, 0), (2, 60_000)] {
+        assert_eq!(decide(&mut costs, time, 0), (DEVICE, Reason::Measured));
+        costs.follow(DEVICE, OF, id(number));
+        assert_eq!(decide(&mut costs, time + 1, 1).1, Reason::Best, "one job is asked for");
+        costs.look(at(time + 50_000));
+        costs.gave_back(DEVICE, at(time + 50_000), us(1), [id(number)].into_iter(), 0);
+        assert_eq!(costs.known(DEVICE, OF), 0);
+    }
+}
+
 /// Slow suites make turns longer than the bound. That is the worker's own work: what is away meanwhile is
 /// learned of.
 #[test]

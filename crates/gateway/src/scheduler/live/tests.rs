@@ -3,8 +3,9 @@ use fastrand::Rng;
 
 const BOUND: u64 = 1000;
 
+/// Of an engine where nothing waits.
 fn offer(cost_ps: u64, expected_ps: u64) -> Offer {
-    Offer { can: true, fails: false, has_room: true, cost_ps, expected_ps }
+    Offer { can: true, fails: false, has_room: true, cost_ps, expected_ps, alone_ps: expected_ps }
 }
 
 fn offers<const N: usize>(of: [Offer; N]) -> Offers {
@@ -20,7 +21,8 @@ fn random(random: &mut Rng) -> Offers {
     for offer in &mut all[..count] {
         let (cost_ps, expected_ps) = (random.u64(..8) * 100, random.u64(..16) * 100);
         let [can, has_room, works] = [4, 4, 8].map(|one_in| random.u8(..one_in) > 0);
-        *offer = Offer { can, fails: !works, has_room, cost_ps, expected_ps };
+        let alone_ps = random.u64(..=expected_ps);
+        *offer = Offer { can, fails: !works, has_room, cost_ps, expected_ps, alone_ps };
     }
     all
 }
@@ -99,8 +101,12 @@ impl Slow {
         }
         self.skipped = 0;
         let is_cheaper = other.cost_ps <= one.cost_ps - one.cost_ps / 20;
-        let costs_less = best != mine && in_time == [true; 2] && is_cheaper;
-        self.better.push((reason != Reason::Best || costs_less).then_some(best));
+        let counts = match reason {
+            Reason::Best => best != mine && in_time == [true; 2] && is_cheaper,
+            Reason::Late => one.alone_ps > BOUND || other.cost_ps <= one.cost_ps,
+            _ => true,
+        };
+        self.better.push(counts.then_some(best));
         let recent = self.better.iter().rev().take(usize::from(STEADY));
         if recent.filter(|who| **who == Some(best)).count() == usize::from(STEADY) {
             self.begin(Some(best));
@@ -242,6 +248,24 @@ fn an_engine_that_is_full_or_late_for_long_loses_its_class() {
         }
         assert_eq!((choice.engine, choice.decide(&offers, BOUND)), (Some(1), Some((1, Reason::Best))));
     }
+}
+
+/// While an engine inside `submit` does jobs that cost it much, as many come as make the next queue: a class
+/// that moved there for a queue would stay for thousands.
+#[test]
+fn a_queue_gives_no_class_to_an_engine_that_costs_the_worker_more() {
+    let mut choice = Choice::default();
+    let idle = offers([offer(10, 500), offer(100, 100)]);
+    let queue = offers([Offer { alone_ps: 500, ..offer(10, 1001) }, offer(100, 100)]);
+    assert_eq!(choice.decide(&idle, BOUND), Some((0, Reason::Best)));
+    for _ in 0..10 * STEADY {
+        assert_eq!(choice.decide(&queue, BOUND), Some((1, Reason::Late)), "each alone");
+    }
+    assert_eq!(choice.decide(&idle, BOUND), Some((0, Reason::Best)), "and the class stays");
+    // To one that costs no more it moves.
+    let cheap = offers([Offer { alone_ps: 500, ..offer(10, 1001) }, offer(10, 100)]);
+    (0..STEADY).for_each(|_| assert_eq!(choice.decide(&cheap, BOUND), Some((1, Reason::Late))));
+    assert_eq!(choice.engine, Some(1));
 }
 
 #[test]
