@@ -39,7 +39,7 @@ fn mix(size: Size, chunks: usize) -> Plan {
     let (suites, settings) = (Suites::Combinations, usual());
     let formation = Formation::SuiteAndLength;
     let threads = ThreadingModel::RunToCompletion;
-    Plan { suites, way: None, size, sas: SAS, formation, settings, threads, chunks }
+    Plan { suites, way: None, size, sas: SAS, formation, settings, threads, chunks, under_way: None }
 }
 
 /// Figure 9, and each idea left out.

@@ -41,10 +41,13 @@ use priced::{Device, Priced};
 const LOADS: [f64; 6] = [0.1, 0.25, 0.5, 0.75, 1.0, 1.5];
 /// A rate beyond any.
 const FLOOD: f64 = 1e12;
+/// Chunks under way at most: an SA's packets that the processor has done wait for those before them that a
+/// device has, so that the engines together hold more than the device alone.
+const UNDER_WAY: usize = 8;
 /// Repetitions of what is measured.
 const REPEATS: usize = 3;
-/// Packets for each of `--chunks`.
-const PACKETS: usize = 4096;
+/// Packets for each of `--chunks`: with fewer, most would come before the costs of all classes are learned.
+const PACKETS: usize = 16_384;
 /// What an engine is called that the jobs are placed over.
 const LIVE: &str = "live";
 
@@ -159,7 +162,7 @@ fn plan(suites: Suites, way: Option<Way>, size: Size, mode: PlacementMode) -> Pl
         ..SchedulerSettings::default()
     };
     let (formation, threads) = (Formation::SuiteAndLength, ThreadingModel::RunToCompletion);
-    Plan { suites, way, size, sas: SAS, formation, settings, threads, chunks: 0 }
+    Plan { suites, way, size, sas: SAS, formation, settings, threads, chunks: 0, under_way: Some(UNDER_WAY) }
 }
 
 /// The rows of all mixes and sizes, of the model and of the engines that are there.
@@ -224,14 +227,14 @@ fn cell(source: &Source<'_>, (mix, suites, way, size): Cell, chunks: usize) -> R
     let setups = setups(&source.names());
     let first = plan(suites, way, size, PlacementMode::First);
     let feeds = Feeds::new(&first, all, source.peer())?;
-    let run = |setup: &Setup, rate: (f64, bool)| -> Result<Carried, String> {
+    let run = |setup: &Setup, rate: f64| -> Result<Carried, String> {
         let (engines, time) = source.open(setup)?;
         carry(&with(setup), &feeds, engines, time, rate, suites.all())
     };
     let alone = |setup: &&Setup| setup.mode == PlacementMode::First;
     let mut capacity: f64 = 0.0;
     for setup in setups.iter().filter(alone) {
-        capacity = capacity.max(run(setup, (FLOOD, true))?.per_second);
+        capacity = capacity.max(run(setup, FLOOD)?.per_second);
     }
     let mut rows = Vec::new();
     for load in LOADS {
@@ -240,7 +243,7 @@ fn cell(source: &Source<'_>, (mix, suites, way, size): Cell, chunks: usize) -> R
         let mut repeated: Vec<Vec<Carried>> = setups.iter().map(|_| Vec::new()).collect();
         for _ in 0..source.repeats() {
             for (setup, carried) in setups.iter().zip(&mut repeated) {
-                carried.push(run(setup, (offered, load > 1.0))?);
+                carried.push(run(setup, offered)?);
             }
         }
         let carried: Vec<Carried> = repeated.into_iter().filter_map(middle).collect();
@@ -351,6 +354,8 @@ pub(super) fn table(rows: &[Row]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::OnceLock;
+
     use clap::Parser;
     use testudo_gateway::Clock;
 
@@ -368,13 +373,19 @@ mod tests {
         rows(&Program::parse_from(words).options, Vec::new()).unwrap()
     }
 
+    /// The same in each run: one is enough for all tests.
+    fn of_the_model() -> &'static [Row] {
+        static ROWS: OnceLock<Vec<Row>> = OnceLock::new();
+        ROWS.get_or_init(|| rows_of("--sizes 64,1420,random,imix --chunks 1"))
+    }
+
     /// All setups are offered the same, what live placement carries is told of the best engine alone under
     /// that load, and each job was one engine's.
     #[test]
     fn live_placement_stands_beside_each_engine_alone_under_each_load_and_mix() {
-        let rows = rows_of("--sizes 64,1420,random --chunks 4");
-        assert_eq!(rows.len(), 4 * 3 * LOADS.len() * 3);
-        println!("{}", table(&rows));
+        let rows = of_the_model();
+        assert_eq!(rows.len(), 4 * 4 * LOADS.len() * 3);
+        println!("{}", table(rows));
         for of_load in rows.chunks(3) {
             let [alone @ .., live] = of_load else { panic!("no rows of a load") };
             assert_eq!([MODEL, priced::PROCESSOR, LIVE], [0, 1, 2].map(|at| of_load[at].setup.as_str()));
@@ -382,10 +393,27 @@ mod tests {
             assert_eq!(live.of_best, Some(live.carried.per_second / best), "{live:?}");
             assert!(alone.iter().all(|row| row.of_best.is_none() && row.offered == live.offered));
         }
-        for row in &rows {
+        for row in rows {
             assert!(row.is_predicted && row.carried.per_second > 0.0 && row.carried.p99_us > Some(0.0));
             let sum = row.carried.shares.as_ref().map(|shares| shares.values().sum::<f64>());
             assert!(sum.is_some_and(|sum| (sum - 1.0).abs() < 1e-9), "{row:?}");
+        }
+    }
+
+    /// The goals of placement, of the model, with the packets that are usual.
+    #[test]
+    fn live_placement_loses_little_to_the_best_engine_and_beats_it_where_packets_are_mixed() {
+        for row in rows_of("--sizes 64,1420,random,imix --chunks 8").iter().filter(|row| row.setup == LIVE) {
+            let case = format!("{}, {}, {:.0} %", row.mix, row.plan.size, 100.0 * row.load);
+            let of_best = row.of_best.unwrap();
+            assert!(of_best >= 0.95, "{case}: {of_best:.3} of the best engine");
+            let is_mixed = ["six combinations", "AES-GCM and 3DES"].contains(&row.mix)
+                && !matches!(row.plan.size, Size::Bytes(_));
+            let is_beyond = row.load > 1.0;
+            assert!(!(is_mixed && is_beyond) || of_best > 1.0, "{case}: {of_best:.3} of the best engine");
+            let bound_us = row.plan.settings.latency.as_secs_f64() * 1e6;
+            let is_half = row.load <= 0.5;
+            assert!(!is_half || row.carried.p99_us <= Some(bound_us), "{case}: {:?} us", row.carried.p99_us);
         }
     }
 
@@ -419,7 +447,7 @@ mod tests {
                 let plan = plan(suites, way, Size::Bytes(64), setup.mode);
                 let feeds = Feeds::new(&plan, 2048, source.peer()).unwrap();
                 let (engines, time) = source.open(setup).unwrap();
-                let carried = carry(&plan, &feeds, engines, time, (FLOOD, true), suites.all()).unwrap();
+                let carried = carry(&plan, &feeds, engines, time, FLOOD, suites.all()).unwrap();
                 assert!(carried.per_second > 0.0 && carried.p99_us > Some(0.0), "{setup:?}: {carried:?}");
                 let sum = carried.shares.as_ref().map(|shares| shares.values().sum::<f64>());
                 // Nobody counts which of two has done what the first of them may have been unable to.

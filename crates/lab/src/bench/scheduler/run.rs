@@ -58,12 +58,17 @@ pub(super) struct Plan {
     pub(super) threads: ThreadingModel,
     /// Chunks that count, about.
     pub(super) chunks: usize,
+    /// Chunks under way, at most; `None`: as many as keep the engine busy.
+    pub(super) under_way: Option<usize>,
 }
 
 impl Plan {
-    /// The most packets under way: two chunks with the engine, or one where no bins wait, and one that
-    /// gathers.
+    /// The most packets under way: unless told, two chunks with the engine, or one where no bins wait, and
+    /// one that gathers.
     pub(super) fn window(&self) -> usize {
+        if let Some(chunks) = self.under_way {
+            return chunks * self.settings.chunk;
+        }
         if self.settings.tune {
             return 3 * CHUNKS.end();
         }

@@ -176,14 +176,14 @@ fn shares(end: &End, names: &[&'static str], all: usize) -> Option<BTreeMap<&'st
     Some(shares)
 }
 
-/// Offers packets at a rate. What is not taken waits before the port, and its time counts. Under more load
-/// than is taken (`is_over`) the rate is that until the last packet was asked for, else until it left.
+/// Offers packets at a rate. What is not taken waits before the port, and its time counts. The rate is that
+/// until the last packet was asked for: how long packets stay in the gateway is no part of it.
 pub(super) fn carry(
     plan: &Plan,
     feeds: &Feeds,
     engines: Vec<Box<dyn Engine>>,
     time: Time,
-    (per_second, is_over): (f64, bool),
+    per_second: f64,
     suites: &[Suite],
 ) -> Result<Carried, Wrong> {
     let names: Vec<&'static str> = engines.iter().map(|engine| engine.name()).collect();
@@ -223,7 +223,7 @@ pub(super) fn carry(
         }
         if sent >= all {
             let (first, from) = began.unwrap_or_default();
-            let is_counted = |(sent, _): &(usize, Duration)| is_over && *sent > first;
+            let is_counted = |(sent, _): &(usize, Duration)| *sent > first;
             let (last, to) = last.filter(is_counted).unwrap_or((sent, now));
             let per_second = (last - first) as f64 / to.saturating_sub(from).as_secs_f64().max(1e-9);
             let shares = shares(&end, &names, all);
