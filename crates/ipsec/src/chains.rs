@@ -75,10 +75,7 @@ impl Ipsec {
             Ok(whole) => {
                 *buffer = whole;
                 let mut parsed = ParsedInbound::default();
-                match self.vpe.has_esp_number() {
-                    true => self.parse_with_vpe(buffer, &mut parsed),
-                    false => self.parse(buffer, &mut parsed),
-                }
+                self.parse_with_vpe(buffer, &mut parsed);
                 parsed.only().unwrap_or(Parsed::Drop(DropReason::BadHeader))
             }
         }

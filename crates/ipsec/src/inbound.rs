@@ -93,8 +93,8 @@ impl Ipsec {
         out: &mut Prepared,
     ) {
         let mut parsed = ParsedInbound::default();
-        if self.vpe.has_esp_number() {
-            batch.iter_mut().for_each(|buffer| self.parse_with_vpe(buffer, &mut parsed));
+        if self.vpe.is_any() {
+            self.parse_beside_vpe(batch, &mut parsed);
         } else {
             for buffer in batch.iter_mut() {
                 self.parse(buffer, &mut parsed);

@@ -10,27 +10,102 @@ use crate::sa::{InboundSa, LocalEndpoint, low_32};
 use crate::slots::SaRef;
 use crate::vpe::{GroupWindows, SaWindows, Windows, WorkersWindows};
 use testudo_crypto::{Direction, Job};
-use testudo_packet::{Buffer, DropReason};
+use testudo_packet::{Batch, Buffer, DropReason};
 use testudo_wire::esp::EspHeader;
-use testudo_wire::ip::Version;
-use testudo_wire::plain::PlainHeader;
+use testudo_wire::ip::{IPV4_HEADER_BYTES, Version};
+use testudo_wire::plain::{PlainHeader, PlainV4};
 use testudo_wire::protocol;
 use testudo_wire::udp::{UDP_HEADER_BYTES, UdpHeader};
 use testudo_wire::vpe::{VPE_HEADER_BYTES, VpeHeader, is_vpe_keepalive};
 
+/// How a datagram carries VPE over IPv4, and where it came to. What surrounds it in a batch most often does
+/// the same, and is looked at for that first.
+#[derive(Debug, Clone, Copy)]
+struct Carrier {
+    protocol: u8,
+    /// Our address.
+    destination: u32,
+    /// Our port, in UDP.
+    port: Option<u16>,
+    local_endpoint: LocalEndpoint,
+}
+
+impl Carrier {
+    /// Reads a datagram that is carried in the same way, and cuts it to its length; `None`, with nothing
+    /// changed, for any other, and for one that is malformed.
+    #[inline(always)]
+    fn arrival(&self, buffer: &mut Buffer) -> Option<Arrival> {
+        let header = PlainV4::parse(buffer.bytes())?;
+        if header.protocol != self.protocol || low_32(header.addresses) != self.destination {
+            return None;
+        }
+        let total_bytes = usize::from(header.total_bytes);
+        let datagram = buffer.bytes().get(..total_bytes)?;
+        let (mut at, mut end) = (IPV4_HEADER_BYTES, total_bytes);
+        if let Some(port) = self.port {
+            let udp = UdpHeader::parse(&datagram[IPV4_HEADER_BYTES..]).ok()?;
+            if udp.destination_port != port {
+                return None;
+            }
+            (at, end) = (at + UDP_HEADER_BYTES, at + udp.total_bytes);
+        }
+        let arrival = arrival_of_vpe(datagram, at, end, self.local_endpoint)?;
+        buffer.truncate(total_bytes);
+        Some(arrival)
+    }
+}
+
 impl Ipsec {
-    /// [`parse`](Self::parse) where the protocol number of ESP means VPE at one of our addresses.
+    /// [`parse`](Self::parse) for a batch where tunnels of VPE are. A function of its own, so that where none
+    /// are no packet pays for them.
+    #[inline(never)]
+    pub(crate) fn parse_beside_vpe(&self, batch: &mut Batch, parsed: &mut ParsedInbound) {
+        match batch.first().and_then(|first| self.carrier_in(first.bytes())) {
+            Some(carrier) => self.parse_vpe_first(carrier, batch, parsed),
+            None => batch.iter_mut().for_each(|buffer| self.parse_with_vpe(buffer, parsed)),
+        }
+    }
+
+    /// How a datagram carries VPE; `None` if it is anything else, or not of IPv4.
+    #[inline(never)]
+    fn carrier_in(&self, datagram: &[u8]) -> Option<Carrier> {
+        let header = PlainV4::parse(datagram)?;
+        let (protocol, destination) = (header.protocol, low_32(header.addresses));
+        let port = match protocol {
+            // A port that is one of ESP's, too, is asked for that first, as where one datagram is parsed.
+            protocol::UDP => Some(header.ports()?.1)
+                .filter(|port| self.vpe.has_port(*port) && !self.udp_ports.contains(*port)),
+            _ => None,
+        };
+        let is_vpe = port.is_some() || self.vpe.is_vpe(protocol, Version::V4, destination.into());
+        let local_endpoint = LocalEndpoint::new(Version::V4, destination.into(), port).of_vpe(protocol);
+        is_vpe.then_some(Carrier { protocol, destination, port, local_endpoint })
+    }
+
+    /// [`parse`](Self::parse) for a batch whose first datagram carries VPE in this way: one look tells it
+    /// from the rest, of which nothing else is different.
+    #[inline(never)]
+    fn parse_vpe_first(&self, carrier: Carrier, batch: &mut Batch, parsed: &mut ParsedInbound) {
+        for buffer in batch.iter_mut() {
+            match carrier.arrival(buffer) {
+                Some(arrival) => parsed.push(Parsed::Esp(arrival)),
+                None => self.parse_with_vpe(buffer, parsed),
+            }
+        }
+    }
+
+    /// [`parse`](Self::parse) where the protocol number of ESP may mean VPE at one of our addresses.
     #[inline(never)]
     pub(crate) fn parse_with_vpe(&self, buffer: &mut Buffer, parsed: &mut ParsedInbound) {
-        match PlainHeader::parse(buffer.bytes()) {
-            Some(PlainHeader { protocol: protocol::ESP, version, destination, total_bytes, .. })
-                if self.vpe.is_vpe(protocol::ESP, version, destination) =>
-            {
-                buffer.truncate(total_bytes.into());
-                self.push_vpe(buffer, parsed);
-            }
-            _ => self.parse(buffer, parsed),
+        if self.vpe.has_esp_number()
+            && let Some(header) = PlainHeader::parse(buffer.bytes())
+            && header.protocol == protocol::ESP
+            && self.vpe.is_vpe(protocol::ESP, header.version, header.destination)
+        {
+            buffer.truncate(header.total_bytes.into());
+            return self.push_vpe(buffer, parsed);
         }
+        self.parse(buffer, parsed);
     }
 
     /// A plain datagram that is neither of ESP nor of AH, cut to its length. Not `cold`: VPE is what some

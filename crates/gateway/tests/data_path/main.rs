@@ -69,6 +69,7 @@ mod traffic_flow;
 mod transport;
 mod two_passes;
 mod vpe;
+mod vpe_bursts;
 mod vpe_jumbo;
 mod vpe_ports;
 mod vpe_roaming;

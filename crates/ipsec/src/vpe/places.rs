@@ -19,6 +19,8 @@ pub(crate) struct Places {
     users_of_ports: u32,
     /// Our addresses where ESP's protocol number means VPE.
     instead_of_esp: HashMap<IpAddr, u32, foldhash::fast::RandomState>,
+    /// All tunnels of VPE.
+    tunnels: u32,
 }
 
 /// A kind of datagram that a tunnel listens for.
@@ -45,10 +47,10 @@ fn place_of(tunnel: &TunnelParameters) -> Option<Place> {
 }
 
 impl Places {
-    /// Whether any tunnel is of VPE, but for those that have ESP's number.
-    #[inline]
+    /// Whether any tunnel is of VPE.
+    #[inline(always)]
     pub(crate) fn is_any(&self) -> bool {
-        !self.protocols.is_empty() || self.users_of_ports > 0
+        self.tunnels > 0
     }
 
     /// Whether any tunnel of VPE has ESP's number.
@@ -74,7 +76,9 @@ impl Places {
     }
 
     pub(crate) fn add(&mut self, tunnel: &TunnelParameters) {
-        match place_of(tunnel) {
+        let place = place_of(tunnel);
+        self.tunnels += u32::from(place.is_some());
+        match place {
             None => {}
             Some(Place::Port(port)) => {
                 self.ports.add(port);
@@ -91,7 +95,9 @@ impl Places {
     }
 
     pub(crate) fn unref(&mut self, tunnel: &TunnelParameters) {
-        match place_of(tunnel) {
+        let place = place_of(tunnel);
+        self.tunnels -= u32::from(place.is_some());
+        match place {
             None => {}
             Some(Place::Port(port)) => {
                 self.ports.unref(port);
