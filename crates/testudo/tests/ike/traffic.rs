@@ -13,7 +13,7 @@ use crate::tape::of_road_warrior;
 use std::collections::BTreeMap;
 use std::thread;
 use testudo_judge::harness::{Suite, TestResult};
-use testudo_lab::traffic::Stream;
+use testudo_lab::traffic::{Load, Stream};
 
 pub use crate::pair::{INNER, ends, left, logs, pings, with_addresses};
 
@@ -55,8 +55,13 @@ pub fn tests(mut suite: Tests<'_>) -> Tests<'_> {
 
 /// Steady streams of numbered datagrams between the inner hosts, from A and from B.
 pub fn both_ways(network: &Network) -> Outcome<[Stream; 2]> {
-    let ends = [(&network.a.namespace, INNER[0]), (&network.b.namespace, INNER[1])];
-    let streams = [Stream::start(ends[0], ends[1])?, Stream::start(ends[1], ends[0])?];
+    both_ways_marked(network, Load::default(), 0)
+}
+
+/// The same with another load, and this DSCP in each datagram.
+pub fn both_ways_marked(network: &Network, load: Load, dscp: u8) -> Outcome<[Stream; 2]> {
+    let [a, b] = [(&network.a.namespace, INNER[0]), (&network.b.namespace, INNER[1])];
+    let streams = [Stream::start_marked(a, b, load, dscp)?, Stream::start_marked(b, a, load, dscp)?];
     for stream in &streams {
         stream.flows(100)?;
     }

@@ -1,12 +1,14 @@
 //! An interface whose connection runs VPE over SAs that two charons negotiate as ESP.
 
 use crate::connection::Connection;
+use crate::host::Host;
 use crate::negotiation::initiate;
 use crate::network::{LINK, Network};
 use crate::rekey::until_renewed;
 use crate::strongswan::Charon;
-use crate::support::{Outcome, ensure, folder};
+use crate::support::{Outcome, ensure, folder, wait};
 use crate::traffic::{INNER, both_ways, drops, ends, logs, lost, pings, with_addresses};
+use std::collections::BTreeSet;
 use testudo_judge::harness::{Suite, TestResult};
 use testudo_lab::capture::{Capture, HEADERS, Recording};
 
@@ -25,20 +27,43 @@ pub fn tests(suite: Tests<'_>) -> Tests<'_> {
 
 const INTERFACE: &str = "[[interface]]\nname = \"ipsec0\"\nif_id = 42\nencapsulation = \"vpe\"\n";
 
+/// Packets with this DSCP are of a class of their own, where the section has these lines, too.
+pub const DSCP: u8 = 46;
+pub const CLASSES: &str = "classes = [[46]]\n";
+
 /// A connection that is marked by its if_id.
-fn marked(ike: &str, esp: &str) -> Connection {
+pub fn marked(ike: &str, esp: &str) -> Connection {
     let child = "if_id_in = 42\n if_id_out = 42".to_owned();
     Connection { ike: ike.to_owned(), child, ..Connection::esp(esp) }
 }
 
-fn start(network: &mut Network, connection: &Connection) -> Outcome<[Charon; 2]> {
-    let charons =
-        network.programs_with([INTERFACE; 2], "interfaces_ignore = testudo0, ipsec0", connection)?;
+/// With further lines of the section, and further settings of both charons.
+pub fn start(
+    network: &mut Network,
+    lines: &str,
+    settings: &str,
+    connection: &Connection,
+) -> Outcome<[Charon; 2]> {
+    let section = format!("{INTERFACE}{lines}");
+    let settings = format!("interfaces_ignore = testudo0, ipsec0\n {settings}");
+    let charons = network.programs_with([section.as_str(); 2], &settings, connection)?;
     with_addresses(network)?;
     for (host, other) in network.hosts().into_iter().zip([INNER[1], INNER[0]]) {
         host.namespace.route_into(&format!("{other}/32"), "ipsec0")?;
     }
     Ok(charons)
+}
+
+/// Packets of both classes have come to a host, in windows of their own.
+pub fn has_windows_of_both_classes(host: &Host) -> Outcome<()> {
+    wait::until("for windows of both classes", || {
+        let list = host.program().process.ask_json(&["sa", "list"])?;
+        let inbound = list.as_array().into_iter().flatten().find(|sa| sa["direction"] == "inbound");
+        let tops = inbound.and_then(|sa| sa["windows"]["tops"].as_array());
+        let class = |top: &serde_json::Value| Some(top["window"].as_u64()? % 2);
+        let classes: BTreeSet<u64> = tops.into_iter().flatten().filter_map(class).collect();
+        Ok((classes.len() == 2).then_some(()))
+    })
 }
 
 /// Datagrams of this protocol, at this port if it has some, and those of ESP, also in UDP beside IKE.
@@ -64,7 +89,7 @@ fn carried(recording: &Recording, (protocol, port): (u8, Option<u16>)) -> Outcom
 }
 
 fn renewed(network: &mut Network, ike: &str, esp: &str, expected: (u8, Option<u16>)) -> TestResult {
-    let charons = start(network, &marked(ike, esp))?;
+    let charons = start(network, "", "", &marked(ike, esp))?;
     let file = folder("vpe")?.join("wan.pcap");
     let capture = Capture::start(&network.a.namespace, LINK, &file, HEADERS)?;
     let mut spis = initiate(&charons).map_err(|error| format!("{error}\n{}", logs(network, &charons)))?;
@@ -95,7 +120,7 @@ fn renewed(network: &mut Network, ike: &str, esp: &str, expected: (u8, Option<u1
 
 /// The daemon hears why, and nothing passes.
 fn refused(network: &mut Network) -> TestResult {
-    let charons = start(network, &marked("", "aes128-sha256"))?;
+    let charons = start(network, "", "", &marked("", "aes128-sha256"))?;
     let said = charons[0].swanctl(&["--initiate", "--child", "net", "--timeout", "10"]);
     ensure(said.is_err(), || "aes128-sha256 is no suite of VPE".to_owned())?;
     // The end that answers is the first to know both keys.
