@@ -22,6 +22,7 @@ use support::datagrams::mend;
 use support::fragments::{fragmentable, fragments};
 use support::gateway::portable;
 use support::sealer::encapsulate;
+use support::vpe::vpe;
 use support::{Handmade, Inner, LeaseTwin, Sealer, Side, TunnelSpec, random_bytes};
 use testudo_crypto::{
     Capability, Direction, Engine, EngineError, Job, KeyId, KeyMaterial, PortableEngine, Profile, Suite,
@@ -30,9 +31,11 @@ use testudo_engine_cores::{CoresConfig, CoresEngine};
 use testudo_engine_gpu::GpuConfig;
 use testudo_engine_late::{LateConfig, LateEngine};
 use testudo_gateway::{
-    Change, PlacementMode, PortPair, SaChange, SaChanged, SchedulerSettings, Update, Worker,
+    Change, InboundInstall, PlacementMode, PortPair, SaChange, SaChanged, SchedulerSettings, Update, Worker,
 };
-use testudo_ipsec::{Action, Mode, Moment, Policy, PortRange, Selector, Spd, TunnelIndex, TunnelParameters};
+use testudo_ipsec::{
+    Action, Mode, Moment, Policy, PortRange, ReplayWindow, Selector, Spd, TunnelIndex, TunnelParameters,
+};
 use testudo_packet::{Batch, DropReason, Pool, Port, PortCounters, PortError};
 
 thread_local! {
@@ -614,6 +617,32 @@ fn tunnels_and_windows_come_and_go_without_work_that_grows_with_them() {
         for used in many {
             assert!(used.allocations <= 8 && used.frees <= 8 && used.largest_bytes < 32_768, "{used:?}");
         }
+    }
+}
+
+/// `docs/VPE.md`: an SA leaves half a megabyte at most, and takes no more to be asked, however many windows it
+/// had and however long they are. Here they have 16 megabytes.
+#[test]
+fn what_an_sa_of_vpe_leaves_is_bounded_while_it_is_collected() {
+    const WINDOWS: u32 = 1024;
+    const CLOSED: usize = 24 + 24 * WINDOWS as usize;
+    let spec = TunnelSpec { window: 65_536, ..vpe(Suite::ALL_FOR_VPE[0]) };
+    let mut worker = idle(&spec);
+    let front = [9, u64::MAX, 0].map(u64::to_le_bytes).concat();
+    let window = |id: u32| {
+        [&(id << 16).to_le_bytes()[..], &16_u32.to_le_bytes(), &ReplayWindow::closed_up_to(9)].concat()
+    };
+    let saved = [front, (0..WINDOWS).flat_map(window).collect()].concat();
+    let inbound = InboundInstall { window: Some(saved), ..spec.inbound(Side::A) };
+    let mut change = |change| worker.change_sa(change, Moment::default()).expect("it can be made");
+    let remove = || SaChange::RemoveInbound(spec.index(), spec.spi_from(Side::B));
+    change(remove());
+    change(SaChange::AddInbound(spec.index(), Box::new(inbound)));
+    let SaChanged::Removed(Some(last)) = change(remove()) else { panic!("the SA is there") };
+    for (most, kept_bytes) in [(512 << 10, CLOSED), (CLOSED, CLOSED), (CLOSED - 1, 16), (0, 16)] {
+        let (used, kept) = Used::by(|| last.save_within(most));
+        assert_eq!((kept.len(), ReplayWindow::top_of(&kept)), (kept_bytes, Some(9)), "{most}");
+        assert!(used.largest_bytes <= 2 * CLOSED, "{most}: {used:?}");
     }
 }
 

@@ -23,9 +23,11 @@ impl LastWindows {
     }
 
     /// The bytes that [`Ipsec::save_window`](crate::Ipsec::save_window) would have made of them: half a
-    /// megabyte at most for one window, and as many times that as there were of VPE.
+    /// megabyte at most for one window. If those of VPE, of which there may be 65,536, would be longer than
+    /// `most_bytes`, no more than that is collected: the highest number of each, up to which all of it counts
+    /// as received, or, where these are too many as well, the highest of any.
     #[must_use]
-    pub fn save(&self) -> Vec<u8> {
-        self.of_vpe.as_ref().map_or_else(|| self.window.save(), SaWindows::save)
+    pub fn save_within(&self, most_bytes: usize) -> Vec<u8> {
+        self.of_vpe.as_ref().map_or_else(|| self.window.save(), |windows| windows.save_within(most_bytes))
     }
 }

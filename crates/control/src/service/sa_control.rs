@@ -522,7 +522,7 @@ impl SaControl {
         spi: u32,
     ) -> Result<Option<Vec<u8>>, String> {
         let window = match self.change(vec![removal(running, way, spi)])?.pop() {
-            Some(Ok(SaChanged::Removed(last))) => last.map(|last| last.save()),
+            Some(Ok(SaChanged::Removed(last))) => last.as_ref().map(windows::of_removed),
             Some(Err(_)) => return Err(unknown_spi(running, spi)),
             _ => None,
         };

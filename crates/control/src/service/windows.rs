@@ -24,7 +24,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::{Duration, Instant};
 use testudo_crypto::KeyMaterial;
 use testudo_gateway::{PlacedSa, SaCounts};
-use testudo_ipsec::{ReplayWindow, SaRef, closed_windows};
+use testudo_ipsec::{LastWindows, ReplayWindow, SaRef, closed_windows};
 
 /// Packets of the smallest window.
 const LEAST_WINDOW: u32 = 32;
@@ -209,6 +209,11 @@ pub(super) fn storable(saved: &[u8]) -> Cow<'_, [u8]> {
     let is_long = saved.len() > MAX_WINDOW_BYTES;
     let closed = is_long.then(|| closed(saved, MAX_WINDOW_BYTES)).flatten();
     closed.map_or(Cow::Borrowed(saved), Cow::Owned)
+}
+
+/// The windows of an SA that is gone, as far as the store has room for them.
+pub(super) fn of_removed(last: &LastWindows) -> Vec<u8> {
+    last.save_within(MAX_WINDOW_BYTES)
 }
 
 /// Saved windows in few bytes: one is closed up to its highest number. So is each of VPE, or, if these were

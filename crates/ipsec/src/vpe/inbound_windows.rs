@@ -104,6 +104,16 @@ impl SaWindows {
         }
     }
 
+    /// The same in no more than `most` bytes, if need be as [`close_each`](super::windows::close_each) has
+    /// them.
+    pub(crate) fn save_within(&self, most: usize) -> Vec<u8> {
+        match self {
+            Self::Owned(windows) => windows.save_within(most),
+            Self::Shared(windows) => windows.all().save_within(most),
+            Self::Group(windows) => windows.windows().all().save_within(most),
+        }
+    }
+
     /// Continues with saved windows; `false` if the bytes are none.
     #[must_use]
     pub(crate) fn restore(&mut self, bytes: &[u8]) -> bool {

@@ -30,7 +30,7 @@
 use super::group_windows::GroupShare;
 use super::heard::WindowsHeard;
 use super::senders::Senders;
-use super::windows::{FRONT_BYTES, MANY, WindowName, Windows, append_window};
+use super::windows::{FRONT_BYTES, MANY, WindowName, Windows, append_window, close_each, saved_bytes};
 use super::{WindowRun, WindowTop, WindowsSeen};
 use crate::inbound::reason_of_replay;
 use crate::numbers::{ReplayError, ReplayWindow, SharedWindow};
@@ -320,6 +320,16 @@ impl SharedWindows {
         [top, MANY, floor].into_iter().for_each(|number| bytes.extend(number.to_le_bytes()));
         bytes.extend(windows);
         bytes
+    }
+
+    /// The same in no more than `most` bytes, if need be [closed](close_each).
+    pub(super) fn save_within(&self, most: usize) -> Vec<u8> {
+        let made = usize::try_from(self.made()).unwrap_or(usize::MAX);
+        if saved_bytes(made, self.size) <= most {
+            return self.save();
+        }
+        let floor = self.floor();
+        close_each(floor, self.each().map(|(name, window)| (name, window.top().max(floor))), most)
     }
 
     /// Continues where [`save`](Self::save) left off, or after the number up to which a window is closed:

@@ -3,7 +3,7 @@
 use super::super::inbound_windows::SaWindows;
 use super::super::window_model::{Model, SIZE, header};
 use super::*;
-use crate::vpe::each_run;
+use crate::vpe::{closed_windows, each_run};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 use testudo_crypto::{Direction, Job, JobStatus};
@@ -194,6 +194,26 @@ fn numbers_that_are_closed_later_are_refused_in_every_window() {
     assert!(one.restore(&both.0[0].save()));
     assert_eq!(one.take(0, &header(1, 1000)), Err(DropReason::ReplayDuplicate));
     assert_eq!(one.take(0, &header(1, 1002)), Ok(()));
+}
+
+/// Of an SA that goes: no more is collected than there is room for, and nothing is received again.
+#[test]
+fn windows_are_saved_in_as_many_bytes_as_there_is_room_for() {
+    for workers in [1, 2] {
+        let mut all = Workers::new(workers, 8);
+        assert!(all.restore(&ReplayWindow::closed_up_to(3)));
+        for (worker, (window, number)) in [(1, 5000), (2, 40), (2, 38), (5, 700)].into_iter().enumerate() {
+            assert_eq!(all.take(worker, &header(window, number)), Ok(()));
+        }
+        let whole = all.0[0].save();
+        let each = closed_windows(&whole).expect("they are of VPE");
+        let of_any = ReplayWindow::closed_up_to(5000);
+        assert_eq!((whole.len(), each.len()), (24 + 3 * 40, 24 + 3 * 24));
+        let within = |most: usize| all.0[0].save_within(most);
+        assert_eq!([within(usize::MAX), within(whole.len())], [whole.clone(), whole.clone()]);
+        assert_eq!([within(whole.len() - 1), within(each.len())], [each.clone(), each.clone()]);
+        assert_eq!([within(each.len() - 1), within(0)], [of_any.to_vec(), of_any.to_vec()]);
+    }
 }
 
 #[test]

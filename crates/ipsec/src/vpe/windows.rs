@@ -250,6 +250,14 @@ impl Windows {
         bytes
     }
 
+    /// The same in no more than `most` bytes, if need be [closed](close_each).
+    pub(super) fn save_within(&self, most: usize) -> Vec<u8> {
+        if saved_bytes(self.windows.len(), self.size) <= most {
+            return self.save();
+        }
+        close_each(self.floor, self.each().map(|(name, window)| (name, window.top())), most)
+    }
+
     /// Continues where [`save`](Self::save) left off, or, with a window that is
     /// [closed](ReplayWindow::closed_up_to), after the number up to which it is: in all windows, since nobody
     /// knows which there were. `false`, with nothing changed, if the bytes are neither.
@@ -323,9 +331,45 @@ pub fn closed_windows(saved: &[u8]) -> Option<Vec<u8>> {
     rest.is_empty().then_some(bytes)
 }
 
+/// Windows of which the highest numbers are these, as bytes: in each all numbers up to its own count as
+/// received. Where that takes more than `most` bytes, no more are collected, and in all windows the numbers up
+/// to the highest of any count as received.
+pub(super) fn close_each(
+    floor: u64,
+    windows: impl Iterator<Item = (WindowName, u64)>,
+    most: usize,
+) -> Vec<u8> {
+    let (mut top, mut has_room) = (floor, true);
+    // The front is known at the end.
+    let mut bytes = vec![0; FRONT_BYTES + 8];
+    for (name, number) in windows {
+        top = top.max(number);
+        let closed = ReplayWindow::closed_up_to(number);
+        has_room = has_room && bytes.len() + WINDOW_FRONT_BYTES + closed.len() <= most;
+        if has_room {
+            append_saved(&mut bytes, name, &closed);
+        }
+    }
+    if !has_room {
+        return ReplayWindow::closed_up_to(top).to_vec();
+    }
+    let front = [top, MANY, floor].map(u64::to_le_bytes).concat();
+    bytes[..front.len()].copy_from_slice(&front);
+    bytes
+}
+
+/// Bytes of so many windows in their saved form, each of which spans so many packets.
+pub(super) fn saved_bytes(count: usize, size: u32) -> usize {
+    let of_one = WINDOW_FRONT_BYTES + FRONT_BYTES + ReplayWindow::bitmap_bytes(size, false);
+    count.saturating_mul(of_one).saturating_add(FRONT_BYTES + 8)
+}
+
 /// Appends a window in its saved form.
-pub(super) fn append_window(bytes: &mut Vec<u8>, (sender, id): WindowName, window: &ReplayWindow) {
-    let saved = window.save();
+pub(super) fn append_window(bytes: &mut Vec<u8>, name: WindowName, window: &ReplayWindow) {
+    append_saved(bytes, name, &window.save());
+}
+
+fn append_saved(bytes: &mut Vec<u8>, (sender, id): WindowName, saved: &[u8]) {
     bytes.extend([sender.to_le_bytes(), id.to_le_bytes()].concat());
     bytes.extend(u32::try_from(saved.len()).unwrap_or(0).to_le_bytes());
     bytes.extend(saved);
