@@ -213,6 +213,7 @@ impl SlowPath<'_> {
     /// Has a packet wait for numbers: a piece in one buffer, which its length allows, since its header would
     /// not be taken for that of a chain.
     fn have_wait(&mut self, Parts { front, rest }: Parts) {
+        debug_assert!(self.sa.vpe.is_none(), "a piece that waits would lose its flow's window");
         let packet = if front.is_empty() {
             self.pool.recycle(front);
             Ok(rest)

@@ -106,6 +106,7 @@ impl SlowPath<'_> {
         // What looks for the path's MTU waits for nobody: it is late rather than lost otherwise.
         let must_wait = !self.out.waiting.is_empty() || self.sa.must_wait(self.now);
         if then & then::WHOLE == 0 && must_wait {
+            debug_assert!(self.sa.vpe.is_none(), "a piece that waits would lose its flow's window");
             // It may be as long as it is: that was decided before.
             return self.out.waiting.push(Waiting { packet: buffer, may_be_cut: true });
         }

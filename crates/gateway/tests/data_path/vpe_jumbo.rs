@@ -1,9 +1,10 @@
 //! Long packets through VPE: 9,000 bytes whole where the path carries them, and in pieces that are cut before
 //! they are sealed where it does not (sections 3.2 and 4.3 of the paper).
 
-use crate::support::gateway::PoolSize;
-use crate::support::{Gateway, Inner, Side, TunnelSpec};
+use crate::support::gateway::{PoolSize, portable};
+use crate::support::{Gateway, Inner, LeaseTwin, PortHandle, Side, TunnelSpec};
 use crate::vpe::{inner, spec};
+use testudo_ipsec::NumberSource;
 use testudo_packet::DropReason;
 use testudo_wire::ip::{IpHeader, Version};
 use testudo_wire::vpe::{VPE_HEADER_BYTES, VpeHeader};
@@ -61,6 +62,54 @@ fn pieces_of_a_packet_stay_in_the_window_of_its_flow() {
             assert!(seen.len() > 2, "{seen:?}");
             a.assert_settled();
         }
+    }
+}
+
+/// Windows are a worker's own: no packet waits for other workers, who could take numbers before its pieces
+/// have theirs. Where no more are leased, pieces are dropped, and what is sent stays in its order.
+#[test]
+fn pieces_stay_in_the_window_of_their_flow_and_in_order_where_numbers_are_refused_between_them() {
+    let spec = TunnelSpec { path_mtu: 1500, ..spec() };
+    for (is_gated, in_frames) in [(false, false), (false, true), (true, false), (true, true)] {
+        let mut store = LeaseTwin::new(3);
+        let mut install = spec.install(Side::A, &mut store, None);
+        if is_gated {
+            // As one of several workers has them.
+            let numbers = &mut install.outbound.parameters.numbers;
+            *numbers = std::mem::replace(numbers, NumberSource::Ephemeral).gated(true);
+        }
+        let inside = PortHandle::default();
+        if in_frames {
+            inside.take_chains(&[1500]);
+        }
+        let policies = spec.policies(Side::A);
+        let mut a =
+            Gateway::on_links(inside, PortHandle::default(), policies, PoolSize(256, 9300), portable());
+        a.install(install);
+        let mut b = Gateway::with_tunnels(Side::B, std::slice::from_ref(&spec));
+        let (mut windows, mut last, mut torn) = (std::collections::BTreeSet::new(), 0, 0);
+        for n in 0..60 {
+            let bytes = if n % 3 == 0 { 100 } else { 9000 };
+            let whole = Inner { dont_fragment: false, ..Inner::udp("10.0.0.1", "172.16.0.2", bytes) };
+            let sealed = a.seal(whole.bytes());
+            assert!(!a.worker.waits_for_numbers());
+            torn += usize::from(bytes == 9000 && (1..7).contains(&sealed.len()));
+            let mut offset = None;
+            for piece in sealed {
+                let header = VpeHeader::parse(&piece[front(&spec) - VPE_HEADER_BYTES..]).expect("a header");
+                windows.insert(header.window);
+                assert!(header.number > last, "{} after {last}", header.number);
+                let opened = b.open(piece).remove(0);
+                let inner = IpHeader::parse(&opened).expect("a packet or a piece");
+                let own = inner.fragment.map_or(0, |fragment| fragment.offset_bytes);
+                assert!(offset < Some(own), "{own} after {offset:?}");
+                (last, offset) = (header.number, Some(own));
+            }
+            store.serve();
+        }
+        assert_eq!(windows.len(), 1, "gated {is_gated}, in frames {in_frames}: {windows:?}");
+        assert!(torn > 5 && a.drops(DropReason::SequenceNotLeased) > 5, "{torn}");
+        a.assert_settled();
     }
 }
 
