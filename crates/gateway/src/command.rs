@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 use testudo_ipsec::{
     InboundParameters, InstallError, OutboundParameters, PolicyChange, PolicyId, SaRef, SaSelectors,
-    SharedWindow, SharedWindows, Spd, SpdError, TunnelIndex, TunnelParameters,
+    SharedWindow, SharedWindows, Spd, SpdError, TunnelIndex, TunnelParameters, WindowsFrom, WindowsPage,
 };
 
 /// An SA towards the peer, to be installed.
@@ -151,6 +151,8 @@ pub enum Command {
     ChangeSas(Vec<SaChange>, SyncSender<SaOutcome>),
     /// Give the replay windows of these SAs from peers.
     SaveWindows(Vec<SaRef>, SyncSender<Vec<(SaRef, Vec<u8>)>>),
+    /// Tell of some windows of an SA of VPE.
+    SeeWindows(WindowsFrom, SyncSender<Option<WindowsPage>>),
     /// Answer once nothing comes any more and nothing is on its way: for a worker whose queues get no packets
     /// from now on.
     Settle(SyncSender<()>),

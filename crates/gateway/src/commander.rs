@@ -190,7 +190,7 @@ impl Commander {
 
     /// Sends each worker a command with a way to answer, and waits for all answers: in the workers' order.
     /// `held` is what the caller [holds](Self::hold_order).
-    fn ask<A>(
+    pub(crate) fn ask<A>(
         &self,
         held: Option<&MutexGuard<'_, ()>>,
         mut make: impl FnMut(usize, SyncSender<A>) -> Command,

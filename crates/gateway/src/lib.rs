@@ -58,6 +58,7 @@ mod speed;
 mod threading;
 mod transmit;
 mod waits;
+mod windows_page;
 mod withdrawn;
 mod worker;
 

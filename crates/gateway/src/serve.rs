@@ -86,6 +86,7 @@ pub fn serve(
             Some(Command::SaveWindows(sas, reply)) => {
                 task = Some(Task::Save { sas: sas.into_iter(), windows: Vec::new(), reply });
             }
+            Some(Command::SeeWindows(asked, reply)) => drop(reply.send(worker.windows_from(asked))),
             Some(Command::Settle(reply)) => settling = Some(reply),
             Some(Command::Stop) => {
                 worker.drain();

@@ -122,6 +122,6 @@ pub use tunnel::{
     TunnelParameters,
 };
 pub use vpe::{
-    MAX_WINDOWS_SEEN, SharedWindows, TooManyWindows, VpeClasses, VpeRules, VpeSourcePorts, WindowTop,
-    WindowsSeen, closed_windows,
+    MAX_WINDOWS_SEEN, SharedWindows, TooManyWindows, VpeClasses, VpeRules, VpeSourcePorts, WINDOWS_AT_A_TIME,
+    WindowTop, WindowsFrom, WindowsPage, WindowsSeen, closed_windows,
 };

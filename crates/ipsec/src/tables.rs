@@ -143,6 +143,18 @@ impl Ipsec {
         Some(self.vpe_windows.get(inbound).map_or_else(|| sa.window.save(), vpe::SaWindows::save))
     }
 
+    /// Some windows of an SA of VPE, [`WINDOWS_AT_A_TIME`](vpe::WINDOWS_AT_A_TIME) at most: from the peer
+    /// those of all workers, towards it those that this one sends in. `None` if there is no such SA.
+    #[must_use]
+    pub fn windows_from(&self, asked: vpe::WindowsFrom) -> Option<vpe::WindowsPage> {
+        if asked.is_outbound {
+            return Some(self.outbound.get(asked.sa)?.vpe.as_ref()?.page(asked.from));
+        }
+        // A handle of an SA that is gone has none.
+        self.inbound.get(asked.sa)?;
+        Some(self.vpe_windows.get(asked.sa)?.page(asked.from))
+    }
+
     /// Restores a saved replay window; `false` if there is no such SA or the bytes are no window.
     #[must_use]
     pub fn restore_window(&mut self, inbound: SaRef, bytes: &[u8]) -> bool {

@@ -111,6 +111,9 @@ pub struct SaListArgs {
     /// Only the SAs of this tunnel
     #[arg(long, value_name = "TUNNEL")]
     pub tunnel: Option<String>,
+    /// All windows of SAs of VPE, each with its highest number, of which there are only the first otherwise
+    #[arg(long)]
+    pub windows: bool,
     /// Look twice, so many seconds apart, and show the rates in between, too: packets and bits per second
     #[arg(long, value_name = "SECONDS", value_parser = interval)]
     pub interval: Option<Duration>,

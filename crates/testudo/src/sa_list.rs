@@ -57,8 +57,12 @@ struct Look {
 
 impl Look {
     fn take(gateway: &Asked, args: &SaListArgs) -> Result<Self, Failure> {
-        let list = gateway.change(&json!({ "verb": "sa-list", "tunnel": args.tunnel }))?;
-        Ok(Self { at: Instant::now(), list })
+        let mut list = gateway.change(&json!({ "verb": "sa-list", "tunnel": args.tunnel }))?;
+        let at = Instant::now();
+        if args.windows {
+            ask_for_windows(&mut list, |request| gateway.change(request))?;
+        }
+        Ok(Self { at, list })
     }
 
     fn show(&mut self, gateway: &Asked, args: &SaListArgs) -> Result<(), Failure> {
@@ -67,9 +71,55 @@ impl Look {
             outln!("{}", self.list)
         } else {
             print(&associations(&self.list));
+            if args.windows {
+                outln!();
+                print(&windows(&self.list));
+            }
         }
         Ok(())
     }
+}
+
+/// Has all windows of each SA of VPE in the place of the first ones: they are asked for some at a time.
+fn ask_for_windows(list: &mut Value, ask: impl Fn(&Value) -> Result<Value, Failure>) -> Result<(), Failure> {
+    for sa in list.as_array_mut().into_iter().flatten().filter(|sa| sa["windows"].is_object()) {
+        let (mut tops, mut next) = (Vec::new(), Some(0));
+        while let Some(from) = next {
+            let mut request = json!({ "verb": "sa-windows", "from": from });
+            for key in ["tunnel", "direction", "spi"] {
+                request[key] = sa[key].clone();
+            }
+            let page = ask(&request)?;
+            tops.extend_from_slice(rows(&page["tops"]));
+            next = page["next"].as_u64().filter(|next| *next > from);
+        }
+        tops.sort_by_key(|top| ["sender_id", "window"].map(|id| top[id].as_u64()));
+        // They were counted up to a second before.
+        let windows = &mut sa["windows"];
+        windows["count"] = tops.len().into();
+        (windows["tops"], windows["omitted"]) = (tops.into(), json!(0));
+    }
+    Ok(())
+}
+
+/// The windows of SAs of VPE, each with its highest number.
+fn windows(list: &Value) -> Table {
+    let mut table = Table::new(&["tunnel", "direction", "spi", "sender", "window", "sequence"]);
+    for sa in rows(list) {
+        for top in rows(&sa["windows"]["tops"]) {
+            // IDs are names, and have no groups of digits.
+            let id = |key: &str| top[key].as_u64().map_or_else(|| "-".to_owned(), |id| id.to_string());
+            table.row(vec![
+                cell(&sa["tunnel"]),
+                cell(&sa["direction"]),
+                format!("{:#x}", sa["spi"].as_u64().unwrap_or(0)),
+                id("sender_id"),
+                id("window"),
+                cell(&top["sequence"]),
+            ]);
+        }
+    }
+    table
 }
 
 /// Gives each SA its rates since an earlier list; one that was not in it, or has counted from the start
@@ -356,6 +406,37 @@ mod tests {
         let some = lines(&json!([{ "tunnel": "a", "windows": windows }, { "tunnel": "b", "windows": null }]));
         assert!(some[0].ends_with("windows"), "{some:?}");
         assert_eq!(some.iter().filter(|line| line.ends_with("12 of 1,024")).count(), 1, "{some:?}");
+    }
+
+    /// However many there are: each page says where the next one begins.
+    #[test]
+    fn all_windows_are_asked_for_some_at_a_time() {
+        let seen =
+            json!({ "count": 300, "most": 1024, "tops": [{ "window": 0, "sequence": 9 }], "omitted": 299 });
+        let mut list = json!([
+            { "tunnel": "a", "direction": "inbound", "spi": 0x1001, "windows": seen },
+            { "tunnel": "b", "direction": "inbound", "spi": 0x1002, "windows": null },
+        ]);
+        let asked = std::cell::RefCell::new(Vec::new());
+        let page = |request: &Value| {
+            let from = request["from"].as_u64().unwrap();
+            asked.borrow_mut().push((request["spi"].as_u64().unwrap(), from));
+            let top = |n: u64| json!({ "window": 999 - n, "sequence": 7 });
+            let tops: Vec<_> = (from..(from + 256).min(600)).map(top).collect();
+            Ok(json!({ "tops": tops, "next": (from + 256 < 600).then_some(from + 256) }))
+        };
+        ask_for_windows(&mut list, page).unwrap();
+        assert_eq!(*asked.borrow(), [(0x1001, 0), (0x1001, 256), (0x1001, 512)]);
+        let windows_of = &list[0]["windows"];
+        assert_eq!((&windows_of["count"], &windows_of["omitted"]), (&json!(600), &json!(0)));
+        let ids: Vec<_> =
+            rows(&windows_of["tops"]).iter().map(|top| top["window"].as_u64().unwrap()).collect();
+        assert!(ids.into_iter().eq(400..1000));
+        assert!(list[1]["windows"].is_null());
+        let shown = windows(&list).to_string();
+        assert_eq!(shown.lines().count(), 601, "a line for each: {shown}");
+        let row: Vec<_> = shown.lines().nth(1).unwrap().split_whitespace().collect();
+        assert_eq!(row, ["a", "inbound", "0x1001", "-", "400", "7"]);
     }
 
     #[test]

@@ -4,9 +4,9 @@
 //! A client that is refused gets the reason in a normal answer.
 //!
 //! Requests are objects with a `verb`: `status`, `sa-list`, `sa-wanted`, `policy-list`, `explain` and
-//! `firewall` ask ([`report`]), `sa-keys` reads keys where that is allowed (`key_export`), `sa-add`,
-//! `sa-replace`, `sa-use` and `sa-delete` change SAs (`sa_request`), `workers-set` the number of workers
-//! that get packets (`worker_count`). An answer with a text `error` refuses
+//! `firewall` ask ([`report`]), so does `sa-windows`, of a worker (`vpe_windows`), `sa-keys` reads keys where
+//! that is allowed (`key_export`), `sa-add`, `sa-replace`, `sa-use` and `sa-delete` change SAs
+//! (`sa_request`), `workers-set` the number of workers that get packets (`worker_count`). An answer with a text `error` refuses
 //! the request, and nothing has changed then. Requests and answers may have keys: their bytes are zeroed once
 //! they are read, or sent.
 
@@ -22,6 +22,7 @@ use super::sa_control::{self, SaControl};
 use super::sa_request::SaRequest;
 use super::shares;
 use super::timed::Timed;
+use super::vpe_windows;
 use super::wiped_json::{Wiped, ZeroedPieces};
 use super::worker_count;
 use crate::config::Configuration;
@@ -258,6 +259,7 @@ fn reply(line: &[u8], user: Option<u32>, shared: &Shared) -> Result<Value, Strin
         }
         Some("sa-keys") => key_export::keys(shared, &installed, user, request["tunnel"].as_str()),
         Some("sa-wanted") => Ok(report::wanted(&installed, Instant::now())),
+        Some("sa-windows") => vpe_windows::page(shared, &installed, &request),
         Some("policy-list") => Ok(report::policies(&installed)),
         Some("firewall") => report::firewall(&installed),
         Some("explain") => {

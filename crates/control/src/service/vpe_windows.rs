@@ -1,13 +1,15 @@
 //! The windows of SAs of VPE (`docs/VPE.md`), as reports have them.
 
+use super::api::Shared;
 use super::explanation::Side;
 use super::installed::{InstalledTunnels, Running};
+use super::sa_control;
 use super::sas::RunningSa;
 use crate::config::Workers;
 use serde_json::{Value, json};
-use testudo_ipsec::{IpsecProtocol, WindowTop, WindowsSeen};
+use testudo_ipsec::{IpsecProtocol, WindowTop, WindowsFrom, WindowsSeen};
 
-/// SAs whose windows the status has, at most, and windows of each; `sa list` has all.
+/// SAs whose windows the status has, at most, and windows of each.
 const SHOWN_SAS: usize = 16;
 const SHOWN_WINDOWS: usize = 64;
 
@@ -29,6 +31,36 @@ fn top(top: &WindowTop) -> Value {
         value["sender_id"] = top.sender.into();
     }
     value
+}
+
+/// Some of all windows of one SA, of which [`windows`] has the first: `from` in a request is 0, or what the
+/// answer before had as `next`, which is null at the end. So neither an answer nor what a worker does between
+/// two batches of packets grows with the windows that a peer has.
+///
+/// # Errors
+/// What is wrong with the request, or why there is no answer.
+pub(super) fn page(shared: &Shared, installed: &InstalledTunnels, request: &Value) -> Result<Value, String> {
+    let control = shared.sas.get().ok_or("the gateway is still starting: try again")?;
+    let name = request["tunnel"].as_str().ok_or("tunnel: expected a tunnel's name")?;
+    let spi = request["spi"].as_u64().ok_or("spi: expected a number")?;
+    let is_outbound = match request["direction"].as_str() {
+        Some("outbound") => true,
+        Some("inbound") => false,
+        _ => return Err("direction: expected \"inbound\" or \"outbound\"".to_owned()),
+    };
+    let from = match &request["from"] {
+        Value::Null => Some(0),
+        value => value.as_u64().and_then(|from| usize::try_from(from).ok()),
+    };
+    let from = from.ok_or("from: expected 0, or what an answer had as `next`")?;
+    let running = sa_control::find(installed, name)?;
+    let is_meant = |sa: &&RunningSa| sa.is_outbound() == is_outbound && u64::from(sa.spi) == spi;
+    let added =
+        running.sas.lock().iter().find(is_meant).and_then(|sa| sa.added.as_ref().map(|added| added.sa));
+    let none = || format!("tunnel {name} has no such SA of VPE with SPI {spi:#x}");
+    let asked = WindowsFrom { sa: added.ok_or_else(none)?, is_outbound, from };
+    let page = control.commander.windows_from(asked).map_err(|error| error.to_string())?.ok_or_else(none)?;
+    Ok(json!({ "tops": page.tops.iter().map(top).collect::<Vec<_>>(), "next": page.next }))
 }
 
 /// The windows of the first SAs, and how many SAs are left out; `None` where no tunnel is of VPE.
@@ -209,6 +241,36 @@ mod tests {
             "tops": [{ "window": window, "sequence": 2 }],
         });
         assert_eq!(outbound, &expected);
+    }
+
+    /// A page at a time, of the SA that is meant.
+    #[test]
+    fn all_windows_of_an_sa_are_told_some_at_a_time() {
+        let gateway = of_vpe_with("slots = 400", 1);
+        for _ in 0..3 {
+            gateway.seal();
+        }
+        let ask = |request: Value| page(&gateway.shared, &gateway.shared.installed(), &request);
+        let of = |spi: u32, direction: &str, from: u64| json!({ "tunnel": "a", "spi": spi, "direction": direction, "from": from });
+        let first = ask(json!({ "tunnel": "a", "spi": 0x1001, "direction": "outbound" })).unwrap();
+        assert_eq!(first["next"], 256, "of 400 places");
+        let second = ask(of(0x1001, "outbound", 256)).unwrap();
+        assert_eq!(second["next"], Value::Null);
+        let tops = [&first, &second].map(|page| page["tops"].as_array().unwrap().clone()).concat();
+        assert!(matches!(&tops[..], [top] if top["sequence"] == 3), "of one flow: {tops:?}");
+        let nothing = json!({ "tops": [], "next": null });
+        assert_eq!(ask(of(0x1002, "inbound", 0)), Ok(nothing.clone()));
+        assert_eq!(ask(of(0x1001, "outbound", u64::MAX)), Ok(nothing));
+        for (request, wrong) in [
+            (of(0x1001, "inbound", 0), "tunnel a has no such SA of VPE with SPI 0x1001"),
+            (of(0x1001, "both", 0), "direction: expected"),
+            (json!({ "tunnel": "a", "direction": "inbound" }), "spi: expected"),
+            (json!({ "tunnel": "c", "spi": 1, "direction": "inbound" }), "there is no tunnel c"),
+            (json!({ "tunnel": "a", "spi": 1, "direction": "inbound", "from": -1 }), "from: expected"),
+        ] {
+            let said = ask(request).unwrap_err();
+            assert!(said.starts_with(wrong), "{said}");
+        }
     }
 
     /// What is told is bounded; what is left out is counted; a window of a group is one of a sender.

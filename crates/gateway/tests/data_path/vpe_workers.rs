@@ -6,10 +6,10 @@ use crate::vpe::{from_a, header, header_of, inner, of_flow, spec, with};
 use crate::workers::{install_at, run};
 use std::collections::{BTreeMap, BTreeSet};
 use testudo_crypto::Direction;
-use testudo_gateway::{SaChange, SaChanged, TunnelInstall, Update, UpdateError, UseFrom};
+use testudo_gateway::{Commander, SaChange, SaChanged, TunnelInstall, Update, UpdateError, UseFrom};
 use testudo_ipsec::{
-    InstallError, Lifetime, Limits, NumberSource, SaCounters, SaState, TunnelParameters, VpeClasses,
-    VpeRules, WindowTop, closed_windows,
+    InstallError, Lifetime, Limits, NumberSource, SaCounters, SaRef, SaState, TunnelParameters, VpeClasses,
+    VpeRules, WindowTop, WindowsFrom, closed_windows,
 };
 use testudo_packet::DropReason;
 
@@ -90,6 +90,48 @@ fn workers_send_in_windows_of_their_own_and_wait_for_nobody() {
     let tops: Vec<_> = next.iter().map(top).collect();
     assert_eq!((windows.count, windows.most, windows.tops), (next.len() as u64, 3 * 16, tops));
     all.iter().for_each(Gateway::assert_settled);
+}
+
+/// All windows of an SA with their highest numbers, asked for some at a time.
+fn windows_of(commander: &Commander, sa: SaRef, is_outbound: bool) -> BTreeMap<u16, u64> {
+    let (mut tops, mut next) = (BTreeMap::new(), Some(0));
+    while let Some(from) = next {
+        let page = commander.windows_from(WindowsFrom { sa, is_outbound, from }).expect("they answer");
+        let page = page.expect("there is such an SA");
+        for WindowTop { window, number, .. } in page.tops {
+            assert_eq!(tops.insert(window, number), None, "{window} once");
+        }
+        next = page.next;
+    }
+    tops
+}
+
+/// However many more there are than reports have.
+#[test]
+fn all_windows_of_an_sa_are_told_by_running_workers() {
+    let (mut b, of_b) = install_at(gateways::<2>(Side::B), tunnel(Side::B, &spec()));
+    for window in 0..300 {
+        let opened = b[usize::from(window) % 2].open(from_a(header(window, 7), &inner(100)));
+        assert_eq!(opened.len(), 1, "{window}");
+    }
+    run(b.map(|gateway| gateway.worker).into(), |commander| {
+        let tops = windows_of(commander, of_b.inbound.sa, false);
+        assert!(tops.into_iter().eq((0..300).map(|window| (window, 7))));
+    });
+
+    let (mut a, of_a) = install_at(gateways::<2>(Side::A), tunnel(Side::A, &spec()));
+    let mut sent = BTreeMap::new();
+    for n in 0..80 {
+        for datagram in a[usize::from(n) % 2].seal(of_flow(1000 + n, 0)) {
+            let header = header_of(&datagram);
+            sent.insert(header.window, header.number);
+        }
+    }
+    run(a.map(|gateway| gateway.worker).into(), |commander| {
+        assert_eq!(windows_of(commander, of_a.outbound.sa, true), sent);
+        assert_eq!(windows_of(commander, of_a.inbound.sa, false), BTreeMap::new());
+    });
+    assert!(sent.len() > 8, "in windows of both: {sent:?}");
 }
 
 /// Over leases that are small and come late, and a restart after a crash.
@@ -234,7 +276,7 @@ fn sas_are_added_moved_on_and_removed_at_all_workers() {
     let parameters = |side| Box::new(TunnelParameters { acquires: false, ..spec().parameters(side) });
     let a = of(Side::A);
     let ports = a.each_ref().map(|gateway| (gateway.protected.clone(), gateway.unprotected.clone()));
-    let send = |commander: &testudo_gateway::Commander| {
+    let send = |commander: &Commander| {
         for (protected, _) in &ports {
             (0..20).for_each(|flow| protected.push(of_flow(1000 + flow, 0)));
         }

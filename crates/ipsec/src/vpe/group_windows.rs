@@ -2,12 +2,12 @@
 //! peer that is one host ([`shared_windows`](super::shared_windows)), but are found by both IDs, of which
 //! there are too many for a page of each.
 
-use super::WindowRun;
 use super::grow_map::GrowMap;
 use super::senders::News;
 use super::shared_senders::{SharedSenders, WorkersSenders};
 use super::shared_windows::{SharedWindows, WorkersWindows};
 use super::windows::WindowName;
+use super::{WindowRun, WindowTop};
 use crate::counters::SaCounters;
 use crate::inbound::reason_of_replay;
 use crate::lifetime::Moment;
@@ -32,6 +32,11 @@ fn key_of((sender, window): WindowName) -> u32 {
     u32::from(sender) << 16 | u32::from(window)
 }
 
+fn name_of(key: u32) -> WindowName {
+    let [s0, s1, w0, w1] = key.to_be_bytes();
+    (u16::from_be_bytes([s0, s1]), u16::from_be_bytes([w0, w1]))
+}
+
 impl GroupShare {
     pub(super) fn new() -> Self {
         Self { windows: GrowMap::new(), senders: SharedSenders::new(), is_taken: AtomicBool::new(false) }
@@ -44,10 +49,13 @@ impl GroupShare {
 
     /// All windows that are there.
     pub(super) fn each(&self) -> impl Iterator<Item = (WindowName, &SharedWindow)> {
-        self.windows.each().map(|(key, window)| {
-            let [s0, s1, w0, w1] = key.to_be_bytes();
-            ((u16::from_be_bytes([s0, s1]), u16::from_be_bytes([w0, w1])), window)
-        })
+        self.windows.each().map(|(key, window)| (name_of(key), window))
+    }
+
+    /// How far the window with this key is, if it is there.
+    pub(super) fn top_of(&self, key: u32) -> Option<WindowTop> {
+        let (sender, window) = name_of(key);
+        Some(WindowTop { sender, window, number: self.windows.get(key)?.top() })
     }
 }
 

@@ -260,3 +260,20 @@ fn a_group_refuses_windows_of_two_that_know_each_other() {
     assert!(fewer.restore(&saved));
     assert_eq!(fewer.take(1, &of(1, 4, 10)), Err(DropReason::ReplayDuplicate));
 }
+
+#[test]
+fn windows_of_a_group_are_told_some_at_a_time_with_their_senders() {
+    for workers in [1, 2] {
+        let mut all = Workers::new(workers, 1024);
+        let packets = (0..300_u16).map(|n| (5 + n % 2, n, u64::from(n) + 1));
+        for (sender, window, number) in packets.clone() {
+            assert_eq!(all.take(window.into(), &of(sender, window, number)), Ok(()));
+        }
+        let first = all.windows[0].page(0);
+        let second = all.windows[0].page(first.next.expect("there are more"));
+        assert_eq!((first.tops.len(), second.tops.len(), second.next), (256, 44, None));
+        let tops = first.tops.iter().chain(&second.tops);
+        let found: BTreeSet<_> = tops.map(|top| (top.sender, top.window, top.number)).collect();
+        assert_eq!(found, packets.collect());
+    }
+}

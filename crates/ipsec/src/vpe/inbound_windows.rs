@@ -1,10 +1,10 @@
 //! The windows of all inbound SAs of VPE.
 
-use super::WindowsSeen;
 use super::group_windows::GroupWindows;
 use super::senders::News;
 use super::shared_windows::WorkersWindows;
 use super::windows::Windows;
+use super::{WindowsPage, WindowsSeen};
 use crate::lifetime::Moment;
 use crate::peer_heard::Heard;
 use crate::slots::SaRef;
@@ -66,6 +66,15 @@ impl SaWindows {
             Self::Owned(windows) => windows.show(seen),
             Self::Shared(windows) => windows.show(seen),
             Self::Group(windows) => windows.windows().show(seen),
+        }
+    }
+
+    /// Some windows, in the order in which they came, from a place in it on.
+    pub(crate) fn page(&self, from: usize) -> WindowsPage {
+        match self {
+            Self::Owned(windows) => windows.page(from),
+            Self::Shared(windows) => windows.all().page(from, false),
+            Self::Group(windows) => windows.windows().all().page(from, true),
         }
     }
 

@@ -40,7 +40,7 @@ pub(crate) use inbound_windows::{InboundWindows, SaWindows};
 pub(crate) use numbers::{Numbered, Numbers};
 pub(crate) use places::Places;
 pub use rules::{TooManyWindows, VpeClasses, VpeRules, VpeSourcePorts};
-pub use seen::{MAX_WINDOWS_SEEN, WindowTop, WindowsSeen};
+pub use seen::{MAX_WINDOWS_SEEN, WINDOWS_AT_A_TIME, WindowTop, WindowsFrom, WindowsPage, WindowsSeen};
 pub(crate) use senders::{News, Senders};
 pub use shared_windows::SharedWindows;
 pub(crate) use shared_windows::WorkersWindows;

@@ -11,7 +11,7 @@
 //!   window 2   ──────────┼────┤ gate ··· leased ··· 2^64 − 2
 //! ```
 
-use super::{VpeRules, WindowTop, WindowsSeen, flow_hash};
+use super::{VpeRules, WindowTop, WindowsPage, WindowsSeen, flow_hash};
 use crate::fragments::mix;
 use crate::lifetime::Moment;
 use crate::numbers::{SequenceError, SequenceNumbers};
@@ -199,6 +199,19 @@ impl Numbers {
             number: next - 1,
         });
         seen.set(used.count() as u64, self.rules.windows().into(), tops);
+    }
+
+    /// Some of the windows that packets have gone in, from a place among all on.
+    pub(crate) fn page(&self, from: usize) -> WindowsPage {
+        let top = |(next, place): (&u64, usize)| {
+            (*next > self.began_at).then(|| WindowTop {
+                sender: self.rules.sender,
+                window: self.rules.window_at(place),
+                number: next - 1,
+            })
+        };
+        // The numbers first: where there are none, no place behind them is made.
+        WindowsPage::of(from, self.next.get(from..).unwrap_or_default().iter().zip(from..).map(top))
     }
 }
 

@@ -31,7 +31,7 @@ use super::group_windows::GroupShare;
 use super::heard::WindowsHeard;
 use super::senders::Senders;
 use super::windows::{FRONT_BYTES, MANY, WindowName, Windows, append_window, close_each, saved_bytes};
-use super::{WindowRun, WindowTop, WindowsSeen};
+use super::{WindowRun, WindowTop, WindowsPage, WindowsSeen};
 use crate::inbound::reason_of_replay;
 use crate::numbers::{ReplayError, ReplayWindow, SharedWindow};
 use crate::shared_use::SharedUse;
@@ -208,6 +208,25 @@ impl SharedWindows {
             }
         }
         false
+    }
+
+    /// Some windows, of a group or of a peer that is one host, from a place among the names on: none of these
+    /// goes, so that each stays where it is.
+    pub(super) fn page(&self, from: usize, is_group: bool) -> WindowsPage {
+        let top = |name: u32| {
+            if is_group {
+                return self.group.top_of(name);
+            }
+            let window = u16::try_from(name - 1).ok()?;
+            Some(WindowTop { sender: 0, window, number: self.get(window)?.top() })
+        };
+        WindowsPage::of(from, (from..PAGE * PAGES).map_while(|at| self.name_at(at)).map(top))
+    }
+
+    /// The name at a place; it may have no window yet. `None` where there is none, nor behind it.
+    fn name_at(&self, at: usize) -> Option<u32> {
+        let name = self.names.get(at / PAGE)?.get()?.get(at % PAGE)?.load(Ordering::Acquire);
+        (name != 0).then_some(name)
     }
 
     /// Whether a packet may be accepted, where there may be so many windows. Changes nothing.

@@ -3,7 +3,7 @@
 use super::super::inbound_windows::SaWindows;
 use super::super::window_model::{Model, SIZE, header};
 use super::*;
-use crate::vpe::{closed_windows, each_run};
+use crate::vpe::{WINDOWS_AT_A_TIME, closed_windows, each_run};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 use testudo_crypto::{Direction, Job, JobStatus};
@@ -194,6 +194,33 @@ fn numbers_that_are_closed_later_are_refused_in_every_window() {
     assert!(one.restore(&both.0[0].save()));
     assert_eq!(one.take(0, &header(1, 1000)), Err(DropReason::ReplayDuplicate));
     assert_eq!(one.take(0, &header(1, 1002)), Ok(()));
+}
+
+/// In the order in which windows came: each has its place, whatever comes while they are told.
+#[test]
+fn windows_are_told_some_at_a_time_and_each_once() {
+    for workers in [1, 2] {
+        let mut all = Workers::new(workers, 1024);
+        for n in 0..600_u16 {
+            let window = n * 7 % 600;
+            assert_eq!(all.take(n.into(), &header(window, 1 + u64::from(window))), Ok(()));
+        }
+        let (mut tops, mut next) = (BTreeMap::new(), Some(0));
+        while let Some(from) = next {
+            let page = all.0[0].page(from);
+            assert!(page.tops.len() <= WINDOWS_AT_A_TIME);
+            for WindowTop { sender, window, number } in page.tops {
+                assert_eq!((sender, tops.insert(window, number)), (0, None), "{window} once");
+            }
+            if from == 0 {
+                assert_eq!(all.take(1, &header(700, 9)), Ok(()));
+            }
+            next = page.next;
+        }
+        let expected = (0..600_u16).map(|window| (window, 1 + u64::from(window)));
+        assert!(tops.into_iter().eq(expected.chain([(700, 9)])));
+        assert_eq!(all.0[0].page(usize::MAX), WindowsPage::default());
+    }
 }
 
 /// Of an SA that goes: no more is collected than there is room for, and nothing is received again.

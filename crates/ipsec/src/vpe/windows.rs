@@ -2,7 +2,7 @@
 
 use super::heard::WindowsHeard;
 use super::senders::{News, Senders};
-use super::{WindowTop, WindowsSeen};
+use super::{WindowTop, WindowsPage, WindowsSeen};
 use crate::inbound::reason_of_replay;
 use crate::lifetime::Moment;
 use crate::numbers::{ReplayError, ReplayWindow};
@@ -221,16 +221,18 @@ impl Windows {
     /// Shows other threads the windows that there are; of a group, the first that were made.
     pub(super) fn show(&self, seen: &mut WindowsSeen) {
         let (count, most) = (self.windows.len() as u64, self.limit as u64);
-        let top = |(name, window): &(WindowName, ReplayWindow)| {
-            let (sender, id) = *name;
-            WindowTop { sender, window: id, number: window.top() }
-        };
         if self.is_group() {
             return seen.set(count, most, self.windows.iter().map(top));
         }
         let places = self.places.iter().filter(|place| **place > 0);
         let windows = places.filter_map(|place| self.windows.get(*place as usize - 1));
         seen.set(count, most, windows.map(top));
+    }
+
+    /// Some windows, in the order in which they were made: none goes, so that each stays where it is.
+    pub(super) fn page(&self, from: usize) -> WindowsPage {
+        let places = self.windows.get(from..).unwrap_or_default();
+        WindowsPage::of(from, places.iter().map(|window| Some(top(window))))
     }
 
     /// In a window that is not there, numbers up to this one count as received.
@@ -309,6 +311,11 @@ impl Windows {
     }
 }
 
+/// How far a window is.
+fn top(((sender, window), numbers): &(WindowName, ReplayWindow)) -> WindowTop {
+    WindowTop { sender: *sender, window: *window, number: numbers.top() }
+}
+
 /// What is to be kept of saved windows of an SA that is gone, in few bytes: all that each has received is
 /// closed, up to its own highest number. `None` if they are none of VPE.
 #[must_use]
@@ -332,8 +339,8 @@ pub fn closed_windows(saved: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// Windows of which the highest numbers are these, as bytes: in each all numbers up to its own count as
-/// received. Where that takes more than `most` bytes, no more are collected, and in all windows the numbers up
-/// to the highest of any count as received.
+/// received. Where that takes more than `most` bytes, no more are collected, and in all windows the numbers
+/// up to the highest of any count as received.
 pub(super) fn close_each(
     floor: u64,
     windows: impl Iterator<Item = (WindowName, u64)>,
