@@ -420,16 +420,28 @@ mod loom_tests {
 
     type Batch<'b> = std::iter::Enumerate<std::iter::Copied<std::slice::Iter<'b, u64>>>;
 
+    type Commit = fn(&SharedWindow, Batch<'_>, &mut dyn FnMut(usize, ReplayError));
+
     /// The same with another way to commit.
     fn accepted_by(
-        commit_batch: fn(&SharedWindow, Batch<'_>, &mut dyn FnMut(usize, ReplayError)),
+        commit_batch: Commit,
+        batches: [&'static [&'static [u64]]; 2],
+        check: impl Fn(&[u64]) + Sync + Send + 'static,
+    ) {
+        accepted_in(|| SharedWindow::new(32, true), commit_batch, batches, check);
+    }
+
+    /// The same in a window that is made so.
+    fn accepted_in(
+        make: fn() -> SharedWindow,
+        commit_batch: Commit,
         batches: [&'static [&'static [u64]]; 2],
         check: impl Fn(&[u64]) + Sync + Send + 'static,
     ) {
         let mut model = loom::model::Builder::new();
         model.preemption_bound = Some(3);
         model.check(move || {
-            let window = Arc::new(SharedWindow::new(32, true));
+            let window = Arc::new(make());
             let commit = move |batches: &'static [&'static [u64]], window: Arc<SharedWindow>| {
                 let mut accepted = Vec::new();
                 for batch in batches {
@@ -500,6 +512,58 @@ mod loom_tests {
     fn a_batch_that_is_wider_than_the_window_lets_nothing_pass_twice() {
         accepted([&[&[5, 70]], &[&[5], &[70]]], |accepted| {
             assert!(accepted == [70] || accepted == [5, 70], "{accepted:?}");
+        });
+    }
+
+    /// One of several windows of an SA.
+    fn of_vpe() -> SharedWindow {
+        SharedWindow::using(32, true, Arc::new(SharedUse::new()))
+    }
+
+    /// Commits adjacent numbers as a run.
+    fn commit_run(window: &SharedWindow, batch: Batch<'_>, refuse: &mut dyn FnMut(usize, ReplayError)) {
+        let first = batch.clone().next().map_or(0, |(_, number)| number);
+        window.commit_run((first, batch.len() as u64), batch, refuse);
+    }
+
+    /// 32 is in another word than 31.
+    #[test]
+    fn runs_over_a_words_end_that_overlap_are_accepted_once() {
+        accepted_in(of_vpe, commit_run, [&[&[30, 31, 32, 33]], &[&[31, 32, 33, 34]]], |accepted| {
+            assert_eq!(accepted, [30, 31, 32, 33, 34]);
+        });
+    }
+
+    /// 64 and 65 take the word of 30 and 31, while a run goes over the end of that.
+    #[test]
+    fn a_run_whose_first_word_is_taken_for_later_numbers_lets_nothing_pass_twice() {
+        accepted_in(
+            of_vpe,
+            commit_run,
+            [&[&[30, 31, 32, 33]], &[&[62, 63, 64, 65], &[30, 31]]],
+            |accepted| {
+                assert!(accepted.ends_with(&[62, 63, 64, 65]), "{accepted:?}");
+                assert!(accepted.windows(2).all(|two| two[0] != two[1]), "{accepted:?}");
+            },
+        );
+    }
+
+    /// The model is worth something: it finds a worker that reads the words of a run before it writes the
+    /// first of them, and believes what it has read.
+    #[test]
+    #[should_panic(expected = "accepted twice")]
+    fn a_run_whose_words_are_all_read_before_one_is_written_is_found() {
+        let commit = |window: &SharedWindow, batch: Batch<'_>, refuse: &mut dyn FnMut(usize, ReplayError)| {
+            let received: Vec<_> = batch.clone().map(|(at, number)| (at, window.check(number))).collect();
+            commit_run(window, batch, &mut |_, _| {});
+            received.into_iter().for_each(|(at, checked)| {
+                if let Err(error) = checked {
+                    refuse(at, error);
+                }
+            });
+        };
+        accepted_in(of_vpe, commit, [&[&[30, 31, 32, 33]], &[&[31, 32, 33, 34]]], |accepted| {
+            assert!(accepted.windows(2).all(|two| two[0] != two[1]), "accepted twice: {accepted:?}");
         });
     }
 }

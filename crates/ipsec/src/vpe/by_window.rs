@@ -38,7 +38,7 @@ impl WindowRun {
     /// Appends a job; `false`, with nothing changed, if it is of another window, or its number does not
     /// follow.
     #[inline(always)]
-    fn append(&mut self, name: u32, number: u64, place: usize) -> bool {
+    pub(super) fn append(&mut self, name: u32, number: u64, place: usize) -> bool {
         // No overflow: number 0 does not follow the highest one.
         let follows = self.name == name && number.checked_sub(self.first) == Some(self.count.into());
         if follows {

@@ -560,6 +560,38 @@ mod loom_tests {
         });
     }
 
+    /// Four adjacent numbers of window 1, from `first` on, at a worker; returns those that are accepted.
+    fn commit_run(worker: &mut WorkersWindows, first: u64) -> Vec<u64> {
+        let (mut run, mut accepted) = (WindowRun::one((0, 1), first, 0), vec![first]);
+        for place in 1..4 {
+            let number = first + place as u64;
+            assert!(run.append(1 << 16, number, place));
+            accepted.push(number);
+        }
+        worker.commit(&run, |place, _| accepted[place] = 0);
+        accepted.retain(|number| *number != 0);
+        accepted
+    }
+
+    /// 32 is in another word than 31. One worker has the window near, the other finds it.
+    #[test]
+    fn runs_over_a_words_end_that_overlap_at_two_workers_are_accepted_once() {
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = Some(3);
+        model.check(|| {
+            let windows = Arc::new(SharedWindows::new(32));
+            let [mut near, mut afar] = [(); 2].map(|()| WorkersWindows::new(Arc::clone(&windows), 1));
+            let first = VpeHeader { sender: 0, window: 1, number: 1, spi: 0 };
+            assert_eq!(near.commit_one(&first), Ok(()));
+            assert!(near.near[1].is_some() && afar.near.is_empty());
+            let other = thread::spawn(move || commit_run(&mut afar, 31));
+            let mut accepted = commit_run(&mut near, 30);
+            accepted.extend(other.join().unwrap());
+            accepted.sort_unstable();
+            assert_eq!(accepted, [30, 31, 32, 33, 34]);
+        });
+    }
+
     /// Two windows where there may be one: one is made, and all of its packets are taken.
     #[test]
     fn no_more_windows_are_made_than_there_may_be() {
