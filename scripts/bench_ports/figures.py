@@ -6,6 +6,8 @@ STATISTICS = re.compile(r"NIC statistics for port (\d+)")
 FORWARDED = re.compile(r"Forward statistics for port (\d+)")
 RATE = re.compile(r"([RT])x-pps: +(\d+)")
 DROPPED = re.compile(r"TX-packets: (\d+) +TX-dropped: (\d+)")
+# What DPDK's programs print once all their ports have started.
+LOOKS_AT_LINKS = "Checking link status"
 # Readings of a program that cover its start.
 STARTING = 2
 
@@ -18,6 +20,11 @@ def median(values):
     ordered = sorted(values)
     middle = len(ordered) // 2
     return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
+
+
+def ports_have_started(text):
+    """Whether a program of DPDK's takes clients of memif. Its sockets are there before its ports have started."""
+    return LOOKS_AT_LINKS in text
 
 
 def testpmd_rates(text, port, direction):

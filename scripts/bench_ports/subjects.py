@@ -148,6 +148,12 @@ class Gateway:
         self.program.end()
 
 
+def wait_for_ports(program):
+    """Waits until a program of DPDK's has started its ports. A client of memif asks once, when it starts itself: one
+    that comes before is refused, and nothing ever passes. On a busy machine the generator may be the first."""
+    wait_until(lambda: figures.ports_have_started(program.text()), f"waited for {program.name}'s ports", program)
+
+
 def testudo(bench, port, frame_bytes, wires=None):
     """A whole gateway that seals what it is sent."""
     folder = bench.fresh()
@@ -191,8 +197,7 @@ def secgw(bench, frame_bytes):
                f"--config=(0,0,{cpu}),(1,0,{cpu})", "-f", folder / "peer.cfg", "-t", "1"]
     # Its output comes through a buffer, unless told otherwise.
     with Program("ipsec-secgw", ["stdbuf", "-oL", *command], folder, cpu) as peer:
-        sockets = [folder / "a.sock", folder / "b.sock"]
-        wait_until(lambda: all(socket.exists() for socket in sockets), "waited for ipsec-secgw", peer)
+        wait_for_ports(peer)
         with bench.generator(folder, frame_bytes, ends_of_memif(folder)):
             moving = lambda: [rate for rate in figures.secgw_rates(peer.text()) if rate > 0]
             enough = figures.STARTING + bench.seconds
@@ -206,8 +211,7 @@ def memif_forwarder(bench, frame_bytes):
     devices = [memif("server", folder, number) for number in (0, 1)]
     options = ["--port-topology=paired", "--forward-mode=io"]
     with bench.testpmd("forwarder", folder, bench.subject_cpu, devices, options) as forwarder:
-        sockets = [folder / "a.sock", folder / "b.sock"]
-        wait_until(lambda: all(socket.exists() for socket in sockets), "waited for testpmd", forwarder)
+        wait_for_ports(forwarder)
         return counted_at_the_generator(bench, folder, frame_bytes, forwarder)
 
 

@@ -32,6 +32,27 @@ def status(sent, elapsed_ns, packets, receive, transmit):
             "stages": {"clock": {"elapsed_ns": elapsed_ns}, "outbound": {"packets": packets, "ticks": ticks}}}
 
 
+# As testpmd prints it over memif, whose sockets are there by then, until its last port starts.
+BEFORE_ITS_PORTS = """EAL: Detected CPU lcores: 2
+EAL: Selected IOVA mode 'VA'
+Auto-start selected
+testpmd: create a new mbuf pool <mb_pool_0>: n=16384, size=2176, socket=0
+testpmd: preferred mempool ops selected: ring_mp_mc
+Configuring Port 0 (socket 0)
+Port 0: 5A:0F:21:3C:5B:01
+Configuring Port 1 (socket 0)
+"""
+
+
+class Starting(unittest.TestCase):
+    def test_a_client_of_memif_waits_for_all_ports_and_not_for_the_first_one_or_for_sockets(self):
+        self.assertFalse(figures.ports_have_started(BEFORE_ITS_PORTS))
+        after = "Port 1: 5A:0F:21:3C:5B:02\nChecking link statuses...\n"
+        self.assertTrue(figures.ports_have_started(BEFORE_ITS_PORTS + after))
+        # ipsec-secgw.
+        self.assertTrue(figures.ports_have_started("\nChecking link status...."))
+
+
 class Reading(unittest.TestCase):
     def test_rates_of_testpmd_are_of_the_port_and_the_direction_asked_for(self):
         self.assertEqual(figures.testpmd_rates(PERIODS, 1, "T"), [0, 10, 1000, 1020, 3000])
