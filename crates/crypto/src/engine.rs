@@ -164,6 +164,15 @@ pub trait Engine: Send {
         false
     }
 
+    /// Whether the next [`submit`](Self::submit) ends all of its jobs inside, as an engine may know of these
+    /// that [is not synchronous](Self::is_synchronous) in general: the gateway then leaves them in place,
+    /// too. Asked once before that submission, which may have the jobs in another order. What was promised
+    /// holds for the next submission, whatever that is of.
+    fn ends_next_at_once(&mut self, jobs: &[Job]) -> bool {
+        let _ = jobs;
+        self.is_synchronous()
+    }
+
     /// Appends up to `max` jobs that ended since they were taken.
     fn poll(&mut self, done: &mut Vec<Job>, max: usize) {
         let _ = (done, max);

@@ -330,7 +330,7 @@ impl Dispatcher {
         let arranges = self.gathers();
         let is_idle = !self.is_busy();
         match addressed {
-            Addressed::ToOne(engine) if is_idle && self.placement.is_synchronous(engine) => {
+            Addressed::ToOne(engine) if is_idle && self.placement.ends_next_at_once(engine, jobs) => {
                 self.run_in_place(Some(engine), jobs, released, arranges)
             }
             // Job by job, engines that take turns would each get bursts of one.
@@ -682,3 +682,6 @@ impl Dispatcher {
         self.enqueue(job, next.unwrap_or(NOWHERE), released);
     }
 }
+
+#[cfg(test)]
+mod tests;

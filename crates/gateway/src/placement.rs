@@ -446,6 +446,12 @@ impl Placement {
         self.engines.get(engine).is_some_and(|e| e.is_synchronous())
     }
 
+    /// Whether an engine ends these jobs inside `submit`, if it is given them next.
+    pub(crate) fn ends_next_at_once(&mut self, engine: usize, jobs: &[Job]) -> bool {
+        let asked = self.engines.get_mut(engine);
+        asked.is_some_and(|engine| engine.is_synchronous() || engine.ends_next_at_once(jobs))
+    }
+
     /// Whether all engines in service complete their jobs inside `submit`.
     pub(crate) fn all_synchronous(&self) -> bool {
         self.engines.iter().enumerate().all(|(at, e)| self.is_withdrawn(at) || e.is_synchronous())

@@ -16,7 +16,8 @@ const SA: u32 = 0xC00C_1E00;
 /// tickets are replaced.
 ///
 /// Reports each violation of the contract of [`Engine`]: taking more than was submitted, touching a job that
-/// was not taken, ending a job twice or never, or counting jobs in flight when there are none.
+/// was not taken, ending a job twice or never, keeping one that was to end at once, or counting jobs in
+/// flight when there are none.
 pub fn drive(engine: &mut dyn Engine, mut jobs: Vec<Job>) -> Result<Vec<Job>, String> {
     if engine.in_flight() != 0 {
         return Err(format!("{} jobs are in flight before any was submitted", engine.in_flight()));
@@ -52,7 +53,11 @@ fn submit(
 ) -> Result<usize, String> {
     let tickets: Vec<u32> = burst.iter().map(|job| job.ticket).collect();
     let before: Vec<Vec<u8>> = burst.iter().map(|job| job.buffer.bytes().to_vec()).collect();
+    let ends_at_once = engine.ends_next_at_once(burst);
     let taken = engine.submit(burst);
+    if ends_at_once && burst.iter().any(|job| job.status == JobStatus::Taken) {
+        return Err("it keeps jobs that were to end at once".to_owned());
+    }
     if taken > burst.len() {
         return Err(format!("{taken} of {} jobs were taken", burst.len()));
     }

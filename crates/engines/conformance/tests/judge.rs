@@ -22,6 +22,7 @@ enum Defect {
     ChangesTickets,
     GathersForEver,
     WantsNothing,
+    KeepsWhatWasToEndAtOnce,
 }
 
 /// The portable engine with one defect.
@@ -55,6 +56,9 @@ impl Engine for Defective {
             Defect::GathersForEver => 8,
             _ => 1,
         })
+    }
+    fn ends_next_at_once(&mut self, _: &[Job]) -> bool {
+        self.defect == Defect::KeepsWhatWasToEndAtOnce
     }
     fn submit(&mut self, jobs: &mut [Job]) -> usize {
         let before: Vec<Vec<u8>> = jobs.iter().map(|j| j.buffer.bytes().to_vec()).collect();
@@ -111,7 +115,7 @@ impl Defective {
                 let twin = Job { buffer: testudo_packet::Buffer::copied(before, 0, 0), ..*job };
                 self.kept.push(twin);
             }
-            (Defect::GathersForEver, _) => {
+            (Defect::GathersForEver | Defect::KeepsWhatWasToEndAtOnce, _) => {
                 let status = job.status;
                 self.kept.push(Job { status, ..job.take() });
             }
@@ -137,6 +141,7 @@ fn every_defect_is_found_by_the_check_for_it() {
         (Defect::LosesAJob, "every length"),
         (Defect::GathersForEver, "profile and flush"),
         (Defect::WantsNothing, "profile and flush"),
+        (Defect::KeepsWhatWasToEndAtOnce, "official vectors"),
     ];
     for (defect, check) in cases {
         let mut make = || -> Box<dyn Engine> {

@@ -324,6 +324,10 @@ impl Engine for TimedEngine {
         self.engine.is_synchronous()
     }
 
+    fn ends_next_at_once(&mut self, jobs: &[Job]) -> bool {
+        self.engine.ends_next_at_once(jobs)
+    }
+
     fn is_out_of_service(&self) -> bool {
         self.engine.is_out_of_service()
     }
