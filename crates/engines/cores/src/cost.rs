@@ -30,6 +30,8 @@ const LONGEST_TEXT: u32 = 1 << 16;
 const UNKNOWN_TICKS: u64 = 1024;
 /// No expectation is above this, so that sums and products stay far from their limits.
 pub(crate) const MOST_TICKS: u64 = 1 << 28;
+/// After so many measurements a rate is known: one that was interrupted does not matter then.
+const KNOWN: u64 = 3;
 /// The most jobs that an engine with lanes may want in a chunk.
 const LANES_MOST: usize = 8;
 
@@ -208,6 +210,11 @@ impl Costs {
         rank.and_then(|rank| self.suites.get(rank)).map_or(1, |learned| learned.least_jobs)
     }
 
+    /// Whether what a suite costs the worker was measured often enough to rely on it for a while.
+    pub(crate) fn is_known(&self, rank: Option<usize>) -> bool {
+        rank.and_then(|rank| self.suites.get(rank)).is_some_and(|learned| learned.own.measured >= KNOWN)
+    }
+
     /// The bill of jobs that are expected to cost so much, by the one that does them.
     pub(crate) fn bill(&self, expected: &Expected, by: By) -> Bill {
         let &Expected { own, threads, rank, is_mixed, .. } = expected;
@@ -304,6 +311,20 @@ mod tests {
         assert_eq!(costs.suites[at].threads.ticks, *RATES.start());
         (0..1000).for_each(|_| costs.learn(costs.bill(&of(slow, 1), By::Thread), By::Thread, u64::MAX));
         assert_eq!(costs.suites[at].threads.ticks, *RATES.end());
+    }
+
+    /// One multiplication for a burst under one key: each of many would lose a part of a tick.
+    #[test]
+    fn a_burst_of_one_key_is_reckoned_once() {
+        let (engines, key) = engines();
+        let mut costs = Costs::new(&engines);
+        costs.suites[rank(Suite::AES128GCM16)].own.ticks = RATE_BYTES - 1;
+        let burst: Vec<Job> = (0..64).map(|_| job(key, 3)).collect();
+        let one = costs.pricing(&engines).of(&burst[..1]).own;
+        let all = costs.pricing(&engines).of(&burst).own;
+        assert_eq!((one, all), (130, 64 * 131 * (RATE_BYTES - 1) / RATE_BYTES));
+        assert!(all > 64 * one);
+        assert!(!costs.is_known(Some(0)) && !costs.is_known(None));
     }
 
     /// If the first measurement was interrupted, that is soon forgotten.

@@ -5,7 +5,8 @@ use crate::cost::{By, Costs, Expected, MOST_TICKS};
 use crate::engines::{Engines, KeyChange, NewKey};
 use crate::helper::{CHUNK_JOBS, Clock, Helper};
 use crate::preparer::{Copies, Preparer};
-use crate::share::{Division, Pressure, level};
+use crate::share::{Division, Pressure, handing_over, level};
+use crate::worth::{Burst, Course, Kind, Worths};
 use std::sync::Arc;
 use testudo_crypto::{
     Capability, Direction, Engine, EngineError, Job, KeyId, KeyMaterial, KeyPreparer, PreparedKey, Profile,
@@ -46,6 +47,13 @@ impl CoresConfig {
     }
 }
 
+/// A burst, and what becomes of it.
+#[derive(Debug, Clone, Copy)]
+struct Turn {
+    kind: Option<Kind>,
+    course: Course,
+}
+
 /// The engine on other cores. See the [crate](crate).
 pub struct CoresEngine {
     helpers: Vec<Helper>,
@@ -53,6 +61,9 @@ pub struct CoresEngine {
     own: Engines,
     costs: Costs,
     pressure: Pressure,
+    worths: Worths,
+    /// What becomes of the next burst, where that was asked already.
+    next_turn: Option<Turn>,
     clock: Clock,
     /// Who is asked first for room.
     next: usize,
@@ -115,6 +126,8 @@ impl CoresEngine {
             costs: Costs::new(&own),
             own,
             pressure: Pressure::default(),
+            worths: Worths::new(),
+            next_turn: None,
             clock,
             next: 0,
             backlogs: Vec::with_capacity(*threads),
@@ -141,9 +154,62 @@ impl CoresEngine {
         }
     }
 
+    /// What becomes of a burst; to be asked once for each.
+    #[inline]
+    fn turn(&mut self, jobs: &[Job]) -> Turn {
+        let kind = if self.hands_over_all { None } else { Kind::of(&self.own, jobs) };
+        Turn { kind, course: kind.map_or(Course::Open, |kind| self.worths.course(kind)) }
+    }
+
+    /// Does a burst that is not left to the worker unasked.
+    fn divide(&mut self, jobs: &mut [Job], turn: Turn) {
+        let began = (self.clock)();
+        let expected = self.costs.pricing(&self.own).of(jobs);
+        let mut division = self.pressure.begin(began, jobs.len(), &expected);
+        let is_open = turn.course == Course::Open;
+        if let Some(kind) = turn.kind {
+            let count = jobs.len() as u64;
+            let burst = Burst {
+                now: began,
+                jobs: count,
+                own: expected.own,
+                is_known: self.costs.is_known(expected.rank),
+                handing_over: handing_over(count, &expected),
+                is_fit: division.is_of_pressed() && (is_open || self.in_flight == 0),
+            };
+            self.worths.begin(kind, &burst);
+        }
+        if !is_open {
+            division = Division::Own;
+        }
+        let others = jobs.len() - if is_open { self.kept(jobs) } else { 0 };
+        let handed = self.hand_over(jobs.get_mut(..others).unwrap_or_default(), &expected, division, began);
+        let expected = (handed == 0).then_some(expected);
+        self.do_own(jobs.get_mut(handed..).unwrap_or_default(), expected);
+    }
+
+    /// Does the worker's share of a burst, which is expected to cost so much if that was asked, and learns
+    /// what it costs.
+    fn do_own(&mut self, jobs: &mut [Job], expected: Option<Expected>) {
+        self.unmeasured = self.unmeasured.saturating_add(1);
+        if jobs.is_empty() {
+            return self.pressure.end((self.clock)());
+        }
+        let expected = expected.unwrap_or_else(|| self.costs.pricing(&self.own).of(jobs));
+        let began = (self.clock)();
+        self.own.run(jobs, &mut (0..0));
+        let ended = (self.clock)();
+        // A call has costs of its own, which few short jobs do not show; but if there are no others.
+        if expected.own >= CHUNK_TICKS_LEAST || self.unmeasured > UNMEASURED_MOST {
+            let bill = self.costs.bill(&expected, By::Worker);
+            self.costs.learn(bill, By::Worker, ended.wrapping_sub(began));
+            self.unmeasured = 0;
+        }
+        self.pressure.end(ended);
+    }
+
     /// Hands jobs over to threads, as far as they have a share in them; returns how many.
-    fn hand_over(&mut self, jobs: &mut [Job], expected: &Expected, now: u64) -> usize {
-        let division = self.pressure.begin(now, jobs.len(), expected);
+    fn hand_over(&mut self, jobs: &mut [Job], expected: &Expected, division: Division, now: u64) -> usize {
         let before = match division {
             _ if self.hands_over_all => MOST_TICKS,
             Division::Shared { before } => before,
@@ -317,30 +383,17 @@ impl Engine for CoresEngine {
         self.start();
     }
 
+    fn ends_next_at_once(&mut self, jobs: &[Job]) -> bool {
+        let turn = self.turn(jobs);
+        self.next_turn = Some(turn);
+        turn.course != Course::Open
+    }
+
     fn submit(&mut self, jobs: &mut [Job]) -> usize {
-        let began = (self.clock)();
-        let mut expected = self.costs.pricing(&self.own).of(jobs);
-        let kept = self.kept(jobs);
-        let others = jobs.len() - kept;
-        let handed = self.hand_over(jobs.get_mut(..others).unwrap_or_default(), &expected, began);
-        let rest = jobs.get_mut(handed..).unwrap_or_default();
-        self.unmeasured = self.unmeasured.saturating_add(1);
-        if !rest.is_empty() {
-            if handed > 0 {
-                expected = self.costs.pricing(&self.own).of(rest);
-            }
-            let began = (self.clock)();
-            self.own.run(rest, &mut (0..0));
-            let ended = (self.clock)();
-            // A call has costs of its own, which few short jobs do not show.
-            if expected.own >= CHUNK_TICKS_LEAST {
-                let bill = self.costs.bill(&expected, By::Worker);
-                self.costs.learn(bill, By::Worker, ended.wrapping_sub(began));
-                self.unmeasured = 0;
-            }
-            self.pressure.end(ended);
-        } else {
-            self.pressure.end((self.clock)());
+        let turn = self.next_turn.take().unwrap_or_else(|| self.turn(jobs));
+        match turn.course {
+            Course::Left => self.own.run(jobs, &mut (0..0)),
+            Course::Alone | Course::Open => self.divide(jobs, turn),
         }
         jobs.len()
     }

@@ -23,6 +23,12 @@
 //! what costs less than to hand it over; a few microseconds of cryptography while it is not pressed,
 //! since waking a thread takes as long; and what a thread has no room for.
 //!
+//! **A worker that is better alone is left alone.** Whether bursts are worth handing over is remembered by
+//! suite and length (`worth`). If not, they are neither priced nor timed, and the engine
+//! [says so](testudo_crypto::Engine::ends_next_at_once) before it gets one, so that the gateway finishes its
+//! jobs in place. Where reckoning does not tell, the worker's time with and without threads does: at times
+//! it does bursts the other way. Wakings and lines that cross from cache to cache are in that time.
+//!
 //! **Several bursts are under way.** Nothing waits for a burst's other parts. While the worker is pressed
 //! each thread has some work more before it than would be even, so that it never waits for the next
 //! burst, and so that lines which cross from cache to cache have left the nearest one. What has ended
@@ -67,6 +73,8 @@ mod share;
 mod sync;
 #[cfg(all(test, not(loom)))]
 mod tests;
+#[cfg(not(loom))]
+mod worth;
 
 #[cfg(not(loom))]
 pub use engine::{CoresConfig, CoresEngine, MAX_THREADS};

@@ -402,6 +402,34 @@ mod loom_tests {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use std::time::{Duration, Instant};
+
+    #[test]
+    fn a_helper_that_gets_nothing_sleeps_until_there_is_something() {
+        fn until(mut is_so: impl FnMut() -> bool) {
+            let began = Instant::now();
+            while !is_so() {
+                assert!(began.elapsed() < Duration::from_secs(60), "it has stopped");
+                std::thread::yield_now();
+            }
+        }
+        let (mut worker, helper) = ring([0]);
+        let thread = std::thread::spawn(move || helper.serve(|content| *content += 1));
+        worker.wakes(thread.thread().clone());
+        for round in 1..=3 {
+            until(|| worker.shared.sleeps.0.load(Ordering::SeqCst));
+            assert!(worker.publish(|_| ()));
+            worker.wake();
+            until(|| {
+                worker.collect(|content| {
+                    assert_eq!(*content, round);
+                    true
+                })
+            });
+        }
+        drop(worker);
+        thread.join().unwrap();
+    }
 
     #[test]
     fn a_ring_is_full_until_something_was_taken_out_whole() {

@@ -32,7 +32,7 @@ const LATELY_MOST: u64 = 4 * OWN_TICKS;
 const AHEAD_TICKS: u64 = 100_000;
 const AHEAD_PART: u64 = 8;
 /// A worker's other work with a job is at most so much, in ticks: else it waited for packets.
-const OTHER_MOST: u64 = 2_048;
+pub(crate) const OTHER_MOST: u64 = 2_048;
 /// A gap between bursts that is longer than usual counts for so little: it may be idleness.
 const OTHER_RISE: u64 = 64;
 /// To hand a job over costs so much more than to do it in place, in ticks, and a tick for so many bytes: its
@@ -53,6 +53,11 @@ pub(crate) struct Pressure {
     other: u64,
 }
 
+/// What it costs more to hand so many jobs over than to do them in place, in ticks.
+pub(crate) fn handing_over(jobs: u64, expected: &Expected) -> u64 {
+    HAND_OVER_TICKS * jobs + expected.bytes / HAND_OVER_BYTES
+}
+
 /// How a burst is to be divided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Division {
@@ -60,6 +65,13 @@ pub(crate) enum Division {
     Own,
     /// All end at the same time, where the worker has so much other work before it.
     Shared { before: u64 },
+}
+
+impl Division {
+    /// Whether the worker has always something to do.
+    pub(crate) fn is_of_pressed(self) -> bool {
+        matches!(self, Self::Shared { before: 1..=u64::MAX })
+    }
 }
 
 impl Pressure {
@@ -77,8 +89,7 @@ impl Pressure {
             None => self.other -= (self.other - gap).div_ceil(2),
         }
         self.began_at = now;
-        let hand_over = HAND_OVER_TICKS * jobs + expected.bytes / HAND_OVER_BYTES;
-        if self.lately <= OWN_TICKS || expected.own <= hand_over {
+        if self.lately <= OWN_TICKS || expected.own <= handing_over(jobs, expected) {
             return Division::Own;
         }
         let ahead = AHEAD_TICKS + (expected.own / AHEAD_PART).min(AHEAD_TICKS);

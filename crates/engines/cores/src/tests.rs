@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests may panic as tests do")]
 
+use crate::worth::LEFT;
 use crate::{CoresConfig, CoresEngine, MAX_THREADS};
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -96,7 +97,8 @@ impl Engine for Played {
             rest[0].buffer.bytes_mut()[20..30].fill(0x77);
             panic!("meant");
         }
-        TIME.set(TIME.get() + jobs.iter().map(|job| 128 + u64::from(job.text_bytes)).sum::<u64>());
+        let bytes: u64 = jobs.iter().map(|job| 128 + u64::from(job.text_bytes)).sum();
+        TIME.set(TIME.get() + bytes * RATE.get() / 1024);
         *self.stage.jobs.lock().unwrap().entry(thread_name()).or_default() += jobs.len();
         self.inner.submit(jobs)
     }
@@ -105,9 +107,14 @@ impl Engine for Played {
 thread_local! {
     /// The clock of this thread, which only cryptography moves: a tick for each byte and 128 for each job.
     static TIME: Cell<u64> = const { Cell::new(1_000_000) };
+    /// Its ticks for 1,024 bytes.
+    static RATE: Cell<u64> = const { Cell::new(1024) };
+    /// How often the clock was read.
+    static READ: Cell<u32> = const { Cell::new(0) };
 }
 
 fn time() -> u64 {
+    READ.set(READ.get() + 1);
     TIME.get()
 }
 
@@ -117,6 +124,7 @@ fn idle() {
 }
 
 fn played(threads: usize) -> (CoresEngine, Arc<Stage>) {
+    RATE.set(1024);
     let stage = Arc::new(Stage::default());
     let mut make = || -> Result<Vec<Box<dyn Engine>>, EngineError> {
         let stage = Arc::clone(&stage);
@@ -244,6 +252,85 @@ fn the_worker_does_some_of_a_burst_at_times_to_know_what_it_costs() {
         assert_eq!(sorted_tickets(&done), (0..60).collect::<Vec<_>>());
     }
     assert!(alone > 500 && some >= 10, "{alone} of threads alone, {some} with a few of its own");
+}
+
+/// Submits a burst of 32 as a gateway does; returns how many of them were handed over, and how often the
+/// clock was read. What the engine says beforehand holds.
+fn burst(engine: &mut CoresEngine, key: KeyId) -> (usize, u32) {
+    let before = READ.get();
+    let mut burst = jobs(key, 0..32);
+    let at_once = engine.ends_next_at_once(&burst);
+    assert_eq!(engine.submit(&mut burst), 32);
+    let mut done = ended(burst);
+    let handed_over = 32 - done.len();
+    assert!(!at_once || handed_over == 0, "{handed_over} were to end at once");
+    let read = READ.get() - before;
+    drain(engine, &mut done);
+    assert_eq!(sorted_tickets(&done), (0..32).collect::<Vec<_>>());
+    assert!(done.iter().all(|job| job.status == JobStatus::Done));
+    (handed_over, read)
+}
+
+/// A quarter of a tick for a byte: less than a packet costs to hand over.
+#[test]
+fn bursts_that_are_not_worth_it_stay_with_the_worker_and_no_clock_is_read() {
+    let (mut engine, stage) = played(1);
+    RATE.set(256);
+    let key = install(&mut engine);
+    let asked = (1..).take_while(|_| burst(&mut engine, key).1 > 0).count();
+    assert!(asked <= 4, "{asked} bursts until that is known");
+    let by_thread = stage.jobs_of("cores-0");
+    // The first one that is left has passed.
+    assert!((1..LEFT).all(|_| burst(&mut engine, key) == (0, 0)));
+    for _ in 0..3 {
+        let (handed_over, read) = burst(&mut engine, key);
+        assert_eq!(handed_over, 0);
+        assert!((1..=4).contains(&read), "{read}: however many jobs it has");
+        assert!((0..LEFT).all(|_| burst(&mut engine, key) == (0, 0)));
+    }
+    assert_eq!(stage.jobs_of("cores-0"), by_thread);
+    // Shorter packets are of another kind, of which nothing is known.
+    let mut short = jobs(key, 0..32);
+    short.iter_mut().for_each(|job| job.text_bytes = 200);
+    assert!(!engine.ends_next_at_once(&short));
+}
+
+#[test]
+fn a_suite_that_becomes_dear_is_handed_over_again() {
+    let (mut engine, _) = played(1);
+    RATE.set(256);
+    let key = install(&mut engine);
+    (0..2 * LEFT).for_each(|_| _ = burst(&mut engine, key));
+    // Ten ticks for a byte.
+    RATE.set(10_240);
+    let bursts = (1..).take_while(|_| burst(&mut engine, key).0 == 0).count();
+    assert!(bursts <= 6 * (LEFT as usize + 1), "{bursts} until it was asked about often enough");
+    assert!((0..1_000).all(|_| burst(&mut engine, key).0 > 0), "and stays so");
+}
+
+/// Packets that were handed over cost the worker more elsewhere than it is spared, as when their lines come
+/// back from another core's cache.
+#[test]
+fn what_the_worker_does_faster_alone_is_left_to_it() {
+    let (mut engine, _) = played(1);
+    RATE.set(512);
+    let key = install(&mut engine);
+    let mut handed_over = |bursts: u32, other: u64| {
+        let bursts = (0..bursts).filter(|_| {
+            let is_divided = burst(&mut engine, key).0 > 0;
+            TIME.set(TIME.get() + 32 * if is_divided { other } else { 500 });
+            is_divided
+        });
+        bursts.count()
+    };
+    // Half a tick a byte: a packet takes the worker 664 ticks, and to hand it over is reckoned at 406.
+    assert!(handed_over(600, 1_500) > 500);
+    handed_over(100, 1_500);
+    assert_eq!(handed_over(400, 1_500), 0, "1,164 ticks alone, 1,500 divided");
+    let tried = handed_over(2_000, 1_500);
+    assert!(tried > 0 && tried < 300, "{tried} bursts to know whether that is still so");
+    handed_over(3_000, 700);
+    assert!(handed_over(1_000, 700) > 800, "700 divided");
 }
 
 /// More bursts than a ring has slots, between two polls: what threads have ended makes room for more.
