@@ -32,6 +32,7 @@ mod command;
 mod commander;
 mod counters;
 mod dispatcher;
+mod dummies;
 mod engines;
 mod formation;
 mod in_flight;
