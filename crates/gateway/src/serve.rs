@@ -141,11 +141,12 @@ fn answer_settled(waiting: &mut Option<SyncSender<()>>, worker: &Worker, is_idle
     }
 }
 
-/// Whether nothing is with engines, and nothing waits for a port, for numbers or for its turn. Numbers of
-/// packets that have been sent were handed over with them.
+/// Whether nothing is with engines, and nothing waits for a port, for numbers, for its turn or for a tick.
+/// Numbers of packets that have been sent were handed over with them.
 fn is_settled(worker: &Worker) -> bool {
     let (protected, unprotected) = worker.is_waiting();
-    !worker.is_busy() && !protected && !unprotected && !waits_for_others(worker)
+    let waits = protected || unprotected || waits_for_others(worker) || worker.waits_for_tick();
+    !worker.is_busy() && !waits
 }
 
 /// Passes on what the operator should hear about.

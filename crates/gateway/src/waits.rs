@@ -1,4 +1,4 @@
-//! Packets that wait in a worker: for numbers, for an SA, for the rest of their datagram.
+//! Packets that wait in a worker: for numbers, for an SA, for a tick, for the rest of their datagram.
 //!
 //! Of sequence numbers that several workers share, those in flight stay within the peer's window
 //! ([`testudo_ipsec::SharedNumbers`]). So a worker tells when its packets are with the port, and packets for
@@ -69,8 +69,8 @@ impl Worker {
         self.publish();
     }
 
-    /// Drops datagrams that are not complete, and packets that wait for an SA, as if their time were over:
-    /// nothing will come any more. For ports that end while the clock stands still.
+    /// Drops datagrams that are not complete, and packets that wait for an SA or a tick, as if their time
+    /// were over: nothing will come any more. For ports that end while the clock stands still.
     pub fn end_waits(&mut self) {
         self.ipsec.discard_waits([DropReason::FragmentTimeout, DropReason::HoldExpired], &mut self.pool);
         self.publish();
@@ -82,7 +82,14 @@ impl Worker {
         self.ipsec.incomplete_datagrams()
     }
 
-    /// Packets that wait for an SA; each has a buffer of the pool.
+    /// Whether packets wait for the clock of their tunnel
+    /// ([`clocked_packets_per_second`](testudo_ipsec::PacketRules::clocked_packets_per_second)).
+    #[must_use]
+    pub fn waits_for_tick(&self) -> bool {
+        self.ipsec.waits_for_tick()
+    }
+
+    /// Packets that wait for an SA or for a tick; each has a buffer of the pool.
     #[must_use]
     pub fn held_packets(&self) -> usize {
         self.ipsec.held_packets()

@@ -163,12 +163,13 @@ impl Ipsec {
             self.tunnels.resize_with(place + 1, || None);
             self.outbound_of.resize(place + 1, None);
         }
-        self.held.tunnels += usize::from(parameters.acquires);
+        self.held.tunnels += usize::from(parameters.packets_may_wait());
         if parameters.learn_remote {
             parameters.peer_heard.begin();
         }
         let hides = parameters.protocol != IpsecProtocol::Ah;
         let per_second = if hides { parameters.rules.dummy_packets_per_second } else { 0 };
+        let per_second = per_second.max(parameters.clock());
         self.tunnels[place] = Some(Box::new(Tunnel {
             dummies: self.dummies.add(index, per_second, now),
             path_mtu: PathMtu::new(parameters.path_mtu, 1, now),
@@ -194,7 +195,8 @@ impl Ipsec {
         let tunnel = self.tunnels.get_mut(index.0 as usize)?.take()?;
         self.outbound_of[index.0 as usize] = None;
         self.checker.end(index);
-        self.held.tunnels -= usize::from(tunnel.parameters.acquires);
+        self.held.tunnels -= usize::from(tunnel.parameters.packets_may_wait());
+        self.release_clocked(index);
         self.held.release(index);
         let (protocol, endpoints) = (tunnel.parameters.protocol, tunnel.parameters.endpoints);
         for member in &tunnel.outbound {
@@ -461,11 +463,13 @@ impl Ipsec {
 
     /// Settles which SA the packets of a tunnel go through, which lets those go that have waited for one.
     /// What AH is to cover needs one of AH as well: without it, it would be sealed in vain. While this worker
-    /// is to [ask for one of its own](crate::own_acquire), none is found at once.
+    /// is to [ask for one of its own](crate::own_acquire), none is found at once, and none ever where packets
+    /// wait for a [tick](crate::clocked).
     pub(crate) fn settle_way(&mut self, index: TunnelIndex) {
         let Some(tunnel) = self.tunnel(index) else { return };
         let way = self.way_of(tunnel);
-        self.outbound_of[index.0 as usize] = way.filter(|_| !tunnel.is_armed());
+        let is_found = !tunnel.is_armed() && tunnel.parameters.clock() == 0;
+        self.outbound_of[index.0 as usize] = way.filter(|_| is_found);
         if way.is_some() {
             self.held.release(index);
         }

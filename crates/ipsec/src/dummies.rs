@@ -3,11 +3,13 @@
 //! tunnel carries (RFC 4303 2.7). In VPE they are fill packets, whose plaintext is nothing but zeros
 //! (`docs/VPE.md`), in one window after another by chance, as if each were of another flow and of any class.
 //!
-//! Of several workers one sends those of an SA of ESP, and each that encrypts those of its windows of VPE.
+//! A tunnel sends them at a steady rate, beside its own packets, with intervals that vary by half. Of several
+//! workers one sends those of an SA of ESP, and each that encrypts those of its windows of VPE. What could
+//! not be sent in time is not made up for. Where a tunnel [sends by a clock](crate::clocked), they have the
+//! ticks that none of its packets waits for.
 //!
-//! A tunnel sends them at a steady rate, beside its own packets, with intervals that vary by half. They use
-//! up sequence numbers and lifetime as all packets do, and are counted apart. While the peer is unknown there
-//! are none, and what could not be sent in time is not made up for.
+//! They use up sequence numbers and lifetime as all packets do, and are counted apart. While the peer is
+//! unknown there are none.
 
 use crate::Ipsec;
 use crate::encap::esp_tunnel::{Content, Framing};
@@ -15,7 +17,8 @@ use crate::encap::vpe::VpeFraming;
 use crate::encap::{Encap, IpsecProtocol, outer_fields};
 use crate::fragments::mix;
 use crate::lifetime::Moment;
-use crate::sa::{OutboundSa, Tunnel};
+use crate::outcome::Prepared;
+use crate::sa::OutboundSa;
 use crate::slots::SaRef;
 use crate::spd::TunnelIndex;
 use std::cmp::Reverse;
@@ -33,7 +36,7 @@ const LEAST_BYTES: u16 = 40;
 /// The most where a path carries more.
 const MOST_BYTES: u16 = 1400;
 
-/// When the next dummy of each tunnel is due.
+/// When the next dummy, or the next tick, of each tunnel is due.
 #[derive(Debug, Default)]
 pub(crate) struct Dummies {
     due: BinaryHeap<Reverse<Due>>,
@@ -50,7 +53,7 @@ pub(crate) struct Dummies {
 struct Due(Moment, TunnelIndex, u64);
 
 impl Dummies {
-    /// Notes a tunnel that sends so many dummies, and returns its number. When it is gone, its entry ends as
+    /// Notes a tunnel that sends so many, and returns its number. When it is gone, its entry ends as
     /// soon as it is due.
     pub(crate) fn add(&mut self, tunnel: TunnelIndex, per_second: u16, now: Moment) -> u64 {
         self.tunnels += 1;
@@ -68,8 +71,8 @@ impl Dummies {
 }
 
 impl Ipsec {
-    /// Another worker sends the dummies of ESP: from now on there are those of VPE alone, whose windows are
-    /// this worker's own.
+    /// Another worker sends the dummies of ESP that come beside packets: from now on there are those of VPE
+    /// alone, whose windows are this worker's own, and those of clocks, which are this worker's own.
     pub fn leave_dummies_of_esp(&mut self) {
         self.dummies.of_vpe_alone = true;
     }
@@ -80,33 +83,55 @@ impl Ipsec {
         self.dummies.due.peek().map(|Reverse(due)| due.0)
     }
 
-    /// Appends the jobs of dummy packets that are due, at most 256.
-    pub fn dummies(&mut self, now: Moment, pool: &mut Pool, jobs: &mut Vec<Job>) {
+    /// Appends the jobs of dummies and of packets that have waited for their tick, at most 256 of those that
+    /// are due, and messages to the senders of packets that are too long. A worker that encrypts nothing has
+    /// nothing to hide: it sends what still waits, and dummies beside packets if it is the first of all.
+    pub fn dummies(&mut self, now: Moment, hides: bool, pool: &mut Pool, out: &mut Prepared) {
         for _ in 0..MAX_AT_A_TIME {
             let Some(&Reverse(Due(due, index, number))) = self.dummies.due.peek() else { return };
             if due > now {
                 return;
             }
             self.dummies.due.pop();
-            let of_vpe_alone = self.dummies.of_vpe_alone;
-            let is_sent = |tunnel: &&Tunnel| {
-                let is_ours = !of_vpe_alone || tunnel.parameters.protocol == IpsecProtocol::Vpe;
-                tunnel.dummies == number && is_ours
+            let Some(tunnel) = self.tunnel(index).filter(|tunnel| tunnel.dummies == number) else { continue };
+            let next = match tunnel.parameters.clock() {
+                0 => self.send_beside(index, due, now, hides, pool, &mut out.jobs),
+                _ => self.tick(index, due, now, hides, pool, out),
             };
-            let Some(tunnel) = self.tunnel(index).filter(is_sent) else { continue };
-            let rate = tunnel.parameters.rules.dummy_packets_per_second;
-            jobs.extend(self.dummy(index, now, pool));
-            let mean = Duration::from_secs(1) / u32::from(rate.max(1));
-            let nanoseconds = u64::try_from(mean.as_nanos()).unwrap_or(u64::MAX);
-            let varied = nanoseconds / 2 + self.dummies.draw(self.identifications.seed(), nanoseconds);
-            // What was missed is not made up for: a burst would tell the dummies from the rest.
-            let next = due.0 + Duration::from_nanos(varied);
-            self.dummies.due.push(Reverse(Due(Moment(next.max(now.0)), index, number)));
+            self.dummies.due.extend(next.map(|next| Reverse(Due(next, index, number))));
         }
     }
 
+    /// Appends the job of a dummy of a tunnel, beside its packets, and returns when the next one is due;
+    /// `None` if another worker sends them.
+    fn send_beside(
+        &mut self,
+        index: TunnelIndex,
+        due: Moment,
+        now: Moment,
+        hides: bool,
+        pool: &mut Pool,
+        jobs: &mut Vec<Job>,
+    ) -> Option<Moment> {
+        let parameters = &self.tunnel(index)?.parameters;
+        let (protocol, rate) = (parameters.protocol, parameters.rules.dummy_packets_per_second);
+        let of_vpe_alone = self.dummies.of_vpe_alone;
+        if of_vpe_alone && protocol != IpsecProtocol::Vpe {
+            return None;
+        }
+        if hides || !of_vpe_alone {
+            jobs.extend(self.dummy(index, now, pool));
+        }
+        let mean = Duration::from_secs(1) / u32::from(rate.max(1));
+        let nanoseconds = u64::try_from(mean.as_nanos()).unwrap_or(u64::MAX);
+        let varied = nanoseconds / 2 + self.dummies.draw(self.identifications.seed(), nanoseconds);
+        // What was missed is not made up for: a burst would tell the dummies from the rest.
+        let next = due.0 + Duration::from_nanos(varied);
+        Some(Moment(next.max(now.0)))
+    }
+
     /// The job of one dummy packet; `None` if it cannot be sent now.
-    fn dummy(&mut self, index: TunnelIndex, now: Moment, pool: &mut Pool) -> Option<Job> {
+    pub(crate) fn dummy(&mut self, index: TunnelIndex, now: Moment, pool: &mut Pool) -> Option<Job> {
         let sa_ref = self.way_of(self.tunnel(index)?)?;
         self.note_flying(sa_ref);
         // Also where longer packets are cut after they were sealed.

@@ -69,7 +69,7 @@ pub(crate) struct Held {
     queues: BTreeMap<TunnelIndex, Queue>,
     /// From where on queues are looked at for whether to ask again.
     look_from: TunnelIndex,
-    /// Tunnels whose packets wait.
+    /// Tunnels whose packets may wait, for an SA or for a [tick](crate::clocked).
     pub(crate) tunnels: usize,
     /// How many packets are still to be asked whether they are another tunnel's, since policies have changed.
     recheck: usize,
@@ -111,9 +111,9 @@ struct Waiting {
 /// A packet that has waited. That its source had cut it, which allows to cut it again, does not show in it
 /// any more.
 #[derive(Debug)]
-struct Released {
-    packet: Buffer,
-    was_cut: bool,
+pub(crate) struct Released {
+    pub(crate) packet: Buffer,
+    pub(crate) was_cut: bool,
 }
 
 impl Held {
@@ -205,6 +205,11 @@ impl Held {
         due.collect()
     }
 
+    /// These have waited elsewhere, and go to policy again.
+    pub(crate) fn let_go(&mut self, packets: impl Iterator<Item = Released>) {
+        self.released.extend(packets);
+    }
+
     /// The wait of a tunnel's packets is over.
     pub(crate) fn release(&mut self, tunnel: TunnelIndex) {
         let Some(queue) = self.queues.remove(&tunnel) else { return };
@@ -224,7 +229,8 @@ impl Ipsec {
         (0..BATCH_SIZE).filter(|place| cut >> place & 1 != 0).for_each(|place| parsed.note_cut(place));
     }
 
-    /// Holds the packets of a batch back whose tunnels have no SA and wait for one. Their buffers are taken.
+    /// Holds the packets of a batch back whose tunnels have no SA and wait for one, or send by a clock. Their
+    /// buffers are taken.
     #[cold]
     #[inline(never)]
     pub(crate) fn hold_back(
@@ -257,12 +263,21 @@ impl Ipsec {
         let policies = self.spd.of(parsed.interface);
         let verdict = parsed.verdict(meta, policies);
         let Ok(Verdict::Policy(Action::Protect(index))) = verdict else { return NO_SA };
-        if !self.tunnel(index).is_some_and(|tunnel| tunnel.parameters.acquires) {
-            return NO_SA;
-        }
+        let Some(parameters) = self.tunnel(index).map(|tunnel| &tunnel.parameters) else { return NO_SA };
+        let (acquires, is_clocked) = (parameters.acquires, parameters.clock() > 0);
         let flow = parsed.flow(place);
-        if let Some(way) = self.ask_for_own(index, flow.as_ref(), now) {
+        if acquires
+            && let Some(way) = self.ask_for_own(index, flow.as_ref(), now)
+            && !is_clocked
+        {
             return Disposition::Sa(way);
+        }
+        if is_clocked && let Some(way) = self.tunnel(index).and_then(|tunnel| self.way_of(tunnel)) {
+            let packet = Released { packet: std::mem::take(buffer), was_cut: meta.was_cut() };
+            return self.wait_for_tick(index, way, packet, pool);
+        }
+        if !acquires {
+            return NO_SA;
         }
         let sender = flow.and_then(|flow| PacketValues::shown(&flow).local);
         if let Some(flow) = flow {
@@ -392,20 +407,22 @@ impl Ipsec {
         self.ask_for_own_again(now);
     }
 
-    /// Drops all that waits: datagrams that are not complete for one reason, packets without an SA for the
-    /// other.
+    /// Drops all that waits: datagrams that are not complete for one reason, packets without an SA, or
+    /// without a tick, for the other.
     pub fn discard_waits(&mut self, [incomplete, without_sa]: [DropReason; 2], pool: &mut Pool) {
         self.discard_fragments(incomplete, pool);
         let released = std::mem::take(&mut self.held.released);
         let waiting = std::mem::take(&mut self.held.waiting).into_values().map(|waiting| waiting.packet);
-        released.into_iter().chain(waiting).for_each(|packet| pool.discard(packet.packet, without_sa));
+        let clocked = std::mem::take(&mut self.clocked).into_packets();
+        let all = released.into_iter().chain(waiting).chain(clocked);
+        all.for_each(|packet| pool.discard(packet.packet, without_sa));
         self.held.queues.clear();
         self.discard_unnumbered(without_sa, pool);
     }
 
-    /// Packets that wait for an SA, each of which has a buffer.
+    /// Packets that wait for an SA or for a tick, each of which has a buffer.
     #[must_use]
     pub fn held_packets(&self) -> usize {
-        self.held.waiting.len() + self.held.released.len()
+        self.held.waiting.len() + self.held.released.len() + self.clocked.packets()
     }
 }

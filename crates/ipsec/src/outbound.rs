@@ -269,7 +269,7 @@ impl Ipsec {
     /// [`protect`](Self::protect), packet by packet. Not `cold`: in transport mode and in AH all packets go
     /// this way.
     #[inline(never)]
-    fn protect_slowly(
+    pub(crate) fn protect_slowly(
         &mut self,
         sa_ref: SaRef,
         metas: &[PacketMeta],

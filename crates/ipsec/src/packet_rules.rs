@@ -67,6 +67,10 @@ pub struct PacketRules {
     pub tfc_pad_to: u16,
     /// Dummy packets that are sent (RFC 4303 2.6), in VPE fill packets; 0 for none, and none in AH.
     pub dummy_packets_per_second: u16,
+    /// Packets that each worker that encrypts sends in a second, one at each tick of its clock, whatever
+    /// there is to send: the tunnel's own, which wait for a tick, or a dummy where none waits. Then there are
+    /// no other dummies. 0 for packets as they come, as always in AH.
+    pub clocked_packets_per_second: u16,
     /// Probes of the path's MTU, where ICMP errors are filtered; `None` for none, as most tunnels have it.
     pub mtu_probe: Option<Box<MtuProbe>>,
     /// What a tunnel of VPE has beyond one of ESP; `None` for the defaults.

@@ -45,6 +45,16 @@ fn datagram_bytes(job: &Job) -> usize {
 /// packets are cut where a path leaves less for them (RFC 2473 7.1).
 const IPV6_LEAST_MTU: u16 = 1280;
 
+/// The longest packet that its sender hears of, where so much fits, in bytes.
+fn told_mtu(mtu: u16, version: Version) -> u16 {
+    if version == Version::V6 { mtu.max(IPV6_LEAST_MTU) } else { mtu }
+}
+
+/// Whether a packet of this length that may be cut is, before it is sealed.
+pub(crate) fn is_cut(sa: &OutboundSa, version: Version, bytes: usize) -> bool {
+    bytes > usize::from(told_mtu(sa.inner_mtu, version).max(sa.longest_whole))
+}
+
 impl SlowPath<'_> {
     /// Makes jobs of adjacent packets.
     pub(crate) fn protect_run<E: Frame>(mut self, metas: &[PacketMeta], buffers: &mut [Buffer]) {
@@ -73,7 +83,7 @@ impl SlowPath<'_> {
         if buffer.len() <= usize::from(mtu) || may_cut && buffer.len() <= usize::from(self.sa.longest_whole) {
             return self.push::<E>(buffer, &header, then::SEND);
         }
-        let told = if header.version == Version::V6 { mtu.max(IPV6_LEAST_MTU) } else { mtu };
+        let told = told_mtu(mtu, header.version);
         if buffer.len() <= usize::from(told) {
             return self.push::<E>(buffer, &header, then::CUT);
         }
@@ -163,7 +173,7 @@ impl SlowPath<'_> {
 
 /// Cuts a packet into fragments of at most `mtu` bytes. The first stays in its own buffer; the others get new
 /// ones. If the pool runs out, all are dropped: an incomplete set of fragments is useless.
-fn cut(mut buffer: Buffer, header: &IpHeader, mtu: usize, pool: &mut Pool) -> Vec<Buffer> {
+pub(crate) fn cut(mut buffer: Buffer, header: &IpHeader, mtu: usize, pool: &mut Pool) -> Vec<Buffer> {
     let mut pieces = fragment::pieces(header, buffer.bytes(), mtu);
     let Some(first) = pieces.next() else {
         // The tunnel's MTU is below any fragment's size. Configuration refuses that; this is only a

@@ -3,6 +3,7 @@
 use crate::acquire::Acquires;
 use crate::addresses::OuterAddresses;
 use crate::audit::{Audit, AuditRecord};
+use crate::clocked::Clocked;
 use crate::counters::SaCounters;
 use crate::dummies::Dummies;
 use crate::encap::outer_fields::OuterRules;
@@ -42,7 +43,8 @@ pub struct Ipsec {
     pub(crate) spd: Box<Spd>,
     pub(crate) tunnels: Vec<Option<Box<Tunnel>>>,
     /// The SA towards the peer that each tunnel's packets go through, by the tunnel's index: all that a
-    /// packet needs of a tunnel, close together. `None` as well where AH is to cover them and has no SA.
+    /// packet needs of a tunnel, close together. `None` as well where AH is to cover them and has no SA, and
+    /// where they wait for a [tick](crate::clocked).
     pub(crate) outbound_of: Vec<Option<SaRef>>,
     pub(crate) outbound: Slots<OutboundSa>,
     pub(crate) inbound: Slots<InboundSa>,
@@ -74,6 +76,7 @@ pub struct Ipsec {
     pub(crate) port_fragments_udp: bool,
     pub(crate) names: OutboundNames,
     pub(crate) dummies: Dummies,
+    pub(crate) clocked: Clocked,
     /// The place of the tunnel that is probed first next time.
     pub(crate) probed_next: usize,
     pub(crate) audit: Audit,

@@ -199,6 +199,17 @@ impl TunnelParameters {
         Self { selectors: SaSelectors::new(selectors, self.mode, &self.endpoints), ..self }
     }
 
+    /// Packets that are sent in a second by a [clock](crate::PacketRules::clocked_packets_per_second); 0 if
+    /// they are sent as they come.
+    pub(crate) fn clock(&self) -> u16 {
+        if self.protocol == IpsecProtocol::Ah { 0 } else { self.rules.clocked_packets_per_second }
+    }
+
+    /// Whether its packets may wait: for an SA, or for a tick.
+    pub(crate) fn packets_may_wait(&self) -> bool {
+        self.acquires || self.clock() > 0
+    }
+
     /// What its SAs from the peer check.
     pub(crate) fn inbound_selectors(&self) -> InboundSelectors {
         self.selectors.for_sas(self.mode, &self.endpoints)

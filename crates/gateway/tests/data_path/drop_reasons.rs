@@ -129,6 +129,7 @@ fn raise(reason: DropReason) -> Gateway {
         DropReason::SaWanted => flow_without_an_sa_of_its_own(),
         DropReason::HoldFull => crate::held::more_than_may_wait(),
         DropReason::HoldExpired => crate::held::in_vain(),
+        DropReason::ClockFull => crate::clocked::more_than_may_wait(),
         DropReason::PeerUnknown => peer_never_heard(),
         DropReason::LifetimeExpired => lifetime_over(),
         DropReason::SequenceExhausted => numbers_used_up(),

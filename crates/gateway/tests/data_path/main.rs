@@ -21,6 +21,7 @@ mod audit;
 mod chains;
 mod changes;
 mod chosen_threads;
+mod clocked;
 mod cores;
 mod drop_reasons;
 mod encapsulations;

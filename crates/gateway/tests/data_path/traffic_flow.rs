@@ -55,7 +55,7 @@ fn packets_are_padded_to_one_length_as_far_as_the_path_carries_it() {
 }
 
 /// The next moments at which dummies are due, until `end`; what was sent at each.
-fn run(a: &mut Gateway, end: Duration) -> Vec<(Duration, Vec<u8>)> {
+pub(crate) fn run(a: &mut Gateway, end: Duration) -> Vec<(Duration, Vec<u8>)> {
     let mut sent = Vec::new();
     while let Some(due) = a.worker.next_dummy().filter(|due| due.0 <= end) {
         a.clock.advance(due.since(a.now()));

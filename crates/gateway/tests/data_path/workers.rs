@@ -342,6 +342,36 @@ fn nobody_waits_for_dummies_that_were_sent() {
     assert_eq!((link.departed(), second.worker.waits_for_numbers()), (201, false));
 }
 
+/// Each worker has a clock of its own, also where they share the numbers of an SA.
+#[test]
+fn workers_that_share_an_sa_each_send_at_their_ticks() {
+    let link = PortHandle::default();
+    let rules = PacketRules { clocked_packets_per_second: 100, ..PacketRules::default() };
+    let spec = TunnelSpec { rules, ..spec(0) };
+    let tunnel = spec.install(Side::A, &mut LeaseTwin::new(1 << 40), None);
+    let (mut workers, _) = install_at(gateways::<2>(Side::A, &link), tunnel);
+    workers[1].worker.follow();
+    let mut peer = Gateway::with_tunnels(Side::B, &[spec]);
+    let mut delivered = 0;
+    for tick in 0..100 {
+        for gateway in &mut workers {
+            if tick % 2 == 0 {
+                gateway.protected.push(Inner::udp("10.0.0.1", "172.16.0.2", 100).bytes());
+            }
+            gateway.settle();
+            assert_eq!(link.departed(), 0);
+            let now = gateway.now();
+            gateway.worker.send_dummies(now);
+            gateway.settle();
+            assert_eq!((link.departed(), gateway.worker.waits_for_numbers()), (1, false));
+            delivered += link.take().into_iter().map(|datagram| peer.open(datagram).len()).sum::<usize>();
+            gateway.clock.advance(Duration::from_millis(10));
+        }
+    }
+    assert_eq!((delivered, peer.drops(DropReason::DummyPacket)), (100, 100));
+    workers.iter().for_each(Gateway::assert_settled);
+}
+
 /// Its SAs are there until all workers have ended.
 #[test]
 fn nobody_waits_for_a_worker_that_has_ended() {

@@ -153,6 +153,11 @@ impl Numbers {
         self.of_whole = whole.map(|packet| flow_hash(packet, self.keys));
     }
 
+    /// The same for pieces that were cut before, of whose flow the hash was kept.
+    pub(crate) fn keep_hash(&mut self, hash: Option<u64>) {
+        self.of_whole = hash;
+    }
+
     /// The hash of the flow of a packet.
     pub(crate) fn flow_of(&self, packet: &[u8]) -> u64 {
         self.of_whole.unwrap_or_else(|| flow_hash(packet, self.keys))

@@ -72,7 +72,8 @@ impl Ipsec {
         claim: &Claim,
         now: Moment,
     ) -> bool {
-        let sa = self.outbound_in_use(index).and_then(|sa| self.outbound.get(sa));
+        let way = self.tunnel(index).and_then(|tunnel| self.way_of(tunnel));
+        let sa = way.and_then(|sa| self.outbound.get(sa));
         let sa = sa.filter(|sa| vpe.spi.is_none_or(|spi| spi == sa.spi));
         let windows = sa.and_then(|sa| sa.vpe.as_ref());
         let windows = windows.filter(|windows| windows.rules().sender == vpe.sender);

@@ -1,0 +1,515 @@
+//! Packet clocking (section 5.1 of the paper on VPE): a tunnel sends one packet at each tick of a worker's
+//! clock, whatever it has to send.
+
+use super::encapsulations::{every_kind, packet as packet_of};
+use super::path_mtu::too_big;
+use super::traffic_flow::run;
+use crate::support::gateway::{PoolSize, portable};
+use crate::support::{Gateway, Inner, LeaseTwin, PortHandle, Side, TunnelSpec};
+use fastrand::Rng;
+use std::collections::{HashSet, VecDeque};
+use std::ops::Range;
+use std::time::Duration;
+use testudo_crypto::Suite;
+use testudo_gateway::{Role, SaChange, TunnelInstall, Update, UseFrom};
+use testudo_ipsec::{
+    Action, IpsecProtocol, LEAST_CLOCK_ROOM, Lifetime, Limits, MOST_TICKS_AT_ONCE, PacketRules, Policy,
+    PolicyChange, Position, Selector, TunnelParameters,
+};
+use testudo_packet::DropReason;
+
+const RATE: u16 = 100;
+const PERIOD: Duration = Duration::from_millis(10);
+const SUITE: Suite = Suite::AES128GCM16;
+
+/// The tunnel with a clock, and packets padded to this length, if it is not 0.
+fn clocked(spec: TunnelSpec, pad_to: u16) -> TunnelSpec {
+    let rules = PacketRules { clocked_packets_per_second: RATE, tfc_pad_to: pad_to, ..spec.rules.clone() };
+    TunnelSpec { rules, ..spec }
+}
+
+/// Tunnels whose packets are framed in runs, one by one, and in windows.
+fn kinds() -> [TunnelSpec; 3] {
+    [TunnelSpec::new(0, SUITE), TunnelSpec::new(0, Suite::AES256_SHA256), crate::vpe::spec()]
+}
+
+fn gateway(side: Side, spec: &TunnelSpec) -> Gateway {
+    Gateway::with_buffers(side, std::slice::from_ref(spec), PoolSize(1024, 2048))
+}
+
+/// Packet number `number` of one flow.
+fn packet(number: u16) -> Vec<u8> {
+    Inner { seed: u64::from(number), ..Inner::udp("10.0.0.1", "172.16.0.2", 100) }.bytes()
+}
+
+/// Has packets of these numbers wait.
+fn wait(a: &mut Gateway, numbers: Range<u16>) {
+    numbers.for_each(|number| assert!(a.seal(packet(number)).is_empty(), "{number} waits"));
+}
+
+fn open_all(b: &mut Gateway, wire: impl IntoIterator<Item = Vec<u8>>) -> Vec<Vec<u8>> {
+    wire.into_iter().flat_map(|datagram| b.open(datagram)).collect()
+}
+
+fn change(gateway: &mut Gateway, change: SaChange) {
+    let now = gateway.now();
+    gateway.worker.change_sa(change, now).expect("it can be changed");
+}
+
+/// Nothing, less and more than there are ticks for: who watches sees the same lengths at the same times. The
+/// peer gets all but what found no room, in order.
+#[test]
+fn a_clocked_tunnel_sends_one_packet_at_each_tick_whatever_it_has_to_send() {
+    for spec in kinds() {
+        let spec = clocked(spec, 700);
+        let reason = match spec.protocol {
+            IpsecProtocol::Vpe => DropReason::VpeFill,
+            _ => DropReason::DummyPacket,
+        };
+        let mut seen = HashSet::new();
+        // In each tenth of a second, in which there are ten ticks.
+        for load in [0, 3, 30_u16] {
+            let (mut a, mut b) = (gateway(Side::A, &spec), gateway(Side::B, &spec));
+            let (mut wire, mut end) = (Vec::new(), Duration::ZERO);
+            for step in 0..10 {
+                wait(&mut a, step * load..(step + 1) * load);
+                a.assert_settled();
+                end += 10 * PERIOD;
+                wire.extend(run(&mut a, end.saturating_sub(Duration::from_millis(1))));
+            }
+            assert!(wire.iter().map(|(at, _)| *at).eq((0..100_u32).map(|tick| tick * PERIOD)), "{load}");
+            seen.insert(wire.iter().map(|(at, datagram)| (*at, datagram.len())).collect::<Vec<_>>());
+            let opened = open_all(&mut b, wire.into_iter().map(|(_, datagram)| datagram));
+            let mut sent = (0..10 * load).map(packet);
+            assert!(opened.iter().all(|packet| sent.any(|sent| sent == *packet)), "{load}: in order");
+            let (dropped, waiting) = (a.drops(DropReason::ClockFull), a.worker.held_packets());
+            assert_eq!(opened.len() + dropped as usize + waiting, usize::from(10 * load));
+            assert_eq!(
+                opened.len(),
+                usize::from((10 * load).min(100)),
+                "no tick without a packet that waits"
+            );
+            assert_eq!(b.drops(reason), 100 - opened.len() as u64);
+            assert_eq!(a.books().dropped, dropped);
+            assert_eq!(dropped > 0, load == 30);
+            a.assert_settled();
+            b.assert_settled();
+        }
+        assert_eq!(seen.len(), 1, "one picture, whatever the load: {:?}", spec.protocol);
+    }
+}
+
+/// One packet takes a tick of a dummy in every encapsulation; AH hides nothing, and has no clock.
+#[test]
+fn every_encapsulation_but_ah_has_a_clock() {
+    for tunnels in every_kind() {
+        let tunnels: Vec<_> = tunnels.into_iter().map(|spec| clocked(spec, 0)).collect();
+        let (mut a, mut b) =
+            (Gateway::with_tunnels(Side::A, &tunnels), Gateway::with_tunnels(Side::B, &tunnels));
+        let sent = packet_of(&tunnels, 100);
+        let at_once = a.seal(sent.clone());
+        if tunnels[0].protocol == IpsecProtocol::Ah {
+            assert_eq!((at_once.len(), a.worker.next_dummy()), (1, None));
+            continue;
+        }
+        assert!(at_once.is_empty());
+        let wire = run(&mut a, 9 * PERIOD);
+        assert_eq!(wire.len(), 10, "{tunnels:?}");
+        assert_eq!(open_all(&mut b, wire.into_iter().map(|(_, datagram)| datagram)), [sent], "{tunnels:?}");
+        a.assert_settled();
+        b.assert_settled();
+    }
+}
+
+/// Loads, and moments at which the worker looks at its clock, by chance: what is sent when, and what is
+/// dropped, is what a slow model says.
+#[test]
+fn a_clock_agrees_with_a_slow_model() {
+    for seed in 0..12 {
+        let mut random = Rng::with_seed(seed);
+        let spec = clocked(kinds()[seed as usize % 3].clone(), [0, 300][seed as usize % 2]);
+        let (mut a, mut b) = (gateway(Side::A, &spec), gateway(Side::B, &spec));
+        let (mut queue, mut dropped, mut number) = (VecDeque::new(), 0, 0);
+        let (mut now_ms, mut tick_ms) = (0_usize, 0_usize);
+        for _ in 0..300 {
+            for _ in 0..random.usize(..12) {
+                number += 1;
+                assert!(a.seal(packet(number)).is_empty());
+                if queue.len() < LEAST_CLOCK_ROOM { queue.push_back(number) } else { dropped += 1 }
+            }
+            let ms = if random.usize(..10) == 0 { random.usize(..200) } else { random.usize(..30) };
+            now_ms += ms;
+            a.clock.advance(Duration::from_millis(ms as u64));
+            let ticks = (tick_ms..=now_ms).step_by(10).count();
+            tick_ms += 10 * ticks;
+            let now = a.now();
+            a.worker.send_dummies(now);
+            a.settle();
+            let wire = a.unprotected.take();
+            assert_eq!(wire.len(), ticks.min(MOST_TICKS_AT_ONCE as usize), "seed {seed}, {now_ms} ms");
+            let due = (0..wire.len()).map_while(|_| queue.pop_front()).map(packet);
+            let due: Vec<_> = due.collect();
+            assert_eq!(open_all(&mut b, wire), due, "seed {seed}, {now_ms} ms");
+            a.assert_settled();
+        }
+        assert_eq!((a.drops(DropReason::ClockFull), a.books().dropped), (dropped, dropped), "seed {seed}");
+        assert!(dropped > 0 && number > 1000, "seed {seed}: {dropped} of {number}");
+        b.assert_settled();
+    }
+}
+
+/// The last ones to come are dropped, and counted on the SA. A tunnel that has a lot to send leaves another
+/// one room where all have little.
+#[test]
+fn packets_that_find_no_room_at_a_clock_are_dropped_by_name() {
+    let spec = clocked(crate::vpe::spec(), 0);
+    let mut a = Gateway::new(spec.policies(Side::A), PoolSize(1024, 2048), portable());
+    let installed = a.install_seen(spec.install(Side::A, &mut LeaseTwin::new(1 << 40), None));
+    let room = LEAST_CLOCK_ROOM as u16;
+    wait(&mut a, 0..room + 5);
+    assert_eq!((a.drops(DropReason::ClockFull), a.worker.held_packets()), (5, LEAST_CLOCK_ROOM));
+    assert_eq!(installed.outbound.counters.drops(DropReason::ClockFull), 5);
+    let mut b = gateway(Side::B, &spec);
+    let wire = run(&mut a, u32::from(room - 1) * PERIOD).into_iter().map(|(_, datagram)| datagram);
+    assert_eq!(open_all(&mut b, wire), (0..room).map(packet).collect::<Vec<_>>());
+    a.assert_settled();
+    let both = [0, 1].map(|number| clocked(TunnelSpec::new(number, SUITE), 0));
+    let mut a = Gateway::with_buffers(Side::A, &both, PoolSize(128, 2048));
+    wait(&mut a, 0..30);
+    assert_eq!((a.drops(DropReason::ClockFull), a.worker.held_packets()), (18, 12), "of sixteen places");
+    (0..5).for_each(|_| assert!(a.seal(Inner::udp("10.0.0.1", "172.17.0.2", 100).bytes()).is_empty()));
+    assert_eq!(
+        (a.drops(DropReason::ClockFull), a.worker.held_packets()),
+        (19, 16),
+        "four for those with few"
+    );
+    a.assert_settled();
+}
+
+/// Drops a packet that finds as many of its tunnel waiting for its clock as may.
+pub(crate) fn more_than_may_wait() -> Gateway {
+    let mut a = gateway(Side::A, &clocked(TunnelSpec::new(0, SUITE), 0));
+    wait(&mut a, 0..LEAST_CLOCK_ROOM as u16 + 1);
+    a
+}
+
+/// A worker that was away, or whose port was stuck, makes up for few ticks, whether packets wait or not, and
+/// keeps its beat.
+#[test]
+fn missed_ticks_are_made_up_for_by_few_packets() {
+    let spec = clocked(TunnelSpec::new(0, SUITE), 0);
+    for waiting in [0, 20] {
+        let mut a = gateway(Side::A, &spec);
+        assert_eq!(run(&mut a, 9 * PERIOD).len(), 10);
+        wait(&mut a, 0..waiting);
+        a.clock.advance(Duration::from_secs(3600) + PERIOD / 2);
+        let now = a.now();
+        a.worker.send_dummies(now);
+        a.settle();
+        assert_eq!(a.unprotected.take().len() as u64, MOST_TICKS_AT_ONCE, "{waiting} waited");
+        assert_eq!(a.worker.next_dummy().map(|due| due.since(now)), Some(PERIOD / 2), "no other beat");
+        // The port takes nothing for a while: no tick is due meanwhile.
+        a.unprotected.set_room(Some(0));
+        a.clock.advance(PERIOD);
+        let now = a.now();
+        a.worker.send_dummies(now);
+        a.clock.advance(Duration::from_secs(10));
+        let now = a.now();
+        a.worker.send_dummies(now);
+        assert_eq!((a.worker.next_dummy(), a.unprotected.departed()), (None, 0));
+        a.unprotected.set_room(None);
+        a.settle();
+        assert_eq!(a.unprotected.take().len(), 1, "what waited for the port");
+        a.worker.send_dummies(now);
+        a.settle();
+        assert_eq!(a.unprotected.take().len() as u64, MOST_TICKS_AT_ONCE);
+        a.assert_settled();
+    }
+}
+
+/// Each piece of a packet that is cut has a tick of its own, in the window of its flow; so have those of a
+/// packet that came in a chain of buffers.
+#[test]
+fn each_piece_of_a_long_packet_has_its_own_tick() {
+    let long = Inner::udp("10.0.0.1", "172.16.0.2", 3000).bytes();
+    for spec in kinds() {
+        for (pad_to, in_chains) in [(0, false), (0, true), (1400, false), (1400, true)] {
+            let spec = clocked(spec.clone(), pad_to);
+            let protected = PortHandle::default();
+            if in_chains {
+                protected.take_chains(&[600]);
+            }
+            let (policies, buffers) = (spec.policies(Side::A), PoolSize(256, 9000));
+            let mut a = Gateway::on_links(protected, PortHandle::default(), policies, buffers, portable());
+            a.install(spec.install(Side::A, &mut LeaseTwin::new(1 << 40), None));
+            let mut b = gateway(Side::B, &spec);
+            for packet in [packet(1), long.clone(), packet(2)] {
+                assert!(a.seal(packet).is_empty());
+            }
+            let wire = run(&mut a, 4 * PERIOD);
+            assert!(wire.iter().map(|(at, _)| *at).eq((0..5_u32).map(|tick| tick * PERIOD)));
+            let wire: Vec<_> = wire.into_iter().map(|(_, datagram)| datagram).collect();
+            assert!(wire.iter().all(|datagram| datagram.len() <= spec.path_mtu));
+            if spec.protocol == IpsecProtocol::Vpe {
+                let windows = wire.iter().map(|datagram| crate::vpe::header_of(datagram).window);
+                assert_eq!(windows.collect::<HashSet<_>>().len(), 1, "all are of one flow");
+            }
+            let opened = open_all(&mut b, wire);
+            assert_eq!((opened.len(), &opened[0], &opened[4]), (5, &packet(1), &packet(2)));
+            let pieces: Vec<u8> = opened[1..4].iter().flat_map(|piece| piece[20..].to_vec()).collect();
+            assert!(pieces == long[20..], "padded to {pad_to}, in chains: {in_chains}");
+            assert_eq!(a.books().dropped, 0);
+            a.assert_settled();
+        }
+    }
+}
+
+/// The sender of a packet that is too long is told at the packet's tick, which is then a dummy's.
+#[test]
+fn a_packet_that_is_too_long_leaves_its_tick_to_another() {
+    let spec = clocked(crate::vpe::spec(), 0);
+    let (mut a, mut b) = (gateway(Side::A, &spec), gateway(Side::B, &spec));
+    let long = Inner { dont_fragment: true, ..Inner::udp("10.0.0.1", "172.16.0.2", 1500) };
+    for next in [None, Some(packet(1))] {
+        assert!(a.seal(long.bytes()).is_empty());
+        next.iter().for_each(|packet| assert!(a.seal(packet.clone()).is_empty()));
+        let due = a.worker.next_dummy().expect("a clock");
+        let wire = run(&mut a, due.0);
+        assert_eq!((wire.len(), a.protected.take().len()), (1, 1));
+        assert!(open_all(&mut b, wire.into_iter().map(|(_, datagram)| datagram)).into_iter().eq(next));
+    }
+    assert_eq!((a.drops(DropReason::TooBig), a.books().dropped), (2, 2));
+    a.assert_settled();
+}
+
+/// "Packet too big" about a datagram of a clocked tunnel is believed as about any other.
+#[test]
+fn the_path_of_a_clocked_tunnel_is_learned() {
+    for spec in kinds() {
+        let spec = clocked(spec, 1448);
+        let mut a = gateway(Side::A, &spec);
+        let full = run(&mut a, Duration::ZERO).remove(0).1;
+        a.open(too_big(&full, 1300));
+        assert_eq!(a.drops(DropReason::IcmpBelieved), 1, "{:?}", spec.protocol);
+        wait(&mut a, 0..5);
+        let wire = run(&mut a, 10 * PERIOD);
+        let lengths: HashSet<_> = wire.iter().map(|(_, datagram)| datagram.len()).collect();
+        assert!(wire.len() == 10 && lengths.len() == 1 && lengths.iter().all(|bytes| *bytes <= 1300));
+        a.assert_settled();
+    }
+}
+
+/// What waits is sealed with the key that is in use at its tick, and goes as other packets of its tunnel do
+/// if there is none.
+#[test]
+fn waiting_packets_are_sealed_with_the_sa_of_their_tick() {
+    let new = TunnelSpec::new(5, SUITE);
+    let spi = |datagram: &[u8]| u32::from_be_bytes(datagram[20..24].try_into().expect("an SPI"));
+    for acquires in [false, true] {
+        let spec = clocked(TunnelSpec::new(0, SUITE), 0);
+        let mut a = Gateway::new(spec.policies(Side::A), PoolSize(1024, 2048), portable());
+        let install = spec.install(Side::A, &mut LeaseTwin::new(1 << 40), None);
+        let parameters = TunnelParameters { acquires, ..install.parameters };
+        a.install(TunnelInstall { parameters, ..install });
+        let mut b = gateway(Side::B, &spec);
+        change(&mut b, SaChange::AddInbound(spec.index(), Box::new(new.inbound(Side::B))));
+        wait(&mut a, 0..20);
+        let first = run(&mut a, 4 * PERIOD);
+        assert!(first.iter().all(|(_, datagram)| spi(datagram) == spec.spi_from(Side::A)));
+        let outbound = || Box::new(new.outbound(Side::A, &mut LeaseTwin::new(1 << 40)));
+        change(&mut a, SaChange::AddOutbound(spec.index(), outbound(), UseFrom::Now));
+        change(&mut a, SaChange::RemoveOutbound(spec.index(), spec.spi_from(Side::A)));
+        let second = run(&mut a, 9 * PERIOD);
+        assert!(second.iter().all(|(_, datagram)| spi(datagram) == new.spi_from(Side::A)));
+        let wire = first.into_iter().chain(second).map(|(_, datagram)| datagram);
+        assert_eq!(open_all(&mut b, wire), (0..10).map(packet).collect::<Vec<_>>());
+        change(&mut a, SaChange::RemoveOutbound(spec.index(), new.spi_from(Side::A)));
+        assert!(run(&mut a, 14 * PERIOD).is_empty());
+        if acquires {
+            assert_eq!((a.worker.held_packets(), a.books().dropped), (10, 0));
+            change(&mut b, SaChange::RemoveInbound(spec.index(), new.spi_from(Side::A)));
+            change(&mut b, SaChange::AddInbound(spec.index(), Box::new(new.inbound(Side::B))));
+            change(&mut a, SaChange::AddOutbound(spec.index(), outbound(), UseFrom::Now));
+            a.settle();
+            assert_eq!(
+                (a.unprotected.departed(), a.worker.held_packets()),
+                (0, 10),
+                "they wait for ticks now"
+            );
+            let wire = run(&mut a, 24 * PERIOD).into_iter().map(|(_, datagram)| datagram);
+            assert_eq!(open_all(&mut b, wire), (10..20).map(packet).collect::<Vec<_>>());
+        } else {
+            assert_eq!((a.worker.held_packets(), a.drops(DropReason::NoSa)), (0, 10));
+        }
+        a.assert_settled();
+    }
+}
+
+/// Nothing is sent to a peer that is unknown, and no more than a key may seal: what waits is dropped as it
+/// would be without a clock.
+#[test]
+fn a_clock_keeps_to_what_its_sa_allows() {
+    let unknown = TunnelSpec { udp: true, b_learns: true, ..TunnelSpec::new(0, SUITE) };
+    let mut b = gateway(Side::B, &clocked(unknown, 0));
+    assert!(b.seal(Inner::udp("172.16.0.2", "10.0.0.1", 100).bytes()).is_empty());
+    assert!(run(&mut b, Duration::from_secs(1)).is_empty());
+    assert_eq!((b.drops(DropReason::PeerUnknown), b.worker.held_packets()), (1, 0));
+    let hard = Limits { packets: Some(30), ..Limits::default() };
+    let lifetime = Lifetime { soft: Limits::default(), hard };
+    for spec in kinds() {
+        let mut a = gateway(Side::A, &clocked(TunnelSpec { lifetime, ..spec }, 0));
+        assert_eq!(run(&mut a, 4 * PERIOD).len(), 5);
+        wait(&mut a, 0..40);
+        assert_eq!(run(&mut a, Duration::from_secs(1)).len(), 25);
+        assert_eq!((a.drops(DropReason::LifetimeExpired), a.worker.held_packets()), (15, 0));
+        a.assert_settled();
+    }
+    b.assert_settled();
+}
+
+/// Policy decides when a packet is sent: what was meant for the tunnel may be discarded by then.
+#[test]
+fn policy_is_asked_again_at_the_tick() {
+    let spec = clocked(TunnelSpec::new(0, SUITE), 0);
+    let (mut a, mut b) = (gateway(Side::A, &spec), gateway(Side::B, &spec));
+    wait(&mut a, 0..3);
+    assert_eq!(run(&mut a, Duration::ZERO).len(), 1);
+    let discard = Policy::new(Selector::ANY, Action::Discard);
+    assert!(a.worker.change_policies(vec![PolicyChange::Insert(Position::First, discard)])[0].is_ok());
+    let wire = run(&mut a, 5 * PERIOD).into_iter().map(|(_, datagram)| datagram);
+    assert!(open_all(&mut b, wire.collect::<Vec<_>>()).is_empty());
+    assert_eq!(
+        (a.drops(DropReason::PolicyDiscard), b.drops(DropReason::DummyPacket)),
+        (2, 5),
+        "at each tick one"
+    );
+    a.assert_settled();
+}
+
+/// Another configuration: what waits goes at once, by the tunnel's new rules; a tunnel that is gone drops it.
+#[test]
+fn a_tunnel_that_loses_its_clock_sends_what_waits_at_once() {
+    let spec = clocked(TunnelSpec::new(0, SUITE), 0);
+    let plain = TunnelSpec::new(0, SUITE);
+    for next in [Some(&plain), Some(&spec), None] {
+        let mut store = LeaseTwin::new(1 << 20);
+        let mut a = Gateway::new(spec.policies(Side::A), PoolSize(1024, 2048), portable());
+        a.install(spec.install(Side::A, &mut store, None));
+        let mut b = gateway(Side::B, &spec);
+        wait(&mut a, 0..20);
+        let mut wire: Vec<_> =
+            run(&mut a, Duration::ZERO).into_iter().map(|(_, datagram)| datagram).collect();
+        let install = next.into_iter().map(|spec| spec.install(Side::A, &mut store, None)).collect();
+        let update = Update { remove: vec![spec.index()], install, ..Update::default() };
+        let now = a.now();
+        a.worker.update(update, now);
+        let at_once = a.seal(packet(20));
+        match next {
+            None => assert_eq!((at_once.len(), a.drops(DropReason::NoSa)), (0, 20)),
+            Some(next) if next.rules == plain.rules => {
+                assert_eq!(at_once.len(), 20);
+                wire.extend(at_once);
+                assert_eq!(open_all(&mut b, wire), (0..=20).map(packet).collect::<Vec<_>>());
+                assert!(run(&mut a, 20 * PERIOD).is_empty());
+            }
+            Some(_) => {
+                assert!(at_once.is_empty());
+                wire.extend(run(&mut a, 20 * PERIOD).into_iter().map(|(_, datagram)| datagram));
+                assert_eq!(open_all(&mut b, wire), (0..=20).map(packet).collect::<Vec<_>>());
+            }
+        }
+        a.assert_settled();
+    }
+}
+
+/// Packets of a tunnel without a clock leave at once, whatever waits for that of another one.
+#[test]
+fn other_tunnels_do_not_wait_for_a_clock() {
+    let specs = [clocked(TunnelSpec::new(0, SUITE), 0), TunnelSpec::new(1, SUITE)];
+    let mut a = Gateway::with_tunnels(Side::A, &specs);
+    let mut b = Gateway::with_tunnels(Side::B, &specs);
+    let other = Inner::udp("10.0.0.1", "172.17.0.2", 100).bytes();
+    // Both in one batch, in turn.
+    for number in 0..10 {
+        a.protected.push(packet(number));
+        a.protected.push(other.clone());
+    }
+    a.settle();
+    let wire = a.unprotected.take();
+    assert_eq!((wire.len(), a.worker.held_packets()), (10, 10));
+    assert!(open_all(&mut b, wire).iter().all(|packet| *packet == other));
+    let wire = run(&mut a, 9 * PERIOD).into_iter().map(|(_, datagram)| datagram);
+    assert_eq!(open_all(&mut b, wire), (0..10).map(packet).collect::<Vec<_>>());
+    a.assert_settled();
+}
+
+/// Each worker that encrypts has a clock, of ESP, too. One that is parked, or ends, sends what it has at its
+/// ticks, and nothing after that; what is left when it must end is dropped by name.
+#[test]
+fn workers_that_take_no_more_packets_send_what_waits_and_no_dummies() {
+    let spec = clocked(TunnelSpec::new(0, SUITE), 0);
+    let with_five = |prepare: &dyn Fn(&mut Gateway)| {
+        let (mut a, mut b) = (gateway(Side::A, &spec), gateway(Side::B, &spec));
+        wait(&mut a, 0..5);
+        prepare(&mut a);
+        assert!(a.worker.waits_for_tick());
+        let wire = run(&mut a, Duration::from_secs(1)).into_iter().map(|(_, datagram)| datagram);
+        let wire: Vec<_> = wire.collect();
+        let sent = wire.len();
+        assert_eq!(open_all(&mut b, wire), (0..5).map(packet).collect::<Vec<_>>());
+        assert!(!a.worker.waits_for_tick());
+        a.assert_settled();
+        sent
+    };
+    assert_eq!(with_five(&|_| {}), 101);
+    assert_eq!(with_five(&|a| a.worker.follow()), 101, "each worker, of ESP, too");
+    let parked = |a: &mut Gateway| {
+        a.worker.follow();
+        a.worker.counters().set_parked(true);
+    };
+    assert_eq!(with_five(&parked), 5);
+    assert_eq!(with_five(&|a| a.worker.drain()), 5);
+    for is_follower in [false, true] {
+        let mut a = gateway(Side::A, &spec);
+        a.worker.set_role(Role::Decrypt);
+        if is_follower {
+            a.worker.follow();
+        }
+        assert!(run(&mut a, Duration::from_secs(3)).is_empty());
+    }
+    let mut a = gateway(Side::A, &spec);
+    wait(&mut a, 0..5);
+    a.worker.discard_waiting();
+    assert_eq!((a.drops(DropReason::ShuttingDown), a.worker.waits_for_tick()), (5, false));
+    a.assert_settled();
+}
+
+/// The loop around a worker wakes up for ticks. One that is asked whether it has anything left to do, or that
+/// is to end, sends what waits first.
+#[test]
+fn a_worker_has_nothing_left_to_do_when_nothing_waits_for_its_clock() {
+    let spec = clocked(TunnelSpec::new(0, SUITE), 0);
+    let mut b = gateway(Side::B, &spec);
+    let Gateway { worker, protected, unprotected, .. } = gateway(Side::A, &spec);
+    let (workers, wire) = crate::workers::run(vec![worker], |commander| {
+        let have_wait = |numbers: Range<u16>| {
+            numbers.for_each(|number| protected.push(packet(number)));
+            // The ports of this test do not wake the worker; commands do.
+            while protected.arriving() > 0 {
+                commander.save_windows(Vec::new()).expect("they answer");
+            }
+        };
+        have_wait(0..5);
+        assert_eq!(commander.settle(0, Duration::from_secs(60)), Ok(true));
+        let wire = unprotected.take();
+        have_wait(5..8);
+        wire
+    });
+    assert_eq!(open_all(&mut b, wire), (0..5).map(packet).collect::<Vec<_>>());
+    let last = open_all(&mut b, unprotected.take());
+    assert!(last.iter().cloned().eq((5..8).map(packet).take(last.len())));
+    // On a machine that is busy for half a second, the gateway ends without them.
+    let pool = workers[0].pool();
+    assert_eq!(last.len() as u64 + pool.drops().get(DropReason::ShuttingDown), 3);
+    assert_eq!((workers[0].waits_for_tick(), pool.in_use()), (false, 0));
+}
