@@ -313,6 +313,19 @@ fn a_cut_input_gives_the_packets_before_the_cut_and_status_1() {
     assert_eq!(counters["ports"]["unprotected"]["tx_packets"], 199, "{said:#?}");
 }
 
+/// The clock of a replay stands still: what waits for that of a tunnel elsewhere leaves as it comes.
+#[test]
+fn packets_of_a_tunnel_with_a_clock_are_replayed_as_they_come() {
+    let fixture = Fixture::new();
+    let mut config = pair(true).unwrap()[0].clone();
+    config.unprotected = "interface = \"eth0\"".to_owned();
+    let known_answer = "known_answer = { next_sequence_number = 1, iv_seed = 0 }";
+    config.tunnels[0].more = format!("{known_answer}\nclocked_packets_per_second = 10");
+    config.write(fixture.0.path()).unwrap();
+    let said = fixture.replay(&["--rx", IN, "--tx", "unprotected=out.pcap"]);
+    assert_eq!((said.code, count(&fixture.path("out.pcap"))), (Some(0), 3), "{said:#?}");
+}
+
 #[test]
 fn skipped_blocks_are_reported() {
     let fixture = Fixture::new();

@@ -434,6 +434,9 @@ impl Configuration {
             "fragment = \"after\": long packets cross the path in fragments, which the peer must reassemble; some \
              firewalls and NATs drop fragments, and one that is lost loses its packet",
         );
+        let shows_lengths = |t: &Tunnel| t.rules.clocked_packets_per_second > 0 && t.rules.tfc_pad_to == 0;
+        let text = "clocked_packets_per_second without `tfc_pad_to`: lengths still show";
+        warn(&shows_lengths, text);
         warnings.extend(super::loops::warning(self));
         if !self.gateway.seccomp {
             warnings.push("seccomp = false: the system calls of the gateway are not filtered".to_owned());

@@ -3,7 +3,7 @@
 
 use super::checks::Facts;
 use super::outer::{OuterEndpoint, OuterProtocol};
-use super::packet_rules::read_dummies;
+use super::packet_rules::{Rates, read_rates};
 use super::tunnel::read_keepalive;
 use super::value;
 use super::vpe::{self, Carried};
@@ -26,6 +26,8 @@ pub struct NegotiatedVpe {
     pub rules: VpeRules,
     /// Fill packets that are sent; 0 for none.
     pub fill_packets_per_second: u16,
+    /// Packets that each worker that encrypts sends by a clock; 0 for packets as they come.
+    pub clocked_packets_per_second: u16,
 }
 
 impl NegotiatedVpe {
@@ -77,7 +79,13 @@ pub(super) fn read_negotiated(
         let problem = Problem::expected("another number than 50, where ESP is served");
         section.refuse(walker, "ip_protocol", problem.help("daemons negotiate ESP at any address: use 253"));
     }
-    let fill_packets_per_second = read_dummies(section, walker);
-    let is_always_in_udp = carried == Carried::InUdp;
-    Some(NegotiatedVpe { is_always_in_udp, udp_port, keepalive, rules, fill_packets_per_second })
+    let Rates { dummies, clocked } = read_rates(section, walker);
+    Some(NegotiatedVpe {
+        is_always_in_udp: carried == Carried::InUdp,
+        udp_port,
+        keepalive,
+        rules,
+        fill_packets_per_second: dummies,
+        clocked_packets_per_second: clocked,
+    })
 }

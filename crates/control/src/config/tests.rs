@@ -386,6 +386,37 @@ fn padding_and_dummies_are_for_esp_and_padding_for_tunnel_mode() {
     }
 }
 
+/// Packet clocking: a rate that a worker can keep, where each packet is one datagram, and no other dummies.
+#[test]
+fn a_clock_is_for_esp_and_vpe_in_tunnel_mode_and_in_place_of_dummies() {
+    let rules = |lines: &str| good(&in_tunnel(lines)).tunnels[0].rules.clone();
+    assert_eq!(rules("").clocked_packets_per_second, 0);
+    for rate in [0, 1, 10_000] {
+        let lines = format!("clocked_packets_per_second = {rate}\ntfc_pad_to = 1400");
+        assert_eq!(rules(&lines).clocked_packets_per_second, rate);
+    }
+    assert_eq!(
+        rules("clocked_packets_per_second = 5\ndummy_packets_per_second = 0").dummy_packets_per_second,
+        0
+    );
+    for wrong in ["10001", "-1", "\"all\""] {
+        let text = in_tunnel(&format!("clocked_packets_per_second = {wrong}"));
+        expect(&text, &["tunnel[site-b].clocked_packets_per_second", "a number from 0 to 10000"]);
+    }
+    const CLOCK: &str = "clocked_packets_per_second = 100";
+    let both = in_tunnel(&format!("{CLOCK}\ndummy_packets_per_second = 10"));
+    expect(&both, &["`clocked_packets_per_second` or `dummy_packets_per_second`, not both"]);
+    expect(&in_tunnel(&format!("{CLOCK}\nmode = \"transport\"")), &["only in tunnel mode", "at one tick"]);
+    expect(&in_tunnel(&format!("{CLOCK}\nfragment = \"after\"")), &["no `clocked_packets_per_second` with"]);
+    let ah = in_tunnel(&format!("{CLOCK}\nprotocol = \"ah\"")).replace("aes128gcm16", "sha256");
+    expect(&ah, &["only with ESP", "AH hides nothing"]);
+    // Lengths show unless packets have one.
+    let warns =
+        |lines: &str| good(&in_tunnel(lines)).warnings().iter().any(|line| line.contains("still show"));
+    assert_eq!(["", CLOCK].map(warns), [false, true]);
+    assert!(!warns(&format!("{CLOCK}\ntfc_pad_to = 1400")));
+}
+
 /// The default leaves most packets whole; where a path is too narrow even for the least that hosts must be
 /// able to send, datagrams are cut.
 #[test]

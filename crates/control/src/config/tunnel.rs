@@ -53,7 +53,7 @@ pub(super) fn read_tunnel(
     let fragmentation = read_fragmentation(&mut section, walker, mode);
     let non_first_fragments = section.or_default(walker, "non_first_fragments", false, value::boolean);
     let protocol = protocol_of(protocols, carried);
-    let rules = packet_rules::read(&mut section, walker, mode, protocol, local);
+    let rules = packet_rules::read(&mut section, walker, (mode, fragmentation), protocol, local);
     let sender = group::read_sender(&mut section, walker, remote, facts);
     let vpe = carried.map(|carried| vpe::read_rules(&mut section, walker, carried, (local, port), facts));
     let rules = PacketRules { vpe: vpe.map(|vpe| Box::new(vpe.with_sender(sender))), ..rules };

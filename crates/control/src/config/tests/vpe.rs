@@ -97,6 +97,8 @@ fn fill_packets_and_other_windows_are_configured() {
     let rules = good(&vpe("dummy_packets_per_second = 5\nrehash_seconds = 600")).tunnels[0].rules.clone();
     assert_eq!((rules.dummy_packets_per_second, rules.of_vpe().rehash_seconds), (5, 600));
     assert_eq!(good(&vpe("")).tunnels[0].rules.of_vpe().rehash_seconds, 0);
+    let rules = good(&vpe("clocked_packets_per_second = 500")).tunnels[0].rules.clone();
+    assert_eq!((rules.clocked_packets_per_second, rules.dummy_packets_per_second), (500, 0));
 }
 
 #[test]
@@ -163,6 +165,8 @@ fn an_interface_of_vpe_has_what_a_tunnel_has() {
     assert_eq!((vpe.carried(false), vpe.keepalive, vpe.rules.windows()), (in_udp, None, 32));
     let filled = of("encapsulation = \"vpe\"\ndummy_packets_per_second = 3\nrehash_seconds = 60").unwrap();
     assert_eq!((filled.fill_packets_per_second, filled.rules.rehash_seconds), (3, 60));
+    let clocked = of("encapsulation = \"vpe\"\nclocked_packets_per_second = 500").unwrap();
+    assert_eq!((clocked.clocked_packets_per_second, clocked.fill_packets_per_second), (500, 0));
     let numbered = with("if_id = 42\nencapsulation = \"vpe\"\nip_protocol = 200");
     let ends: Vec<_> = good(&numbered).outer_endpoints().iter().map(ToString::to_string).collect();
     for end in ["VPE (IP protocol 200) at 0.0.0.0", "VPE (IP protocol 200) at ::", "UDP port 0.0.0.0:4501"] {
@@ -182,5 +186,7 @@ fn an_interface_of_vpe_has_what_a_tunnel_has() {
     expect(&of_port(4500), &["another port than 4500"]);
     expect(&of_port(4700), &["a UDP port on which nobody expects ESP"]);
     bad("if_id = 42\nencapsulation = \"vpe\"\nwindows_max = 7", &["8 or more"]);
+    let both = "clocked_packets_per_second = 1\ndummy_packets_per_second = 1";
+    bad(&format!("if_id = 42\nencapsulation = \"vpe\"\n{both}"), &["not both"]);
     bad("if_id = 42\nencapsulation = \"ah\"", &["interface[ipsec0].encapsulation"]);
 }

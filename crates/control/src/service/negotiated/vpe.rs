@@ -59,6 +59,7 @@ pub(super) fn tunnel_of(tunnel: Tunnel, vpe: &NegotiatedVpe) -> Result<Tunnel, R
         rules: PacketRules {
             vpe: Some(Box::new(vpe.rules)),
             dummy_packets_per_second: vpe.fill_packets_per_second,
+            clocked_packets_per_second: vpe.clocked_packets_per_second,
             ..tunnel.rules
         },
         ..tunnel
