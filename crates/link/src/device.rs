@@ -47,6 +47,12 @@ pub trait FrameDevice: Send {
         false
     }
 
+    /// Whether frames may come in chains of buffers, and are sent so without being merged, as
+    /// [`Port::takes_chains`](testudo_packet::Port::takes_chains) says.
+    fn takes_chains(&self) -> bool {
+        false
+    }
+
     /// Gives `pool` the buffers that the device has, once what it was given has been sent. It neither
     /// receives nor sends after.
     fn end(&mut self, pool: &mut Pool) {

@@ -31,6 +31,7 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::cast_possible_truncation, reason = "test data is made of small numbers"))]
 
+mod chains;
 mod device;
 mod framing;
 pub mod kernel;

@@ -280,6 +280,14 @@ impl Resolver for OwnResolver {
         if !is_own && !may_be_discovery {
             return if is_group { Disposition::Drop(DropReason::OtherMac) } else { Disposition::Deliver };
         }
+        // What is looked at as a whole has to be in one buffer.
+        match link.pool.linearise(std::mem::take(packet)) {
+            Ok(whole) => *packet = whole,
+            Err(chain) => {
+                *packet = chain;
+                return Disposition::Drop(DropReason::PoolEmpty);
+            }
+        }
         // The gateway says what is wrong with it.
         let Ok(ip) = IpHeader::parse(packet.bytes()) else { return Disposition::Deliver };
         if may_be_discovery {

@@ -5,8 +5,11 @@
 //! completed: in a packet that is complete already, completing changes nothing, because the checksum of the
 //! same bytes is the same.
 
+use crate::chains;
+use testudo_packet::{Buffer, Pool};
 use testudo_wire::checksum::Sum;
-use testudo_wire::ip::IpHeader;
+use testudo_wire::ip::{self, IpHeader};
+use testudo_wire::plain::PlainHeader;
 use testudo_wire::protocol;
 
 const ETHERNET_BYTES: usize = 14;
@@ -18,15 +21,78 @@ pub fn complete(frame: &mut [u8]) -> bool {
     complete_packet(frame).is_some()
 }
 
+/// The same for a frame in several buffers, which stay. One whose packet is not plain is put into one buffer
+/// first: nobody takes such packets in several.
+#[must_use]
+#[cold]
+pub fn complete_chain(frame: &mut Buffer, pool: &mut Pool) -> bool {
+    complete_in_chain(frame).unwrap_or_else(|| match pool.linearise(std::mem::take(frame)) {
+        Ok(whole) => {
+            *frame = whole;
+            complete(frame.bytes_mut())
+        }
+        Err(chain) => {
+            *frame = chain;
+            false
+        }
+    })
+}
+
+/// Whether the checksum of a plain packet was left to the device; it is now complete. `None` for another one.
+fn complete_in_chain(frame: &mut Buffer) -> Option<bool> {
+    if !chains::gather_headers(frame) {
+        return None;
+    }
+    let Some(at) = packet_at(frame.bytes()) else { return Some(false) };
+    let available = frame.chain_bytes() - at;
+    let packet = frame.bytes().get(at..)?;
+    let header = PlainHeader::parse_front(packet, available)?;
+    let (source, destination) = ip::addresses(packet)?;
+    let Some(field) = field_of(header.protocol) else { return Some(false) };
+    let start = at + header.version.header_bytes();
+    let bytes = at + usize::from(header.total_bytes) - start;
+    let place = start + field..start + field + 2;
+    let stored: [u8; 2] = frame.bytes().get(place.clone())?.try_into().ok()?;
+    let length = u32::try_from(bytes).ok()?;
+    let pseudo = Sum::default().pseudo_header(source, destination, header.protocol, length);
+    if bytes < field + 2 || stored != left_out(pseudo) {
+        return Some(false);
+    }
+    frame.bytes_mut()[place.clone()].fill(0);
+    let checksum = completed(pseudo.pieces(chains::pieces(frame, start, bytes)), header.protocol);
+    frame.bytes_mut()[place].copy_from_slice(&checksum);
+    Some(true)
+}
+
+/// Where the checksum is in a transport protocol's header, if a kernel may leave it out.
+fn field_of(protocol: u8) -> Option<usize> {
+    match protocol {
+        protocol::TCP => Some(16),
+        protocol::UDP => Some(6),
+        protocol::ICMPV6 => Some(2),
+        _ => None,
+    }
+}
+
+/// What is in the place of a checksum that was left out: the sum itself, of which a checksum would be the
+/// complement.
+fn left_out(pseudo: Sum) -> [u8; 2] {
+    pseudo.finish().to_bytes().map(|byte| !byte)
+}
+
+/// The checksum as it is written.
+fn completed(sum: Sum, protocol: u8) -> [u8; 2] {
+    match sum.finish().to_bytes() {
+        // 0 would say that there is no checksum (RFC 768).
+        [0, 0] if protocol == protocol::UDP => [0xFF, 0xFF],
+        checksum => checksum,
+    }
+}
+
 fn complete_packet(frame: &mut [u8]) -> Option<()> {
     let packet = frame.get_mut(packet_at(frame)?..)?;
     let header = IpHeader::parse(packet).ok()?;
-    let field = match header.protocol {
-        protocol::TCP => 16,
-        protocol::UDP => 6,
-        protocol::ICMPV6 => 2,
-        _ => return None,
-    };
+    let field = field_of(header.protocol)?;
     if header.fragment.is_some() {
         return None;
     }
@@ -36,16 +102,11 @@ fn complete_packet(frame: &mut [u8]) -> Option<()> {
     let length = u32::try_from(bytes).ok()?;
     let pseudo = Sum::default().pseudo_header(header.source, header.destination, header.protocol, length);
     let stored: [u8; 2] = transport.get(field..field + 2)?.try_into().ok()?;
-    // The sum itself is stored, a checksum would be its complement.
-    if stored != pseudo.finish().to_bytes().map(|byte| !byte) {
+    if stored != left_out(pseudo) {
         return None;
     }
     transport[field..field + 2].fill(0);
-    let mut checksum = pseudo.bytes(transport).finish().to_bytes();
-    if checksum == [0, 0] && header.protocol == protocol::UDP {
-        // 0 would say that there is no checksum (RFC 768).
-        checksum = [0xFF, 0xFF];
-    }
+    let checksum = completed(pseudo.bytes(transport), header.protocol);
     transport[field..field + 2].copy_from_slice(&checksum);
     Some(())
 }
@@ -69,8 +130,13 @@ mod tests {
     use std::net::IpAddr;
     use testudo_wire::ip::OuterHeader;
 
-    /// A frame of 40 bytes of transport, with the sum of its pseudo-header in the place of its checksum.
+    /// A frame of 41 bytes of transport, with the sum of its pseudo-header in the place of its checksum.
     fn partial(addresses: [&str; 2], protocol: u8, field: usize, tags: usize) -> Vec<u8> {
+        partial_of(41, addresses, protocol, field, tags)
+    }
+
+    /// The same of so many bytes.
+    fn partial_of(bytes: usize, addresses: [&str; 2], protocol: u8, field: usize, tags: usize) -> Vec<u8> {
         let [source, destination] = addresses.map(|address| address.parse::<IpAddr>().unwrap());
         let header = OuterHeader {
             source,
@@ -81,10 +147,10 @@ mod tests {
             dont_fragment: true,
         };
         let mut packet = vec![0; header.bytes()];
-        header.write(&mut packet, header.bytes() + 41, 0).unwrap();
-        let mut transport: Vec<u8> = (0..41).map(|byte| byte * 5).collect();
-        let pseudo = Sum::default().pseudo_header(source, destination, protocol, 41);
-        transport[field..field + 2].copy_from_slice(&pseudo.finish().to_bytes().map(|byte| !byte));
+        header.write(&mut packet, header.bytes() + bytes, 0).unwrap();
+        let mut transport: Vec<u8> = (0..bytes).map(|byte| (byte * 5) as u8).collect();
+        let pseudo = Sum::default().pseudo_header(source, destination, protocol, bytes as u32);
+        transport[field..field + 2].copy_from_slice(&left_out(pseudo));
         let mut frame = vec![2; 12];
         frame.extend([0x81, 0x00, 0x00, 0x05].repeat(tags));
         frame.extend(if source.is_ipv4() { [0x08, 0x00] } else { [0x86, 0xDD] });
@@ -117,6 +183,39 @@ mod tests {
                 assert!(frame.ends_with(&[0xEE; 3]), "the padding is not the packet's");
             }
         }
+    }
+
+    #[test]
+    fn checksums_are_completed_in_chains_wherever_these_are_cut() {
+        let (v4, v6) = (["10.0.0.1", "10.0.0.2"], ["fd00::1", "fd00::2"]);
+        let mut pool = Pool::new(1, 64).with_long(1, 600);
+        for (addresses, protocol, field) in [
+            (v4, protocol::TCP, 16),
+            (v4, protocol::UDP, 6),
+            (v6, protocol::TCP, 16),
+            (v6, protocol::ICMPV6, 2),
+        ] {
+            let left = partial_of(401, addresses, protocol, field, 1);
+            let mut whole = left.clone();
+            assert!(complete(&mut whole));
+            for cut in 1..left.len() {
+                let mut chain = Buffer::copied(&left[..cut], 0, 256);
+                chain.link(Buffer::copied(&left[cut..], 0, 0)).unwrap();
+                assert!(complete_chain(&mut chain, &mut pool), "{addresses:?} {protocol} {cut}");
+                let mut bytes = vec![0; left.len()];
+                assert_eq!((chain.is_chain(), chain.copy_to(0, &mut bytes)), (true, left.len()));
+                assert!(bytes == whole, "{addresses:?} {protocol} {cut}");
+                assert!(!complete_chain(&mut chain, &mut pool), "once");
+            }
+        }
+        assert_eq!(pool.linearised(), 0);
+        // A fragment has no checksum of its own, and is merged.
+        let mut fragment = partial_of(401, v4, protocol::UDP, 6, 0);
+        fragment[20] = 0x20;
+        let mut chain = Buffer::copied(&fragment[..300], 0, 64);
+        chain.link(Buffer::copied(&fragment[300..], 0, 0)).unwrap();
+        assert!(!complete_chain(&mut chain, &mut pool) && chain.bytes() == fragment);
+        assert_eq!(pool.linearised(), 1);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The port: packets above, frames below.
 
+use crate::chains;
 use crate::device::FrameDevice;
 use crate::framing::{Framing, Template};
 use crate::neighbours::{NeighbourEvent, Neighbours, Resolution};
@@ -193,7 +194,7 @@ impl<D: FrameDevice, R: Resolver> LinkPort<D, R> {
         let Some((_, destination)) = ip::addresses(packet.bytes()) else {
             return Outcome::Drop(DropReason::NotIp);
         };
-        if packet.len() > self.device.mtu() {
+        if packet.chain_bytes() > self.device.mtu() {
             return Outcome::Drop(DropReason::MessageTooLong);
         }
         let generation = (self.tables.neighbours.generation(), self.tables.route_changes);
@@ -272,6 +273,9 @@ impl<D: FrameDevice, R: Resolver> LinkPort<D, R> {
 
     /// Makes a frame the datagram in it, and says what is to become of that.
     fn receive(&mut self, pool: &mut Pool, buffer: &mut Buffer, now: Duration) -> Disposition {
+        if buffer.is_chain() && !chains::gather_headers(buffer) {
+            return Disposition::Drop(DropReason::FrameMalformed);
+        }
         let Ok(header) = EthernetHeader::parse(buffer.bytes()) else {
             return Disposition::Drop(DropReason::FrameMalformed);
         };
@@ -290,7 +294,8 @@ impl<D: FrameDevice, R: Resolver> LinkPort<D, R> {
         if header.ether_type == ether_type::ARP {
             return Disposition::Drop(self.resolver.arp(&header, buffer.bytes(), &mut link));
         }
-        match datagram_bytes(header.ether_type, buffer.bytes()) {
+        match datagram_bytes(header.ether_type, buffer.bytes(), buffer.chain_bytes()) {
+            Ok(length) if buffer.is_chain() => link.pool.trim_back(buffer, length),
             Ok(length) => buffer.truncate(length),
             Err(reason) => return Disposition::Drop(reason),
         }
@@ -324,10 +329,10 @@ impl<D: FrameDevice, R: Resolver> LinkPort<D, R> {
     }
 }
 
-/// Bytes of the datagram at the start of `payload`, which padding may follow.
+/// Bytes of the datagram that begins with `front`, of a payload of `available` bytes: padding may follow.
 #[inline]
-fn datagram_bytes(kind: u16, payload: &[u8]) -> Result<usize, DropReason> {
-    let [first, _, v4_high, v4_low, v6_high, v6_low, ..] = *payload else {
+fn datagram_bytes(kind: u16, front: &[u8], available: usize) -> Result<usize, DropReason> {
+    let [first, _, v4_high, v4_low, v6_high, v6_low, ..] = *front else {
         return Err(DropReason::Truncated);
     };
     let (version, shortest, length) = if kind == ether_type::IPV6 {
@@ -339,7 +344,7 @@ fn datagram_bytes(kind: u16, payload: &[u8]) -> Result<usize, DropReason> {
         Err(DropReason::NotIp)
     } else if length < shortest {
         Err(DropReason::BadHeader)
-    } else if length > payload.len() {
+    } else if length > available {
         Err(DropReason::Truncated)
     } else {
         Ok(length)
@@ -380,7 +385,10 @@ impl<D: FrameDevice, R: Resolver> Port for LinkPort<D, R> {
             return Ok(0);
         }
         if self.completes_udp {
-            batch.iter_mut().for_each(|packet| udp::complete_ipv6_checksum(packet.bytes_mut()));
+            batch.iter_mut().for_each(|packet| match packet.is_chain() {
+                true => chains::complete_udp(packet),
+                false => udp::complete_ipv6_checksum(packet.bytes_mut()),
+            });
         }
         self.frame(pool, batch, now);
         let sent = if batch.is_empty() { Ok(0) } else { self.device.tx(pool, batch) };
@@ -404,6 +412,10 @@ impl<D: FrameDevice, R: Resolver> Port for LinkPort<D, R> {
 
     fn seals_marked(&self) -> bool {
         self.device.seals_marked()
+    }
+
+    fn takes_chains(&self) -> bool {
+        self.device.takes_chains()
     }
 
     fn joins(&self) -> bool {

@@ -53,8 +53,9 @@ impl Buffer {
 
     /// Bytes of all segments.
     #[must_use]
+    #[inline]
     pub fn chain_bytes(&self) -> usize {
-        self.segments().map(Buffer::len).sum()
+        if self.is_chain() { self.segments().map(Buffer::len).sum() } else { self.len() }
     }
 
     /// Does something with the last segment, which alone may grow at its end.

@@ -26,6 +26,22 @@ impl Sum {
         self.words(sum)
     }
 
+    /// Adds bytes that come in pieces of any lengths, as if they were in one.
+    #[must_use]
+    pub fn pieces<'a>(self, pieces: impl Iterator<Item = &'a [u8]>) -> Self {
+        let (mut sum, mut odd) = (self, None::<u8>);
+        for mut piece in pieces {
+            // The second byte of a pair that a piece before this one began.
+            if let (Some(first), [second, rest @ ..]) = (odd, piece) {
+                (sum, piece, odd) = (sum.bytes(&[first, *second]), rest, None);
+            }
+            let (pairs, last) = piece.split_at(piece.len() & !1);
+            sum = sum.bytes(pairs);
+            odd = last.first().copied().or(odd);
+        }
+        sum.bytes(odd.as_slice())
+    }
+
     /// Adds a sum of 32-bit words in native order that was computed elsewhere, for example with vectors that
     /// this crate does not know.
     #[must_use]
@@ -166,6 +182,14 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn pieces_of_any_lengths_have_the_sum_of_the_whole(
+            pieces in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..9), 0..9),
+        ) {
+            let sum = Sum::default().pieces(pieces.iter().map(Vec::as_slice));
+            prop_assert_eq!(sum.finish().to_bytes(), slow(&pieces.concat()));
+        }
+
         #[test]
         fn an_updated_checksum_is_that_of_the_changed_bytes(
             mut bytes in prop::collection::vec(any::<u8>(), 20..60),
