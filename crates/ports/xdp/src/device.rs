@@ -36,6 +36,8 @@ pub struct XdpDevice<S: SocketCalls = Socket> {
     /// The queue that is asked first, next time.
     next: usize,
     counters: PortCounters,
+    /// Whether frames may be chains of buffers.
+    takes_chains: bool,
     /// Where the umem starts: the memory of the pool.
     umem_start: usize,
     zero_copy: bool,
@@ -224,6 +226,7 @@ impl<S: SocketCalls> XdpDevice<S> {
             mac: interface.mac,
             mtu: interface.mtu,
             umem_start: pool.region().extent().0.addr(),
+            takes_chains: queues.iter().any(Queue::takes_chains),
             queues,
             next: 0,
             counters: PortCounters::default(),
@@ -334,7 +337,7 @@ impl<S: SocketCalls + Send> FrameDevice for XdpDevice<S> {
         self.next = (self.next + 1) % count.max(1);
         let came = &batch[before..];
         self.counters.rx_packets += u64::try_from(came.len()).unwrap_or(0);
-        self.counters.rx_bytes += came.iter().map(|frame| frame.len() as u64).sum::<u64>();
+        self.counters.rx_bytes += came.iter().map(|frame| frame.chain_bytes() as u64).sum::<u64>();
         self.counters.rx_calls += u64::from(!came.is_empty());
         Ok(batch.len() - before)
     }
@@ -357,6 +360,10 @@ impl<S: SocketCalls + Send> FrameDevice for XdpDevice<S> {
 
     fn readiness(&self) -> Vec<BorrowedFd<'_>> {
         self.queues.iter().filter_map(|queue| queue.calls().readiness()).collect()
+    }
+
+    fn takes_chains(&self) -> bool {
+        self.takes_chains
     }
 
     /// Closes the queues: the kernel gets their frames from now on. One that is dropped instead gives its

@@ -19,6 +19,9 @@
 //! cannot reach it meanwhile. Rings and descriptors are not believed: an address that is not in the table, or
 //! a packet that does not lie within its frame, is dropped by name, and nothing of it is read.
 //!
+//! **Frames in several buffers** (`XDP_USE_SG`) are chains of these buffers, and so are packets that are sent
+//! in several: `gather` says how they are linked.
+//!
 //! **The filter** ([`Filter`]) is at the interface, once, for all devices of its queues. It is attached by a
 //! link of bpf(2), which the kernel ends with the process, however that dies: frames then go to the kernel
 //! again.

@@ -29,6 +29,9 @@ const CLOSING: Duration = Duration::from_millis(100);
 const SENT_IN_A_CALL: u32 = 32;
 /// Most descriptors of one packet: the kernel takes as many fragments (`MAX_SKB_FRAGS`) and a start.
 pub(crate) const MOST_PARTS: usize = 18;
+/// Most descriptors of a packet that is sent from where it is: drivers that do without the kernel's copy take
+/// so many (i40e, ice). A chain of more buffers is copied into full frames, of which it then takes few.
+const MOST_LINKED: usize = 8;
 /// Bytes of an Ethernet header, without which there is no frame.
 const ETHERNET_BYTES: usize = 14;
 
@@ -41,7 +44,7 @@ pub struct QueueOptions {
     pub receive_frames: u32,
     /// Longest frame that the link takes, in bytes.
     pub frame_bytes: usize,
-    /// Whether a frame may be in several buffers.
+    /// Whether a frame may be in several buffers: a chain of them, which comes and goes without being merged.
     pub multi_buffer: bool,
     /// Whether checksums of a local kernel are completed.
     pub complete_checksums: bool,
@@ -76,12 +79,17 @@ pub(crate) struct Transmitted {
 impl<S: SocketCalls> Queue<S> {
     pub(crate) fn new(rings: Rings, calls: S, chunks: Chunks, options: QueueOptions) -> Self {
         let counts = QueueStatistics { queue: options.queue, ..QueueStatistics::default() };
-        let (lent, gatherer) = (Lent::new(chunks), Gatherer::default());
+        let (lent, gatherer) = (Lent::new(chunks), Gatherer::new(options.multi_buffer));
         Self { rings, calls, lent, options, gatherer, counts, unsent: false, idle: 0 }
     }
 
     pub(crate) fn calls(&self) -> &S {
         &self.calls
+    }
+
+    /// Whether frames come, and are sent, in chains of buffers.
+    pub(crate) fn takes_chains(&self) -> bool {
+        self.options.multi_buffer
     }
 
     /// Lends the kernel all frames that it is to have.
@@ -135,7 +143,7 @@ impl<S: SocketCalls> Queue<S> {
             *count += 1;
         }
         if let Some(mut buffer) = self.gatherer.add(part, is_last, pool) {
-            if self.options.complete_checksums && partial_checksum::complete(buffer.bytes_mut()) {
+            if self.options.complete_checksums && complete_checksum(&mut buffer, pool) {
                 self.counts.checksums_completed += 1;
             }
             batch.push(buffer);
@@ -188,8 +196,8 @@ impl<S: SocketCalls> Queue<S> {
         let (room, mut used) = (self.rings.to_send.room()?, 0);
         let mut sent = Transmitted::default();
         for buffer in batch.iter_mut() {
-            let bytes = buffer.len();
-            match self.place(buffer, pool, room - used, used) {
+            let bytes = buffer.chain_bytes();
+            match self.place(buffer, bytes, pool, room - used, used) {
                 Placed::Sent(parts) => {
                     used += parts;
                     sent.packets += 1;
@@ -209,33 +217,82 @@ impl<S: SocketCalls> Queue<S> {
         Ok(sent)
     }
 
-    /// Writes the descriptors of a packet, from the entry `used` of the ring on.
-    fn place(&mut self, buffer: &mut Buffer, pool: &mut Pool, room: u32, used: u32) -> Placed {
-        if buffer.len() < ETHERNET_BYTES {
+    /// Writes the descriptors of a packet of so many bytes, from the entry `used` of the ring on: all of
+    /// them, or none.
+    fn place(&mut self, buffer: &mut Buffer, bytes: usize, pool: &mut Pool, room: u32, used: u32) -> Placed {
+        if bytes < ETHERNET_BYTES {
             return Placed::Refused(DropReason::SendRefused);
         }
-        if buffer.len() > self.options.frame_bytes {
+        if bytes > self.options.frame_bytes {
             return Placed::Refused(DropReason::MessageTooLong);
         }
         if room == 0 {
             return Placed::NoRoom;
         }
         match pool.region().index_of(buffer) {
-            Some(index) => {
+            Some(index) if !buffer.is_chain() => {
                 self.lend_to_send(index, std::mem::take(buffer), used, false);
                 Placed::Sent(1)
             }
-            None => self.copy(buffer, pool, room, used),
+            _ => self.place_uncommon(buffer, bytes, pool, room, used),
         }
     }
 
-    /// Copies a packet that is elsewhere into frames of the umem: one, or several if the kernel takes such.
+    /// Writes the descriptors of a packet in a chain of buffers, one each, or of one that has to be copied.
     #[cold]
-    fn copy(&mut self, buffer: &mut Buffer, pool: &mut Pool, room: u32, used: u32) -> Placed {
+    fn place_uncommon(
+        &mut self,
+        buffer: &mut Buffer,
+        bytes: usize,
+        pool: &mut Pool,
+        room: u32,
+        used: u32,
+    ) -> Placed {
+        match self.parts_of(buffer, pool) {
+            None => self.copy(buffer, bytes, pool, room, used),
+            // Cut in two it would be two packets.
+            Some(parts) if parts > room => Placed::NoRoom,
+            Some(parts) => {
+                self.lend_chain(std::mem::take(buffer), parts, pool, used);
+                self.counts.tx_chains += 1;
+                Placed::Sent(parts)
+            }
+        }
+    }
+
+    /// How many buffers with bytes a chain has, if it can be sent from where it is: each is a frame of the
+    /// umem, the first one has the Ethernet header, and there are not too many.
+    fn parts_of(&self, packet: &Buffer, pool: &Pool) -> Option<u32> {
+        let filled = || packet.segments().filter(|segment| !segment.is_empty());
+        let count = filled().count();
+        let may_be_sent = packet.is_chain() && self.options.multi_buffer && count <= MOST_LINKED;
+        let has_header = filled().next().is_some_and(|first| first.len() >= ETHERNET_BYTES);
+        let is_here = may_be_sent && has_header && filled().all(|segment| pool.region().owns(segment));
+        u32::try_from(count).ok().filter(|_| is_here)
+    }
+
+    /// Lends the kernel the buffers of a chain, `parts` of which have bytes. The others are free.
+    fn lend_chain(&mut self, packet: Buffer, parts: u32, pool: &mut Pool, used: u32) {
+        let (mut next, mut nth) = (Some(packet), 0);
+        while let Some(mut segment) = next {
+            next = segment.take_rest();
+            let index = pool.region().index_of(&segment).filter(|_| !segment.is_empty());
+            let Some(index) = index else {
+                pool.recycle(segment);
+                continue;
+            };
+            self.lend_to_send(index, segment, used + nth, nth + 1 < parts);
+            nth += 1;
+        }
+    }
+
+    /// Copies a packet that is elsewhere, or in too many buffers, into frames of the umem: one, or several if
+    /// the kernel takes such.
+    fn copy(&mut self, buffer: &mut Buffer, bytes: usize, pool: &mut Pool, room: u32, used: u32) -> Placed {
         let mut frames: arrayvec::ArrayVec<(usize, Buffer), MOST_PARTS> = arrayvec::ArrayVec::new();
         let mut placed = Placed::NoRoom;
-        let mut rest = buffer.bytes();
-        while !rest.is_empty() {
+        let mut copied = 0;
+        while copied < bytes {
             let most = if self.options.multi_buffer { MOST_PARTS } else { 1 };
             if frames.len() == most {
                 placed = Placed::Refused(DropReason::MessageTooLong);
@@ -247,14 +304,13 @@ impl<S: SocketCalls> Queue<S> {
                 pool.recycle(frame);
                 break;
             };
-            let bytes = rest.len().min(frame.tailroom());
-            frame.receive_area()[..bytes].copy_from_slice(&rest[..bytes]);
-            frame.set_len(bytes);
-            rest = &rest[bytes..];
+            let here = buffer.copy_to(copied, frame.receive_area());
+            frame.set_len(here);
+            copied += here;
             frames.push((index, frame));
         }
         let parts = u32::try_from(frames.len()).unwrap_or(u32::MAX);
-        if !rest.is_empty() || parts > room {
+        if copied < bytes || parts > room {
             frames.into_iter().for_each(|(_, frame)| pool.recycle(frame));
             return placed;
         }
@@ -300,7 +356,8 @@ impl<S: SocketCalls> Queue<S> {
     pub(crate) fn statistics(&self) -> QueueStatistics {
         let kernel = self.calls.statistics().unwrap_or_default();
         let (receiving, sending) = (self.lent.receiving(), self.lent.sending());
-        QueueStatistics { kernel, receiving, sending, ..self.counts }
+        let (rx_chains, rx_merged) = self.gatherer.counts();
+        QueueStatistics { kernel, receiving, sending, rx_chains, rx_merged, ..self.counts }
     }
 
     /// Ends the queue, and gives its buffers back to the pool. Those that the kernel may still send are
@@ -342,6 +399,15 @@ impl<S: SocketCalls> Drop for Queue<S> {
         // would leave in clear.
         self.lent.forget_sending();
     }
+}
+
+/// Completes the checksum of a frame, if a local kernel has left it to a device. Returns whether it has.
+#[inline]
+fn complete_checksum(frame: &mut Buffer, pool: &mut Pool) -> bool {
+    if frame.is_chain() {
+        return partial_checksum::complete_chain(frame, pool);
+    }
+    partial_checksum::complete(frame.bytes_mut())
 }
 
 /// What became of a packet that is to be sent.

@@ -32,7 +32,13 @@ pub struct QueueStatistics {
     pub unknown_frames: u64,
     /// Packets that did not lie within their frame (`device_frame_bounds`).
     pub out_of_bounds: u64,
-    /// Packets that were copied into a frame to be sent, because they were elsewhere.
+    /// Frames that came in several buffers, and were handed over as chains of these.
+    pub rx_chains: u64,
+    /// Frames that came in several buffers, and were put into one.
+    pub rx_merged: u64,
+    /// Packets in chains of buffers that were sent from where they were.
+    pub tx_chains: u64,
+    /// Packets that were copied into frames to be sent, because they were elsewhere, or in too many buffers.
     pub tx_copied: u64,
     /// Checksums that were completed.
     pub checksums_completed: u64,

@@ -17,7 +17,7 @@ const LONGEST: usize = 65_535;
 const SEALED_MORE_BYTES: usize = 84;
 
 /// Longest packet of a frame that a device shares: a page, which the kernel's AF_XDP takes at most. Longer
-/// packets come in several frames, and are put together in a long buffer.
+/// packets come in several frames, as chains or put together in a long buffer.
 const DEVICE_PACKET_BYTES: usize = 4096 - HEADROOM_BYTES - TAILROOM_BYTES;
 
 /// What a frame has beside its packet: Ethernet's header and two tags.

@@ -203,6 +203,10 @@ impl Port for XdpPort {
         self.link.joins()
     }
 
+    fn takes_chains(&self) -> bool {
+        self.link.takes_chains()
+    }
+
     fn end(&mut self, pool: &mut Pool) {
         self.link.end(pool);
     }
@@ -319,6 +323,9 @@ fn queue(statistics: &QueueStatistics) -> QueueDetail {
             drop("out_of_bounds", statistics.out_of_bounds),
             count("fill_ring_empty", kernel.no_free_frame),
             count("tx_ring_empty", kernel.tx_ring_empty),
+            count("rx_chains", statistics.rx_chains),
+            count("rx_merged", statistics.rx_merged),
+            count("tx_chains", statistics.tx_chains),
             count("tx_copied", statistics.tx_copied),
             count("checksums_completed", statistics.checksums_completed),
             count("wakeups", statistics.wakeups),

@@ -2,8 +2,8 @@
 
 use crate::support::config::Config;
 use crate::support::gateway::Gateway;
-use crate::support::sites::{Network, OUTER};
-use crate::support::{Outcome, ensure};
+use crate::support::sites::{NARROW, Network, OUTER};
+use crate::support::{Outcome, ensure, wait};
 use serde_json::Value;
 use std::io::{Read, Write};
 use std::net::{IpAddr, TcpListener, TcpStream, UdpSocket};
@@ -19,6 +19,7 @@ pub fn tests(suite: Suite<'_, Network>) -> Suite<'_, Network> {
         .test("traffic_passes_in_generic_mode", generic)
         .test("one_side_may_be_the_kernels", mixed)
         .test("the_kernels_own_traffic_on_the_interfaces_goes_on", kernels_own)
+        .test("packets_of_9000_bytes_pass_in_chains_by_esp_and_vpe", jumbo)
         .test("esp_that_the_host_forwards_for_somebody_else_stays_with_the_kernel", forwarded)
 }
 
@@ -26,6 +27,9 @@ pub const NATIVE: &str = "mode = \"native\"";
 /// The last two are cut inside the tunnel.
 const UDP_SIZES: [usize; 5] = [1, 64, 1300, 4000, 8000];
 const SECOND: Duration = Duration::from_secs(1);
+/// MTU between hosts and gateways, and between gateways, where packets of 9,000 bytes pass whole.
+const JUMBO: [usize; 2] = [9000, 9200];
+const USUAL: [usize; 2] = [1500, 1500];
 
 /// Two gateways with AF_XDP.
 pub fn ends(over_ipv6: bool, udp: bool, more: &str) -> Outcome<[Config; 2]> {
@@ -113,6 +117,75 @@ fn mixed(network: &mut Network) -> TestResult {
         (kinds(&a)?, kinds(&b)?),
         (["tun", "xdp"].map(Value::from), ["xdp", "socket"].map(Value::from))
     );
+    a.stop()?;
+    b.stop()
+}
+
+/// Packets that nobody may cut, over a path that carries them sealed.
+fn jumbo(network: &mut Network) -> TestResult {
+    set_mtus(network, JUMBO, JUMBO[1])?;
+    let ways = [(false, false), (false, true), (true, false), (true, true)];
+    let passed = ways.into_iter().try_for_each(|(vpe, udp)| jumbo_by(network, vpe, udp));
+    set_mtus(network, USUAL, NARROW)?;
+    passed
+}
+
+fn set_mtus(network: &Network, [inner, outer]: [usize; 2], narrow: usize) -> TestResult {
+    let Network { left, a, routers: [at_a, at_b], b, right, .. } = network;
+    for host in [left, a, b, right] {
+        host.mtu("lan", inner)?;
+    }
+    for host in [a, at_a, at_b, b] {
+        host.mtu("wan", outer)?;
+    }
+    network.narrow_to(narrow)
+}
+
+/// They come in several buffers, are sealed and opened there, and leave so: no packet is merged.
+fn jumbo_by(network: &mut Network, vpe: bool, udp: bool) -> TestResult {
+    let mut ends = ends(false, udp, NATIVE)?;
+    for end in &mut ends {
+        end.gateway = "engines = [\"portable\"]".to_owned();
+        (end.protected, end.unprotected) = ("mtu = 9000".to_owned(), "mtu = 9200".to_owned());
+        for tunnel in end.tunnels.iter_mut().filter(|_| vpe) {
+            (tunnel.vpe, tunnel.more) = (true, "allow_manual_counter_nonce = true".to_owned());
+            for sa in [&mut tunnel.outbound, &mut tunnel.inbound] {
+                // Of VPE it is the cipher's key alone.
+                sa.key.truncate(32);
+            }
+        }
+    }
+    let [a, b] = network.start(&ends)?;
+    let way = format!("VPE {vpe}, in UDP {udp}");
+    for host in [&network.left, &network.right] {
+        // What earlier tests have taught of the path.
+        host.run(&["ip", "-4", "route", "flush", "cache"])?;
+        host.run(&["ip", "-6", "route", "flush", "cache"])?;
+    }
+    for (from, to, bytes) in [
+        (&network.left, "10.2.0.10", "8972"),
+        (&network.right, "10.1.0.2", "8972"),
+        (&network.left, "fd02::10", "8952"),
+    ] {
+        let said = from.run(&["ping", "-M", "do", "-c", "20", "-i", "0.05", "-W", "5", "-s", bytes, to]);
+        let said = said.map_err(|error| format!("{way}: {error}\n{}\n{}", a.log(), b.log()))?;
+        ensure(said.contains("20 received"), || format!("{way}: {said}\n{}\n{}", a.log(), b.log()))?;
+    }
+    for gateway in [&a, &b] {
+        for side in ["protected", "unprotected"] {
+            // The port publishes them a few times a second.
+            wait::until(&format!("for chains at the {side} side, {way}"), || {
+                let port = port(gateway, side)?;
+                let count = |name: &str| -> u64 {
+                    let queues = port["device"]["queues"].as_array().into_iter().flatten();
+                    queues.filter_map(|queue| queue[name].as_u64()).sum()
+                };
+                assert_eq!(count("rx_merged"), 0, "{way}: {port:#}");
+                Ok((count("rx_chains") >= 60 && count("tx_chains") >= 60).then_some(()))
+            })?;
+        }
+        assert_eq!(gateway.ask_json(&["status"])?["linearised"], 0, "{way}: {}", gateway.log());
+    }
     a.stop()?;
     b.stop()
 }

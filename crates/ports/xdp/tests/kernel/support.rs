@@ -7,7 +7,8 @@ use testudo_lab::namespaces::{Entered, Namespace};
 use testudo_link::FrameDevice;
 use testudo_packet::{Batch, Pool};
 use testudo_port_xdp::{
-    Filter, FilterConfig, Network, SharedUmem, Taken, UdpContent, UdpPort, XdpConfig, XdpDevice, XdpMode,
+    Filter, FilterConfig, Network, QueueStatistics, SharedUmem, Taken, UdpContent, UdpPort, XdpConfig,
+    XdpDevice, XdpMode,
 };
 
 /// The two hosts on a cable, and a third one behind another interface of the second.
@@ -122,6 +123,11 @@ impl Opened {
         receive(&mut self.device, &mut self.pool, count)
     }
 
+    /// A counter of all queues.
+    pub fn sum(&self, of: impl Fn(&QueueStatistics) -> u64) -> u64 {
+        self.device.statistics().iter().map(of).sum()
+    }
+
     /// Sends frames that are in buffers of the pool.
     pub fn send(&mut self, frames: &[Vec<u8>]) {
         let mut batch = Batch::new();
@@ -152,7 +158,7 @@ pub fn receive(device: &mut XdpDevice, pool: &mut Pool, count: usize) -> Vec<Vec
             wait(device, PollFlags::IN, &format!("frame {} of {count}", frames.len() + 1));
         }
         for buffer in batch.drain(..) {
-            frames.push(buffer.bytes().to_vec());
+            frames.push(buffer.segments().flat_map(|part| part.bytes().to_vec()).collect());
             pool.recycle(buffer);
         }
     }

@@ -1,7 +1,7 @@
 //! Frames over real interfaces.
 
 use crate::support::{
-    JUMBO, MTU, Sites, config, esp, open, open_with, pool, receive, send, send_udp, udp_payload, wait,
+    JUMBO, MTU, Opened, Sites, config, esp, open, open_with, pool, receive, send, send_udp, udp_payload, wait,
 };
 use rustix::event::PollFlags;
 use std::sync::Arc;
@@ -23,6 +23,7 @@ pub fn tests(suite: Suite<'_, Sites>) -> Suite<'_, Sites> {
         .test("several_queues_are_one_device", two_queues)
         .test("a_worker_may_drive_the_devices_queue_itself", busy_polling)
         .test("jumbo_frames_pass_in_several_buffers", jumbo)
+        .test("chains_of_buffers_are_sent_back_from_where_they_came", echo)
         .test("checksums_that_a_local_kernel_left_out_are_complete", checksums)
 }
 
@@ -44,7 +45,7 @@ fn passes(sites: &mut Sites, mode: XdpMode, attached: Attached) -> TestResult {
     Ok(())
 }
 
-fn exchange(from: &mut crate::support::Opened, to: &mut crate::support::Opened) {
+fn exchange(from: &mut Opened, to: &mut Opened) {
     for round in 0..10_u32 {
         let frames: Vec<_> = (0..32).map(|n| esp_frame(round * 32 + n, 60 + n as usize * 44)).collect();
         from.send(&frames);
@@ -207,6 +208,44 @@ fn jumbo_in(sites: &Sites, mode: XdpMode) -> TestResult {
     assert!(came == frames, "{mode:?}: {:?}", came.iter().map(Vec::len).collect::<Vec<_>>());
     send_udp(&sites.left, ("10.9.0.2", 4500), &[esp(9, 8900)]);
     assert_eq!(udp_payload(&right.receive(1)[0]), esp(9, 8900), "{mode:?}, from the kernel");
+    // Those beyond a frame's room.
+    assert!(right.sum(|queue| queue.rx_chains) >= 5, "{:?}", right.device.statistics());
+    assert_eq!((right.sum(|queue| queue.rx_merged), right.pool.linearised()), (0, 0));
+    Ok(())
+}
+
+fn echo(sites: &mut Sites) -> TestResult {
+    sites.set_mtu(JUMBO);
+    let outcome = [XdpMode::Native, XdpMode::Generic].into_iter().try_for_each(|mode| echo_in(sites, mode));
+    sites.set_mtu(MTU);
+    outcome
+}
+
+/// What came in several buffers leaves in the same, and none is lost.
+fn echo_in(sites: &Sites, mode: XdpMode) -> TestResult {
+    let xdp = both_queues();
+    let mut left = open(&sites.left, "eth0", mode, &xdp);
+    let mut right = open(&sites.right, "eth0", mode, &xdp);
+    for round in 0..20 {
+        let frames: Vec<_> = (0..16).map(|n| esp_frame(round * 16 + n, JUMBO - 50 * n as usize)).collect();
+        left.send(&frames);
+        let (mut came, mut batch) = (0, Batch::new());
+        while came < frames.len() {
+            let count = right.device.rx(&mut right.pool, &mut batch)?;
+            came += count;
+            if count == 0 {
+                wait(&right.device, PollFlags::IN, "a frame to send back");
+            }
+            assert!(batch.iter().all(Buffer::is_chain), "{mode:?}: merged");
+            send(&mut right.device, &mut right.pool, &mut batch);
+        }
+        assert!(left.receive(frames.len()) == frames, "{mode:?}, round {round}");
+    }
+    let counts = (right.sum(|queue| queue.rx_chains), right.sum(|queue| queue.tx_chains));
+    assert_eq!((counts, right.sum(|queue| queue.tx_copied)), ((320, 320), 0), "{mode:?}");
+    let Opened { device, mut pool, .. } = right;
+    device.close(&mut pool);
+    assert_eq!((pool.available(), pool.drops().total()), (2048, 0), "{mode:?}");
     Ok(())
 }
 
