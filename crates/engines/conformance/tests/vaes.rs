@@ -35,6 +35,60 @@ fn vaes_and_the_portable_engine_agree() {
     }
 }
 
+/// Texts of all lengths up to the longest, with borders anywhere, beside the same packets in one buffer, some
+/// of them forged: verdicts and bytes are those of the portable engine.
+#[test]
+fn chains_cut_at_random_match_the_portable_engine() {
+    let Some(mut ours) = open() else { return };
+    let (mut portable, mut random) = (PortableEngine::new(), Rng::with_seed(0x5EED_C4A3));
+    let pairs = install(ours.as_mut(), &mut portable, &mut random);
+    let mut refused = 0;
+    for round in 0..60 {
+        let (mut left, mut right) = (Vec::new(), Vec::new());
+        for _ in 0..20 {
+            let pair = 2 * random.usize(..pairs.len() / 2);
+            let (seal, open) = (&pairs[pair], &pairs[pair + 1]);
+            let longest = [70, 600, 9_000, 65_535][random.usize(..4)];
+            let mut made = job_of(Direction::Seal, random.usize(..=longest), &mut random);
+            let opens = random.bool();
+            if opens {
+                made = sealed(&made, seal.portable, &mut portable);
+                if random.usize(..4) == 0 {
+                    let at = made.auth_start as usize + random.usize(..made.text_bytes as usize + 32);
+                    made.buffer.bytes_mut()[at] ^= 1 << random.usize(..8);
+                }
+            }
+            let chosen = if opens { open } else { seal };
+            let whole = copy(&made, chosen.portable);
+            let cuts = random.usize(..12);
+            left.push(Job { key: chosen.ours, ..cut(&whole, cuts, &mut random) });
+            right.push(whole);
+        }
+        let (left, right) = (drive(ours.as_mut(), left).unwrap(), drive(&mut portable, right).unwrap());
+        for (ours, portable) in left.iter().zip(&right) {
+            assert_eq!(ours.status, portable.status, "round {round}");
+            refused += usize::from(ours.status == JobStatus::AuthenticationFailed);
+            let mut bytes = vec![0; ours.buffer.chain_bytes()];
+            ours.buffer.copy_to(0, &mut bytes);
+            let is_done = ours.status == JobStatus::Done;
+            assert!(!is_done || bytes == portable.buffer.bytes(), "round {round}");
+        }
+    }
+    assert!(refused > 50, "{refused}");
+}
+
+/// The same packet with so many borders, anywhere.
+fn cut(job: &Job, cuts: usize, random: &mut Rng) -> Job {
+    let bytes = job.buffer.bytes();
+    let mut borders: Vec<usize> = (0..cuts).map(|_| random.usize(..=bytes.len())).collect();
+    borders.extend([0, bytes.len()]);
+    borders.sort_unstable();
+    let mut pieces = borders.windows(2).map(|ends| Buffer::copied(&bytes[ends[0]..ends[1]], 0, 128));
+    let mut chain = pieces.next().unwrap();
+    pieces.for_each(|piece| chain.link(piece).unwrap());
+    Job { buffer: chain, ..*job }
+}
+
 #[test]
 fn engines_on_several_threads_do_not_disturb_each_other() {
     if open().is_none() {

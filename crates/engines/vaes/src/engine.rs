@@ -7,7 +7,7 @@ use crate::long::Reach;
 use crate::memory::vectors;
 use crate::packet::Packet;
 use crate::short::{MAX_SHORT_VECTORS, SIDE_BY_SIDE};
-use crate::{NAME, long, short};
+use crate::{NAME, in_parts, long, short};
 use arrayvec::ArrayVec;
 use std::sync::Arc;
 use testudo_crypto::{
@@ -168,7 +168,7 @@ impl Engine for VaesEngine {
         is_done.then(|| Capability {
             max_text_bytes: MAX_TEXT_BYTES,
             max_keys: self.keys.limit(),
-            takes_chains: false,
+            takes_chains: Kind::new(suite, Direction::Seal).is_some(),
             writes_frames: false,
         })
     }
@@ -203,12 +203,18 @@ impl Engine for VaesEngine {
 
     fn submit(&mut self, jobs: &mut [Job]) -> usize {
         let taken = jobs.len();
-        let mut lots = [(); KINDS].map(|()| [(); CLASSES].map(|()| ArrayVec::new()));
-        let chained = [(); chained::KINDS].map(|()| ArrayVec::new());
-        let mut waiting = Waiting { lots: chained, scratch: &mut self.scratch };
-        // SAFETY: the CPU has the instructions (`expander` has the proof), the only requirement beyond those
-        // of safe functions.
-        unsafe { run(&self.keys, jobs, &mut lots, &mut waiting) };
+        let has_refused = {
+            let mut lots = [(); KINDS].map(|()| [(); CLASSES].map(|()| ArrayVec::new()));
+            let chained = [(); chained::KINDS].map(|()| ArrayVec::new());
+            let mut waiting = Waiting { lots: chained, scratch: &mut self.scratch };
+            // SAFETY: the CPU has the instructions (`expander` has the proof), the only requirement beyond
+            // those of safe functions.
+            unsafe { run(&self.keys, jobs, &mut lots, &mut waiting) }
+        };
+        if has_refused {
+            // SAFETY: as above.
+            unsafe { run_chains(&self.keys, jobs) };
+        }
         taken
     }
 }
@@ -265,14 +271,16 @@ type Lots<'a> = [[Lot<'a>; CLASSES]; KINDS];
 /// Classes of packets: of one vector, of two, of three, and longer ones.
 const CLASSES: usize = MAX_SHORT_VECTORS + 1;
 
-/// Does all jobs, grouped by kind and class across keys.
+/// Does all jobs, grouped by kind and class across keys. Returns whether one of AES-GCM is not all in one
+/// buffer.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
 fn run<'a>(
     keys: &'a KeyTable<VaesKey>,
     jobs: &'a mut [Job],
     lots: &mut Lots<'a>,
     waiting: &mut Waiting<'_, 'a>,
-) {
+) -> bool {
+    let mut has_refused = false;
     let all_many = keys.len() > MANY_KEYS;
     if all_many {
         prefetch_short(keys, jobs);
@@ -303,6 +311,8 @@ fn run<'a>(
             if lot.is_full() {
                 run_lot(kind, class, all_many, lot);
             }
+        } else {
+            has_refused = true;
         }
     }
     waiting.finish();
@@ -312,6 +322,29 @@ fn run<'a>(
                 run_lot(kind, class, all_many, lot);
             }
         }
+    }
+    has_refused
+}
+
+/// Does those jobs of AES-GCM that are over chains of buffers. They have ended as faults.
+#[cold]
+#[inline(never)]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
+fn run_chains(keys: &KeyTable<VaesKey>, jobs: &mut [Job]) {
+    for job in jobs.iter_mut().filter(|job| job.status == JobStatus::Fault && job.buffer.is_chain()) {
+        let Some(key) = keys.get(job.key).filter(|key| key.may_do(job)) else { continue };
+        let (expanded, kind, is_vpe) = match &key.form {
+            Form::Gcm(expanded, kind) => (expanded, *kind, false),
+            Form::GcmOfVpe(expanded, kind) => (expanded, *kind, true),
+            Form::Chained(..) => continue,
+        };
+        let direction = job.direction;
+        // The salt is part of the key's first round key.
+        let Some(parts) = job.chain_parts(in_parts::shape(is_vpe), [0; 4]) else { continue };
+        job.status = match kind {
+            Kind::Seal128 | Kind::Open128 => in_parts::packet::<10>(expanded, direction, parts),
+            Kind::Seal256 | Kind::Open256 => in_parts::packet::<14>(expanded, direction, parts),
+        };
     }
 }
 

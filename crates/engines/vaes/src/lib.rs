@@ -7,6 +7,7 @@
 //!  AES-GCM
 //!   short     four packets of up to 176 bytes in parallel, their tags reduced in four lanes of one vector
 //!   long      any length in a relay, 16 blocks at a time: the end of one hashed beside the next one's start
+//!   in_parts  texts in several buffers, 16 blocks at a time
 //!   ghash     products in GF(2^128), sums of them, their reduction
 //!   aes       AES on vectors of four blocks; the key schedule
 //!   key       what is computed once per key: round keys, powers of the hash key
@@ -58,6 +59,8 @@ mod chained;
 mod engine;
 #[cfg(target_arch = "x86_64")]
 mod ghash;
+#[cfg(target_arch = "x86_64")]
+mod in_parts;
 #[cfg(target_arch = "x86_64")]
 mod key;
 #[cfg(target_arch = "x86_64")]

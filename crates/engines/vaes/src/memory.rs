@@ -124,7 +124,7 @@ pub(crate) fn store_prefix(to: &mut [u8], value: __m512i) {
 /// Mask of the first `bytes` of a vector.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,vaes,vpclmulqdq,bmi2")]
-fn prefix_mask(bytes: usize) -> u64 {
+pub(crate) fn prefix_mask(bytes: usize) -> u64 {
     #[allow(clippy::cast_possible_truncation, reason = "at most 64")]
     let bytes = bytes.min(VECTOR_BYTES) as u32;
     _bzhi_u64(u64::MAX, bytes)
