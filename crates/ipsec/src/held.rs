@@ -19,9 +19,9 @@
 //! negotiate with the one that is meant, whose policy then comes first. Packets of ESP that AH is to cover
 //! wait until both have an SA in use; the event names the one that has none.
 //!
-//! **Bounds.** A tunnel holds [`MAX_HELD`] packets, and all together an eighth of the pool's buffers. The
-//! last quarter of these is for tunnels that hold few, so that hosts that send a lot to peers that do not
-//! answer leave the others' first packets their room.
+//! **Bounds.** A tunnel holds [`MAX_HELD`] packets, and all together an eighth of the pool's buffers; one in
+//! a chain of buffers is merged before it waits. The last quarter of these is for tunnels that hold few, so
+//! that hosts that send a lot to peers that do not answer leave the others' first packets their room.
 //!
 //! Where a tunnel's packet finds no room, the sender (the source address) that has the most of that tunnel
 //! makes some: its oldest packet is dropped, if it would still have no fewer than the other. So one host that
@@ -282,6 +282,16 @@ impl Ipsec {
         let sender = flow.and_then(|flow| PacketValues::shown(&flow).local);
         if let Some(flow) = flow {
             self.ask_for_tunnel(index, &flow, now);
+        }
+        // Limits count packets, and one in several buffers would be found by no changed policy.
+        if buffer.is_chain() {
+            match pool.linearise(std::mem::take(buffer)) {
+                Ok(whole) => *buffer = whole,
+                Err(chain) => {
+                    self.discard_waiting(index, chain, DropReason::PoolEmpty, now, pool);
+                    return Disposition::Held;
+                }
+            }
         }
         if !self.held.has_room(index, pool.size() / 8) {
             let Some(other) = self.held.take_in_favour_of(index, sender) else {

@@ -4,7 +4,7 @@ use super::encapsulations::inner_of;
 use crate::support::fragments::{fragmentable, fragments};
 use crate::support::gateway::{PoolSize, portable};
 use crate::support::packet::{network_a, network_b};
-use crate::support::{Gateway, Inner, LeaseTwin, Side, TunnelSpec};
+use crate::support::{Gateway, Inner, LeaseTwin, PortHandle, Side, TunnelSpec};
 use std::time::Duration;
 use testudo_crypto::Suite;
 use testudo_gateway::{SaChange, TunnelInstall, UseFrom};
@@ -123,6 +123,36 @@ fn packets_that_a_new_policy_gives_to_another_tunnel_wait_no_more() {
     a.clock.advance(Duration::from_secs(1));
     tick(&mut a);
     assert_eq!((a.worker.held_packets(), a.drops(DropReason::HoldExpired)), (0, 3));
+    a.assert_settled();
+}
+
+/// A packet that came in several buffers waits in one: limits count packets. A policy that gives it to
+/// another tunnel finds it as any other.
+#[test]
+fn packets_in_chains_wait_in_one_buffer_each() {
+    let to_all = Policy::new(Selector::ANY, Action::Protect(TunnelIndex(1)));
+    let (protected, unprotected) = (PortHandle::default(), PortHandle::default());
+    protected.take_chains(&[1500]);
+    let size = PoolSize(BUFFERS, 9300);
+    let mut a = Gateway::on_links(protected, unprotected, vec![to_all], size, portable());
+    for number in [1, 2] {
+        let wide = TunnelSpec { path_mtu: 9200, ..spec(number) };
+        let parameters = TunnelParameters { acquires: true, ..wide.parameters(Side::A) };
+        change(&mut a, SaChange::AddTunnel(TunnelIndex(number.into()), Box::new(parameters)));
+    }
+    for number in 1..=9 {
+        let inner = Inner::udp("10.0.0.1", "172.18.0.2", 9000);
+        assert!(a.seal(Inner { ports: (number, 53), dont_fragment: true, ..inner }.bytes()).is_empty());
+    }
+    assert_eq!((a.worker.held_packets(), a.books().dropped), (9, 0));
+    assert_eq!((a.worker.pool().linearised(), a.worker.pool().available()), (9, BUFFERS));
+    negotiated(&mut a, 2, UseFrom::Now);
+    let own = Policy::new(towards(2), Action::Protect(TunnelIndex(2)));
+    assert!(a.worker.change_policies(vec![PolicyChange::Insert(Position::First, own)])[0].is_ok());
+    a.settle();
+    let sealed = a.unprotected.take();
+    assert!(sealed.len() == 9 && sealed.iter().all(|datagram| datagram.len() > 9000));
+    assert_eq!(a.worker.held_packets(), 0);
     a.assert_settled();
 }
 
