@@ -16,7 +16,7 @@ use crate::scheduler::{
 };
 use crate::withdrawn::WithdrawalReason;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use testudo_crypto::{Direction, Job, JobStatus, Suite};
 use testudo_ipsec::Moment;
 
@@ -100,22 +100,28 @@ impl Dispatcher {
         }
     }
 
-    /// Measures what these suites cost, until so much time has passed. Engines that end jobs inside `submit`
-    /// are first: they are behind all others, and measured soonest.
-    pub(crate) fn measure_engines(&mut self, suites: &[Suite], most: Duration) -> EngineCosts {
+    /// Measures what these suites cost, until so much time has passed on a clock that moves while engines
+    /// work. Engines that end jobs inside `submit` are first: they are behind all others, and measured
+    /// soonest.
+    pub(crate) fn measure_engines(
+        &mut self,
+        suites: &[Suite],
+        most: Duration,
+        clock: &dyn Clock,
+    ) -> EngineCosts {
         let mut costs = EngineCosts::default();
         let Some(chunk) = self.live.as_ref().map(|live| live.chunk) else { return costs };
-        let began = Instant::now();
+        let began = clock.now();
         for engine in (0..self.placement.len()).rev() {
             for suite in suites.iter().take(SUITES) {
                 let rank = self.suites.rank(*suite);
-                if began.elapsed() >= most {
+                if clock.now().since(began) >= most {
                     return costs;
                 }
                 if self.able(rank) >> engine & 1 == 0 {
                     continue;
                 }
-                let measured = self.placement.engine_mut(engine).map(|of| measure(of, *suite, chunk));
+                let measured = self.placement.engine_mut(engine).map(|of| measure(of, *suite, chunk, clock));
                 match measured {
                     Some(Ok(Some(measured))) => {
                         self.know(engine, rank, &measured);
@@ -160,6 +166,7 @@ impl Dispatcher {
         }
         if !is_synchronous {
             live.costs.know_elsewhere(engine, measured.submit, measured.between);
+            live.costs.know_taking_back(engine, measured.poll);
         }
     }
 

@@ -210,6 +210,12 @@ impl Costs {
         load.between_ps = load.between_ps.max(picoseconds(between));
     }
 
+    /// The same of the worker's time to take one back.
+    pub(crate) fn know_taking_back(&mut self, engine: usize, poll: Duration) {
+        let load = &mut self.loads[engine];
+        load.poll_ps = load.poll_ps.max(picoseconds(poll));
+    }
+
     /// How many jobs an engine wants at a time; `None` if what it [takes for one](Self::learn_between) is
     /// measured by those who give it batches.
     pub(crate) fn set_batch(&mut self, engine: usize, jobs: Option<usize>) {

@@ -1,7 +1,8 @@
 //! What an engine costs for a suite, before packets come: measured for a few milliseconds.
 
 use super::live::{CLASSES, LENGTHS};
-use std::time::{Duration, Instant};
+use crate::clock::Clock;
+use std::time::Duration;
 use testudo_crypto::{Direction, Engine, Job, JobStatus, KeyId, KeyMaterial, Suite};
 use testudo_ipsec::SaRef;
 use testudo_packet::Buffer;
@@ -35,6 +36,8 @@ pub(crate) struct Measured {
     pub(crate) jobs: [Duration; CLASSES],
     /// The worker's time to hand over a job among others, if it ends elsewhere.
     pub(crate) submit: Duration,
+    /// The same to take one back.
+    pub(crate) poll: Duration,
     /// The time between two of these.
     pub(crate) between: Duration,
 }
@@ -51,7 +54,8 @@ pub(crate) enum Incomplete {
 }
 
 /// Measures an engine that is idle, which holds no more keys afterwards than before. It gets as many jobs at
-/// a time as it wants, up to a chunk. `None` if it cannot be measured so and its profile says nothing.
+/// a time as it wants, up to a chunk, and is timed by this clock, which moves while the engine works. `None`
+/// if it cannot be measured so and its profile says nothing.
 ///
 /// # Errors
 /// [`Incomplete::Hangs`], only.
@@ -59,9 +63,10 @@ pub(crate) fn measure(
     engine: &mut dyn Engine,
     suite: Suite,
     chunk: usize,
+    clock: &dyn Clock,
 ) -> Result<Option<Measured>, Incomplete> {
     let Some(key) = key_for(engine, suite) else { return Ok(None) };
-    let measured = with_key(engine, suite, key, chunk);
+    let measured = with_key(engine, suite, key, chunk, clock);
     engine.remove(key);
     match measured {
         Ok(measured) => Ok(Some(measured)),
@@ -90,24 +95,33 @@ fn batch_of(engine: &dyn Engine, suite: Suite, chunk: usize) -> u32 {
     u32::try_from(wanted).unwrap_or(JOBS).max(JOBS)
 }
 
-fn with_key(engine: &mut dyn Engine, suite: Suite, key: KeyId, chunk: usize) -> Result<Measured, Incomplete> {
+fn with_key(
+    engine: &mut dyn Engine,
+    suite: Suite,
+    key: KeyId,
+    chunk: usize,
+    clock: &dyn Clock,
+) -> Result<Measured, Incomplete> {
     let batch = batch_of(engine, suite, chunk);
     let patience = if batch > JOBS { PATIENCE_IF_DEEP } else { PATIENCE };
     let jobs = |count: u32, length: u32| (0..count).map(|n| job(suite, length, n, key)).collect();
-    let (mut times, mut handing_over, mut between) = ([Duration::ZERO; 3], Duration::MAX, Duration::ZERO);
+    let (mut times, mut between) = ([Duration::ZERO; 3], Duration::ZERO);
+    let (mut handing_over, mut taking_back) = (Duration::MAX, Duration::MAX);
     for (time, length) in times.iter_mut().zip(MEASURED) {
-        let many = fastest(engine, jobs(batch, length), patience)?;
+        let many = fastest(engine, jobs(batch, length), patience, clock)?;
         if engine.is_synchronous() {
             *time = many.total / batch;
             continue;
         }
-        let one = fastest(engine, jobs(1, length), patience)?;
+        let one = fastest(engine, jobs(1, length), patience, clock)?;
         *time = one.total;
         handing_over = handing_over.min(many.submit / many.taken.max(1));
+        taking_back = taking_back.min(many.poll / batch);
         between = between.max(many.total.saturating_sub(one.total) / (batch - 1));
     }
-    let submit = if handing_over == Duration::MAX { Duration::ZERO } else { handing_over };
-    Ok(Measured { jobs: on_lines(times), submit, between })
+    let [submit, poll] =
+        [handing_over, taking_back].map(|time| if time == Duration::MAX { Duration::ZERO } else { time });
+    Ok(Measured { jobs: on_lines(times), submit, poll, between })
 }
 
 /// What the profile of an engine says, if it knows any costs.
@@ -116,7 +130,8 @@ fn of_profile(engine: &dyn Engine, suite: Suite) -> Option<Measured> {
     let one = |length: u32| Duration::from_nanos(profile.time_ns(length.into()));
     let between = Duration::from_nanos(profile.byte_ps.saturating_mul(512) / 1000);
     let jobs = on_lines(MEASURED.map(one));
-    (profile.time_ns(512) > 0).then_some(Measured { jobs, submit: HANDING_OVER, between })
+    let (submit, poll) = (HANDING_OVER, Duration::ZERO);
+    (profile.time_ns(512) > 0).then_some(Measured { jobs, submit, poll, between })
 }
 
 /// The times of all classes, from those of three lengths.
@@ -131,12 +146,17 @@ fn on_lines(times: [Duration; 3]) -> [Duration; CLASSES] {
     all
 }
 
-fn fastest(engine: &mut dyn Engine, mut jobs: Vec<Job>, patience: Duration) -> Result<Run, Incomplete> {
+fn fastest(
+    engine: &mut dyn Engine,
+    mut jobs: Vec<Job>,
+    patience: Duration,
+    clock: &dyn Clock,
+) -> Result<Run, Incomplete> {
     let mut best = None;
     for _ in 0..BATCHES {
         jobs.iter_mut().for_each(|job| job.status = JobStatus::Pending);
         let run;
-        (jobs, run) = complete(engine, jobs, patience)?;
+        (jobs, run) = complete(engine, jobs, patience, clock)?;
         best = Some(best.map_or(run, |best: Run| if run.total < best.total { run } else { best }));
         if run.total > ENOUGH {
             break;
@@ -151,6 +171,8 @@ pub(crate) struct Run {
     /// To be handed over for the first time, and how many jobs were.
     pub(crate) submit: Duration,
     pub(crate) taken: u32,
+    /// To be taken back: looks that brought nothing are not counted.
+    pub(crate) poll: Duration,
     pub(crate) total: Duration,
 }
 
@@ -162,18 +184,26 @@ pub(crate) fn complete(
     engine: &mut dyn Engine,
     mut jobs: Vec<Job>,
     patience: Duration,
+    clock: &dyn Clock,
 ) -> Result<(Vec<Job>, Run), Incomplete> {
-    let (start, count) = (Instant::now(), jobs.len());
+    let (start, count) = (clock.now(), jobs.len());
     let mut done = Vec::with_capacity(count);
     let mut taken = engine.submit(&mut jobs);
     engine.flush();
-    let submit = start.elapsed();
+    let mut looked = clock.now();
+    let (submit, mut poll) = (looked.since(start), Duration::ZERO);
     let first = u32::try_from(taken).unwrap_or(u32::MAX);
     while taken < count || engine.in_flight() > 0 {
+        let before = done.len();
         engine.poll(&mut done, count);
-        if start.elapsed() > patience {
+        let now = clock.now();
+        if done.len() > before {
+            poll += now.since(looked);
+        }
+        looked = now;
+        if now.since(start) > patience {
             // Nothing of ours stays in the engine.
-            while engine.in_flight() > 0 && start.elapsed() < GIVEN_UP {
+            while engine.in_flight() > 0 && clock.now().since(start) < GIVEN_UP {
                 engine.poll(&mut done, count);
             }
             return Err(if engine.in_flight() > 0 { Incomplete::Hangs } else { Incomplete::Slow });
@@ -181,14 +211,15 @@ pub(crate) fn complete(
         if taken < count {
             taken += engine.submit(jobs.get_mut(taken..).unwrap_or_default());
             engine.flush();
+            looked = clock.now();
         }
     }
-    let total = start.elapsed();
+    let total = clock.now().since(start);
     engine.poll(&mut done, count);
     jobs.retain(|job| job.status != JobStatus::Taken);
     jobs.append(&mut done);
     let all = jobs.len() == count && jobs.iter().all(|job| job.status == JobStatus::Done);
-    if all { Ok((jobs, Run { submit, taken: first, total })) } else { Err(Incomplete::Failed) }
+    if all { Ok((jobs, Run { submit, taken: first, poll, total })) } else { Err(Incomplete::Failed) }
 }
 
 /// A packet of nobody's to be sealed, with room for headers before the text and for the ICV after it.
@@ -214,14 +245,89 @@ pub(crate) fn job(suite: Suite, text_bytes: u32, number: u32, key: KeyId) -> Job
 #[cfg(test)]
 mod tests {
     use super::*;
-    use testudo_crypto::PortableEngine;
+    use crate::clock::{ManualClock, SystemClock};
+    use std::collections::VecDeque;
+    use testudo_crypto::{Capability, EngineError, PortableEngine};
     use testudo_engine_late::{LateConfig, LateEngine};
-    use testudo_ipsec::Prepared;
+    use testudo_ipsec::{Moment, Prepared};
 
     const CHUNK: usize = 4096;
 
     fn late(config: LateConfig) -> LateEngine {
         LateEngine::new(Box::new(PortableEngine::new()), config)
+    }
+
+    fn timed(engine: &mut dyn Engine, suite: Suite) -> Result<Option<Measured>, Incomplete> {
+        measure(engine, suite, CHUNK, &SystemClock::default())
+    }
+
+    /// A clock on which a nanosecond passes with each look.
+    struct Looked(ManualClock);
+
+    impl Clock for Looked {
+        fn now(&self) -> Moment {
+            self.0.advance(Duration::from_nanos(1));
+            self.0.now()
+        }
+    }
+
+    /// A device that takes 10 us and one more for each job, and the worker 100 ns to hand one over and 200 ns
+    /// to take one back.
+    struct Device {
+        inner: PortableEngine,
+        clock: ManualClock,
+        launches: VecDeque<(Moment, Vec<Job>)>,
+    }
+
+    impl Engine for Device {
+        fn name(&self) -> &'static str {
+            "device"
+        }
+        fn description(&self) -> String {
+            String::new()
+        }
+        fn capability(&self, suite: Suite) -> Option<Capability> {
+            self.inner.capability(suite)
+        }
+        fn install(&mut self, key: &KeyMaterial, direction: Direction) -> Result<KeyId, EngineError> {
+            self.inner.install(key, direction)
+        }
+        fn remove(&mut self, key: KeyId) {
+            self.inner.remove(key);
+        }
+        fn is_synchronous(&self) -> bool {
+            false
+        }
+        fn submit(&mut self, jobs: &mut [Job]) -> usize {
+            let count = u32::try_from(jobs.len()).unwrap();
+            self.clock.advance(Duration::from_nanos(100) * count);
+            let end = self.clock.now().0 + Duration::from_micros(10 + u64::from(count));
+            self.launches.push_back((Moment(end), jobs.iter_mut().map(Job::take).collect()));
+            jobs.len()
+        }
+        fn poll(&mut self, done: &mut Vec<Job>, _: usize) {
+            while let Some((_, mut jobs)) = self.launches.pop_front_if(|(end, _)| *end <= self.clock.now()) {
+                self.clock.advance(Duration::from_nanos(200) * u32::try_from(jobs.len()).unwrap());
+                self.inner.submit(&mut jobs);
+                done.append(&mut jobs);
+            }
+        }
+        fn in_flight(&self) -> usize {
+            self.launches.iter().map(|(_, jobs)| jobs.len()).sum()
+        }
+    }
+
+    /// By a clock that is handed in: a model of an engine is measured as an engine is.
+    #[test]
+    fn a_device_is_measured_by_the_clock_that_it_has() {
+        let clock = ManualClock::default();
+        let mut device =
+            Device { inner: PortableEngine::new(), clock: clock.clone(), launches: VecDeque::new() };
+        let measured = measure(&mut device, Suite::AES128GCM16, CHUNK, &Looked(clock)).unwrap().unwrap();
+        let near = |time: Duration, ns: u128| time.as_nanos().abs_diff(ns) < 20;
+        assert!(near(measured.submit, 100) && near(measured.poll, 200), "{measured:?}");
+        assert!(measured.jobs.iter().all(|time| near(*time, 11_300)), "{measured:?}");
+        assert!(near(measured.between, 1_300), "{measured:?}");
     }
 
     #[test]
@@ -237,11 +343,11 @@ mod tests {
         let mut engine = PortableEngine::new();
         let esp = Suite::every().filter(|suite| !suite.is_for_vpe());
         for suite in esp.filter(|suite| engine.capability(*suite).is_some()).collect::<Vec<_>>() {
-            let measured = measure(&mut engine, suite, CHUNK).unwrap().unwrap_or_else(|| panic!("{suite}"));
+            let measured = timed(&mut engine, suite).unwrap().unwrap_or_else(|| panic!("{suite}"));
             assert!(measured.jobs.iter().all(|time| !time.is_zero()), "{suite}: {measured:?}");
         }
         let mut late = late(LateConfig::reliable(1));
-        let measured = measure(&mut late, Suite::AES128GCM16, CHUNK).unwrap().unwrap();
+        let measured = timed(&mut late, Suite::AES128GCM16).unwrap().unwrap();
         assert!(!measured.submit.is_zero() && late.in_flight() == 0);
     }
 
@@ -249,7 +355,7 @@ mod tests {
     fn nothing_is_known_of_an_engine_that_fails_at_what_it_is_measured_with() {
         let mut late = late(LateConfig::reliable(1));
         late.fail_all(true);
-        assert_eq!(measure(&mut late, Suite::AES128GCM16, CHUNK), Ok(None));
+        assert_eq!(timed(&mut late, Suite::AES128GCM16), Ok(None));
         assert_eq!(late.in_flight(), 0);
     }
 
@@ -258,7 +364,7 @@ mod tests {
     fn an_engine_that_keeps_what_it_is_measured_with_hangs() {
         let mut late = late(LateConfig::reliable(1));
         late.keep_all(true);
-        assert_eq!(measure(&mut late, Suite::AES128GCM16, CHUNK), Err(Incomplete::Hangs));
+        assert_eq!(timed(&mut late, Suite::AES128GCM16), Err(Incomplete::Hangs));
         late.keep_all(false);
         let mut done = Vec::new();
         while late.in_flight() > 0 {

@@ -53,7 +53,7 @@ pub(crate) use shares::SharedShares;
 pub use shares::{Share, Shares};
 pub use threads::{Chooser, Period, ThreadRates};
 
-use crate::clock::Clock;
+use crate::clock::{Clock, SystemClock};
 use crate::dispatcher::EngineCosts;
 use crate::formation::Formation;
 use crate::worker::Worker;
@@ -82,7 +82,13 @@ impl Worker {
     /// back what it is measured with within a second is taken out of service. To be called before packets
     /// come; engines are idle.
     pub fn measure_engines(&mut self, suites: &[Suite]) -> EngineCosts {
-        self.dispatcher.measure_engines(suites, MEASURING)
+        self.measure_engines_by(suites, &SystemClock::default())
+    }
+
+    /// The same by another clock, for engines that have one of their own. Each look at it has to move it:
+    /// who waits for an engine looks on.
+    pub fn measure_engines_by(&mut self, suites: &[Suite], clock: &dyn Clock) -> EngineCosts {
+        self.dispatcher.measure_engines(suites, MEASURING, clock)
     }
 
     /// The same for a worker whose engines are those of another one, which has measured them.

@@ -194,7 +194,7 @@ fn an_engine_that_hangs_as_it_is_measured_is_out_of_service() {
     let mut late = LateEngine::new(Box::new(PortableEngine::new()), LateConfig::reliable(1));
     late.keep_all(true);
     let (mut dispatcher, sa) = over(vec![Box::new(late), Box::new(Odd::new("other"))]);
-    dispatcher.measure_engines(&[SUITE, Suite::AES256GCM16], Duration::MAX);
+    dispatcher.measure_engines(&[SUITE, Suite::AES256GCM16], Duration::MAX, &SystemClock::default());
     assert_eq!(dispatcher.take_withdrawals(), [HANGS]);
     assert_eq!([0, 1].map(|engine| dispatcher.withdrawn().get(engine)), [true, false]);
     let costs = &dispatcher.live.as_ref().unwrap().costs;
@@ -205,7 +205,7 @@ fn an_engine_that_hangs_as_it_is_measured_is_out_of_service() {
 #[test]
 fn what_there_is_no_time_to_measure_is_left_to_the_first_jobs() {
     let (mut dispatcher, sa) = dispatcher(["first", "second"].map(Odd::new));
-    dispatcher.measure_engines(&[SUITE], Duration::ZERO);
+    dispatcher.measure_engines(&[SUITE], Duration::ZERO, &SystemClock::default());
     let known =
         |dispatcher: &Dispatcher| [0, 1].map(|at| dispatcher.live.as_ref().unwrap().costs.known(at, OF));
     assert_eq!(known(&dispatcher), [0; 2]);
@@ -222,7 +222,7 @@ fn what_one_worker_has_measured_others_know() {
         vec![Box::new(late) as Box<dyn Engine>, Box::new(Odd::new("first")), Box::new(Odd::new("second"))]
     };
     let [(mut one, _), (mut other, sa)] = [over(engines()), over(engines())];
-    let costs = one.measure_engines(&[SUITE], Duration::MAX);
+    let costs = one.measure_engines(&[SUITE], Duration::MAX, &SystemClock::default());
     other.know_engines(&costs);
     let known = |of: &Dispatcher| [0, 1, 2].map(|at| of.live.as_ref().unwrap().costs.known(at, OF));
     assert_eq!(known(&one), known(&other));
