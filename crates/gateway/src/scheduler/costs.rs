@@ -44,6 +44,9 @@ const LOOK: u32 = 256;
 const PUBLISH: u32 = 64;
 /// Jobs that an engine is measured with at a time: fewer do not show what many cost each.
 const ASKED: u64 = 32;
+/// One that costs more than so many times the least, by what was measured before packets came, is asked for
+/// one job until packets were measured: no cache makes up for that.
+const FAR_DEARER: u64 = 2;
 /// After such a pause an engine has its code and keys in no cache, which few jobs show.
 const COLD: Duration = Duration::from_micros(100);
 /// Jobs of a call that says what many cost each.
@@ -432,11 +435,13 @@ impl Costs {
             is_next && is_free && !was_asked && (!estimate.is_known() || looks && mine != Some(engine))
         };
         let due = (0..MAX_ENGINES).find(|engine| is_due(*engine, &group.estimates[*engine]))?;
+        let least_ps = offers.iter().filter(|offer| offer.can).map(|offer| offer.cost_ps).min().unwrap_or(0);
         let estimate = &mut group.estimates[due];
         estimate.asked = Some(now);
-        // What is not known may take long: it is one job. So is what is not in order.
+        // What is not known may take long: it is one job. So is what is not in order, and what could not win.
         let ends_inside = self.loads[due].ends_inside;
-        let most = match (estimate.is_known() && !estimate.fails(), ends_inside) {
+        let is_far = estimate.presumed > 0 && offers[due].cost_ps > least_ps.saturating_mul(FAR_DEARER);
+        let most = match (estimate.is_known() && !estimate.fails() && !is_far, ends_inside) {
             (false, _) => 1,
             (true, false) => ASKED,
             (true, true) => ASKED.min(bound_ps / 4 / estimate.job_ps).max(1),

@@ -550,6 +550,23 @@ fn what_was_measured_before_packets_came_counts_until_the_first_of_them_are_meas
     assert!(now.abs_diff(6_500_000) < 3, "{now} ps: an eighth");
 }
 
+/// Jobs of a submission that an engine is asked for at the start, which costs so much more than another.
+fn asked_at_the_start(times: u64) -> usize {
+    let shares = Arc::new(SharedShares::new(vec!["one", "other"], BOUND));
+    let mut costs = Costs::new(BOUND, &[true; 2], shares, Box::new(ManualClock::default()));
+    costs.know(0, OF, us(1));
+    costs.presume(1, OF, us(times));
+    costs.begin(at(0), |_| held(0, 0));
+    (0..100).filter(|_| costs.decide(OF, BOTH).is_some_and(|(_, reason)| reason == Reason::Measured)).count()
+}
+
+/// The first packets do not pay for what is known: 3DES is so much dearer on a processor than on a device
+/// that all lengths together would take milliseconds.
+#[test]
+fn an_engine_that_cannot_win_is_asked_for_one_job_at_the_start() {
+    assert_eq!([2, 3].map(asked_at_the_start), [32, 1]);
+}
+
 /// Its code and keys are in no cache then: few jobs look dearer than many are.
 #[test]
 fn an_engine_that_is_measured_after_a_pause_is_measured_again_at_once() {
