@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use testudo_crypto::{Engine, Suite};
+use testudo_gateway::{Clock, ManualClock};
+use testudo_ipsec::Moment;
 use testudo_port_memory::{Packets, SinkHandle};
 
 use super::super::run::{End, Plan, by_peer, reversed};
@@ -15,6 +17,8 @@ use crate::generator::Latency;
 
 /// What the worker spends on a packet beside its cryptography, on the clock that is set.
 const PACKET: Duration = Duration::from_nanos(60);
+/// A look at an engine that has not ended anything, on that clock.
+const LOOK: Duration = Duration::from_nanos(50);
 /// After so many turns without a packet none is expected any more.
 const QUIET_TURNS: u32 = 20_000_000;
 /// The first packets are not measured: one in so many.
@@ -140,6 +144,27 @@ impl Inside {
     }
 }
 
+/// The clock of a model for who waits for an engine: each look takes a little.
+struct Looking(ManualClock);
+
+impl Clock for Looking {
+    fn now(&self) -> Moment {
+        self.0.advance(LOOK);
+        self.0.now()
+    }
+}
+
+/// Has a gateway measure its engines before packets come, as it does at its start.
+fn measure(end: &mut End, time: &Time, suites: &[Suite]) {
+    drop(match time {
+        Time::Model(clock) => {
+            end.worker.set_placement_clock(Box::new(clock.clone()));
+            end.worker.measure_engines_by(suites, &Looking(clock.clone()))
+        }
+        Time::System(_) => end.worker.measure_engines(suites),
+    });
+}
+
 /// A number of packets or nanoseconds, without its fraction.
 #[allow(
     clippy::cast_possible_truncation,
@@ -190,10 +215,7 @@ pub(super) fn carry(
     let both = [feeds.originals.clone(), feeds.sealed.clone()];
     let gathering = Some((plan.formation, plan.settings));
     let mut end = End::new(plan, Way::Outbound, engines, time.clone(), both, gathering)?;
-    match &time {
-        Time::Model(clock) => end.worker.set_placement_clock(Box::new(clock.clone())),
-        Time::System(_) => drop(end.worker.measure_engines(suites)),
-    }
+    measure(&mut end, &time, suites);
     let all = feeds.all();
     end.keep_all(all);
     let mut inside = Inside::new(plan.sas);
