@@ -216,6 +216,7 @@ impl Dispatcher {
             }
         }
         let common = common.filter(|engine| *engine != NO_ENGINE).map(|engine| engine as usize);
+        let common = common.filter(|engine| !self.is_apart(*engine));
         match common.filter(|engine| is_idle && self.placement.is_synchronous(*engine)) {
             Some(engine) => self.run_in_place_live(engine, jobs, released),
             None => {
@@ -403,9 +404,48 @@ impl Dispatcher {
         next.and_then(|(engine, id)| Some((u32::try_from(engine).ok()?, id))).unwrap_or(NOWHERE)
     }
 
-    /// [`offer`](Self::offer), measured.
+    /// Whether an engine is to do some jobs of a submission by themselves, of which all were chosen for it.
+    fn is_apart(&self, engine: usize) -> bool {
+        let Some(live) = &self.live else { return false };
+        let alone = live.costs.alone(engine);
+        alone.is_some_and(|(of, _)| live.chosen.iter().any(|(_, label)| *label != Some(of)))
+    }
+
+    /// [`offer`](Self::offer), measured, what is to be measured by itself first.
     #[cold]
     pub(super) fn offer_live(&mut self, engine: usize, jobs: &mut [Job]) -> usize {
+        let first = self.bring_forward(engine, jobs);
+        if first == 0 || first == jobs.len() {
+            return self.offer_measured(engine, jobs);
+        }
+        let (alone, others) = jobs.split_at_mut(first);
+        let taken = self.offer_measured(engine, alone);
+        if taken < first { taken } else { taken + self.offer_measured(engine, others) }
+    }
+
+    /// Brings the jobs that an engine is to do by themselves before its others, and returns how many they
+    /// are; 0 if there are none, or too few. The order of an SA is that of its tickets.
+    fn bring_forward(&self, engine: usize, jobs: &mut [Job]) -> usize {
+        let alone = self.live.as_ref().and_then(|live| live.costs.alone(engine));
+        let Some((of, least)) = alone else { return 0 };
+        let is_of = |job: &Job| {
+            let lane = self.lanes.of(job);
+            lane.is_some_and(|lane| label(lane.suite_rank, class_of(job.text_bytes)) == of)
+        };
+        if jobs.iter().filter(|job| is_of(job)).count() < least {
+            return 0;
+        }
+        let mut first = 0;
+        for at in 0..jobs.len() {
+            if is_of(&jobs[at]) {
+                jobs.swap(first, at);
+                first += 1;
+            }
+        }
+        first
+    }
+
+    fn offer_measured(&mut self, engine: usize, jobs: &mut [Job]) -> usize {
         let began = self.live.as_ref().map(|live| live.costs.time()).unwrap_or_default();
         let taken = self.offer(engine, jobs);
         if self.scheduler.as_ref().is_some_and(|scheduler| scheduler.is_deep(engine)) {

@@ -47,10 +47,12 @@ const ASKED: u64 = 32;
 /// One that costs more than so many times the least, by what was measured before packets came, is asked for
 /// one job until packets were measured: no cache makes up for that.
 const FAR_DEARER: u64 = 2;
-/// After such a pause an engine has its code and keys in no cache, which few jobs show.
+/// After such a pause an engine has a suite's code and keys in no cache, which few jobs show.
 const COLD: Duration = Duration::from_micros(100);
 /// Jobs of a call that says what many cost each.
 const MANY: u64 = 8;
+/// The same of a call for one class of its engine's.
+const MANY_ALONE: usize = 8;
 /// A submission that takes so many times what was expected was interrupted.
 const INTERRUPTED: u64 = 8;
 /// The weight of a new measurement of handing over and taking back, which each call is one of, is one part
@@ -83,7 +85,8 @@ const _: () = assert!(LOOK.is_multiple_of(PUBLISH));
 struct Asked {
     engine: usize,
     of: Label,
-    /// Jobs that it is still to have.
+    /// Jobs that it is to have, and those that it is still to have.
+    all: u64,
     jobs: u64,
     /// Whether one of them is to be followed.
     follows: bool,
@@ -96,6 +99,7 @@ struct Asked {
 struct Again {
     engine: usize,
     of: Label,
+    jobs: u64,
     /// Submissions until it is forgotten.
     left: u8,
 }
@@ -351,10 +355,9 @@ impl Costs {
     /// The engine that was measured after a pause, if a job is for it.
     fn asked_again(&mut self, of: Label, can: u8) -> Option<usize> {
         let is_for = |again: &mut Again| again.of == of && can >> again.engine & 1 == 1;
-        let engine = self.again.take_if(is_for)?.engine;
-        let job_ps = self.groups[of.rank][of.class].estimates[engine].job_ps.max(1);
-        let jobs = ASKED.min(picoseconds(self.bound) / 4 / job_ps).saturating_sub(1);
-        self.asked = Some(Asked { engine, of, jobs, follows: false, is_warm: true });
+        let Again { engine, jobs: all, .. } = self.again.take_if(is_for)?;
+        let jobs = all.saturating_sub(1);
+        self.asked = Some(Asked { engine, of, all, jobs, follows: false, is_warm: true });
         Some(engine)
     }
 
@@ -363,12 +366,26 @@ impl Costs {
         self.again.is_some()
     }
 
-    /// Whether jobs that an engine has just done were the first after a pause, and done to measure it.
-    fn was_cold(&mut self, engine: usize, took: Duration) -> Option<Label> {
-        let now = self.clock.now();
-        let used = self.loads[engine].used.replace(now)?;
+    /// What an engine is to be asked for again, if jobs that it has just done to be measured were the first of
+    /// their suite after a pause: whatever else it did meanwhile was other code with other keys.
+    fn was_cold(&self, engine: usize, labels: &[Label], took: Duration, now: Moment) -> Option<Again> {
         let asked = self.asked.filter(|asked| asked.engine == engine && !asked.is_warm)?;
-        (now.since(used) > took + COLD).then_some(asked.of)
+        let used = self.loads[engine].used[asked.of.rank]?;
+        let is_cold = now.since(used) > took + COLD && labels.contains(&asked.of);
+        is_cold.then_some(Again { engine, of: asked.of, jobs: asked.all, left: 4 })
+    }
+
+    /// The jobs that an engine is to do by themselves in this submission, so that their time is known and not
+    /// a part of others' time, and how many there have to be: those that it is asked for, and beside these
+    /// those of the engine that has their class. Both are measured alike then.
+    pub(crate) fn alone(&self, engine: usize) -> Option<(Label, usize)> {
+        let asked = self.asked.filter(|asked| self.loads[asked.engine].ends_inside)?;
+        let has_class = self.groups[asked.of.rank][asked.of.class].choice.engine == Some(engine);
+        match (asked.engine == engine, has_class && self.loads[engine].ends_inside) {
+            (true, _) => Some((asked.of, 1)),
+            (false, true) => Some((asked.of, MANY_ALONE)),
+            (false, false) => None,
+        }
     }
 
     /// The engine of a class, while all that could do the job end theirs inside `submit`: what this
@@ -447,8 +464,8 @@ impl Costs {
             (true, true) => ASKED.min(bound_ps / 4 / estimate.job_ps).max(1),
         };
         if is_first {
-            self.asked =
-                Some(Asked { engine: due, of, jobs: most - 1, follows: !ends_inside, is_warm: false });
+            let (all, jobs) = (most, most - 1);
+            self.asked = Some(Asked { engine: due, of, all, jobs, follows: !ends_inside, is_warm: false });
         }
         Some(due)
     }

@@ -150,6 +150,40 @@ fn what_goes_on_to_another_engine_is_measured_without_the_rest() {
     assert!(live.labels.is_empty() && live.labels.capacity() >= SUBMISSION);
 }
 
+/// A submission of two lengths, of which the second engine has one and is asked for the other: neither is
+/// learned as a part of what both took.
+#[test]
+fn what_an_engine_is_asked_for_is_measured_without_its_other_jobs() {
+    const LONG: Label = Label { rank: 0, class: 3 };
+    let (mut dispatcher, sa) = dispatcher(["first", "second"].map(Odd::new));
+    let know = |dispatcher: &mut Dispatcher| {
+        let costs = &mut dispatcher.live.as_mut().unwrap().costs;
+        for (engine, of, us) in [(0, OF, 1), (1, OF, 2), (0, LONG, 5), (1, LONG, 1)] {
+            costs.know(engine, of, Duration::from_micros(us));
+        }
+    };
+    know(&mut dispatcher);
+    submit_of(&mut dispatcher, sa, 1, 512);
+    // Until the next job is one before which others are looked at.
+    (0..8).for_each(|_| drop(submit(&mut dispatcher, sa, 32)));
+    know(&mut dispatcher);
+    dispatcher.set_placement_clock(Box::new(Stepping(Cell::new(0))));
+    dispatcher.poll(Moment(Duration::from_secs(2)), &mut Vec::new());
+    let of_sa = |number: u32| {
+        let bytes = if number < 36 { 64 } else { 512 };
+        Job { sa: sa.bits(), ..job(SUITE, bytes, number, KeyId::NONE) }
+    };
+    let (mut jobs, mut released): (Vec<Job>, _) = ((0..56).map(of_sa).collect(), Vec::new());
+    assert!(!dispatcher.submit(&mut jobs, &mut released), "not in place");
+    let numbers: Vec<u64> = released.iter().map(|job| job.sequence).collect();
+    assert_eq!(numbers, (0..56).collect::<Vec<_>>(), "in their order");
+    assert!(released.iter().all(|job| job.status == JobStatus::Done));
+    let costs = &dispatcher.live.as_ref().unwrap().costs;
+    let [asked, own] = [OF, LONG].map(|of| costs.known(1, of));
+    assert!(asked.abs_diff(1_753_906) < 3, "{asked} ps: an eighth of 32 jobs in 1 us, not in 64");
+    assert!(own.abs_diff(881_250) < 3, "{own} ps: an eighth of 20 jobs in 1 us, not in 20");
+}
+
 /// Engines with threads of their own do few jobs at once, although they are not synchronous.
 #[test]
 fn an_engine_that_ends_few_jobs_inside_submit_is_not_late() {

@@ -1,7 +1,7 @@
 //! What an engine has, and what is known of all its jobs.
 
-use super::Followed;
 use super::estimate::{moved_at_most, picoseconds};
+use super::{Followed, SUITES};
 use testudo_ipsec::Moment;
 
 /// Completions for a measurement of the time between them.
@@ -30,8 +30,8 @@ pub(super) struct Load {
     /// Since when it has had a batch waiting at each look, and how many it has given back since.
     pub(super) busy: Option<(Moment, u64)>,
     pub(super) followed: Option<Followed>,
-    /// When it last ended jobs inside `submit`.
-    pub(super) used: Option<Moment>,
+    /// When it last ended jobs of each suite inside `submit`.
+    pub(super) used: [Option<Moment>; SUITES],
     /// Calls in a row that took far longer than expected.
     pub(super) interrupted: u8,
 }

@@ -2,8 +2,9 @@
 
 use super::super::live::UNKNOWN;
 use super::estimate::{MOST, picoseconds};
-use super::{Again, Costs, INTERRUPTED, Label};
+use super::{Costs, INTERRUPTED, Label};
 use std::time::Duration;
+use testudo_ipsec::Moment;
 
 /// From so many in a row on that took far longer than expected, none was interrupted.
 const BELIEVED: u8 = 3;
@@ -30,7 +31,9 @@ impl Costs {
         };
         let took_ps = picoseconds(took);
         self.spend(took_ps);
-        let Submission { expected_ps, unknown } = self.submission(engine, labels);
+        let now = self.clock.now();
+        let again = self.was_cold(engine, labels, took, now);
+        let Submission { expected_ps, unknown } = self.submission(engine, labels, now);
         let load = &mut self.loads[engine];
         let is_long = unknown == 0 && took_ps > expected_ps.saturating_mul(INTERRUPTED);
         load.interrupted = if is_long { load.interrupted.saturating_add(1).min(BELIEVED) } else { 0 };
@@ -39,8 +42,8 @@ impl Costs {
             self.forget_parts(labels);
             return self.shares.count_apart(took_ps - expected_ps);
         }
-        if let Some(of) = self.was_cold(engine, took).filter(|_| unknown == 0) {
-            self.again = Some(Again { engine, of, left: 4 });
+        if again.is_some() && unknown == 0 {
+            self.again = again;
             return self.forget_parts(labels);
         }
         // What is not known has what is left, which is little where what is known went faster than expected.
@@ -94,14 +97,18 @@ impl Costs {
         }
     }
 
-    /// What is known of jobs that an engine has done together, and in `parts` that of each suite and class.
-    fn submission(&mut self, engine: usize, labels: &[Label]) -> Submission {
+    /// What is known of jobs that an engine has done together by now, and in `parts` that of each suite and
+    /// class.
+    fn submission(&mut self, engine: usize, labels: &[Label], now: Moment) -> Submission {
         let mut submission = Submission::default();
         for of in labels {
             let estimate = &self.groups[of.rank][of.class].estimates[engine];
             submission.expected_ps = submission.expected_ps.saturating_add(estimate.job_ps);
             submission.unknown += u64::from(!estimate.is_known());
             let (part_ps, count) = &mut self.parts[of.rank][of.class];
+            if *count == 0 {
+                self.loads[engine].used[of.rank] = Some(now);
+            }
             (*part_ps, *count) = (part_ps.saturating_add(estimate.job_ps), count.saturating_add(1));
         }
         submission

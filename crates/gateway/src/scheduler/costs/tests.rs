@@ -597,3 +597,66 @@ fn an_engine_that_is_measured_after_a_pause_is_measured_again_at_once() {
     (0..5).for_each(|turn| costs.begin(at(4_000_000 + turn), |_| held(0, 0)));
     assert!(!costs.asks_again());
 }
+
+/// Other suites are other code, with other keys.
+#[test]
+fn an_engine_is_measured_again_after_a_pause_of_the_suite_whatever_else_it_did() {
+    let shares = Arc::new(SharedShares::new(vec!["one", "other"], BOUND));
+    let clock = ManualClock::default();
+    let mut costs = Costs::new(BOUND, &[true; 2], shares, Box::new(clock.clone()));
+    let another = Label { rank: 1, class: 0 };
+    costs.know(0, OF, us(1));
+    costs.know(1, OF, us(2));
+    costs.know(1, another, us(1));
+    costs.ended_inside(1, &[OF; 32], us(64));
+    assert_eq!(decide(&mut costs, 0, 0), (0, Reason::Best));
+    clock.advance(us(2_000_000));
+    costs.groups[OF.rank][OF.class].decisions = 0;
+    costs.ended_inside(1, &[another; 32], us(32));
+    assert_eq!(decide(&mut costs, 2_000_000, 0), (1, Reason::Measured));
+    costs.ended_inside(1, &[OF; 32], us(90));
+    assert_eq!((costs.known(1, OF), costs.asks_again()), (2_000_000, true), "its suite had a pause");
+    assert_eq!(decide(&mut costs, 2_000_050, 0), (1, Reason::Measured));
+    costs.ended_inside(1, &[OF; 32], us(80));
+    assert!(costs.known(1, OF).abs_diff(2_062_500) < 2, "{}", costs.known(1, OF));
+}
+
+#[test]
+fn an_engine_is_asked_again_for_as_many_jobs_as_before() {
+    let shares = Arc::new(SharedShares::new(vec!["one", "other"], BOUND));
+    let clock = ManualClock::default();
+    let mut costs = Costs::new(BOUND, &[true; 2], shares, Box::new(clock.clone()));
+    costs.know(0, OF, us(1));
+    costs.presume(1, OF, us(3));
+    costs.ended_inside(1, &[Label { class: 0, ..OF }], us(1));
+    clock.advance(us(2000));
+    let measured = |costs: &mut Costs, time| {
+        costs.begin(at(time), |_| held(0, 0));
+        let decided = (0..100).filter_map(|_| costs.decide(OF, BOTH));
+        decided.filter(|(_, reason)| *reason == Reason::Measured).count()
+    };
+    assert_eq!(measured(&mut costs, 2000), 1);
+    costs.ended_inside(1, &[OF], us(9));
+    assert_eq!((costs.known(1, OF), costs.asks_again()), (3_000_000, true));
+    assert_eq!(measured(&mut costs, 2050), 1);
+}
+
+/// What two engines take for a class is compared: neither is to be a guess of what a submission of many
+/// suites and lengths took.
+#[test]
+fn who_is_asked_and_who_has_the_class_do_its_jobs_by_themselves() {
+    let shares = Arc::new(SharedShares::new(vec!["one", "other", "third"], BOUND));
+    let mut costs = Costs::new(BOUND, &[true; 3], shares, Box::new(ManualClock::default()));
+    costs.know(0, OF, us(1));
+    costs.presume(1, OF, us(2));
+    let alone = |costs: &Costs| [0, 1, 2].map(|engine| costs.alone(engine));
+    costs.begin(at(0), |_| held(0, 0));
+    assert_eq!(alone(&costs), [None; 3]);
+    assert_eq!(costs.decide(OF, BOTH), Some((1, Reason::Measured)));
+    assert_eq!(alone(&costs), [None, Some((OF, 1)), None], "nobody has the class yet");
+    let last = (0..40).map(|_| costs.decide(OF, BOTH)).last();
+    assert_eq!(last, Some(Some((0, Reason::Best))));
+    assert_eq!(alone(&costs), [Some((OF, MANY_ALONE)), Some((OF, 1)), None]);
+    costs.begin(at(1), |_| held(0, 0));
+    assert_eq!(alone(&costs), [None; 3], "in that submission");
+}
