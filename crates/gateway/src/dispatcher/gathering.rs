@@ -75,6 +75,7 @@ impl Dispatcher {
         let has_next = engine + 1 < self.placement.len();
         let Some(gathering) = self.gathering(engine) else { return };
         let each = gathering.pipeline.ended(ended, now);
+        let is_most = !gathering.pipeline.was_half();
         gathering.tune();
         // What an engine fails at makes room for a chunk that it may not want.
         if self.doubted >> engine & 1 == 1 {
@@ -83,12 +84,13 @@ impl Dispatcher {
         self.look_whether_resting(engine);
         let Some(gathering) = self.gathering(engine) else { return };
         let due = gathering.due(now, has_next);
-        self.learn_between(engine, each);
+        self.learn_between(engine, each, is_most);
         match due {
             Due::Nothing => {}
             Due::Chunk => self.submit_chunk(engine, now, released),
             Due::Spill(until) => {
-                let spilled = self.spill(engine, until, Reason::Late, released);
+                let most = self.most_at_once();
+                let spilled = self.spill(engine, (until, most), Reason::Late, released);
                 self.count(engine, |scheduled| scheduled.too_late(spilled));
             }
         }
@@ -146,11 +148,18 @@ impl Dispatcher {
         self.scheduled.get(engine).into_iter().for_each(count);
     }
 
-    /// Gives jobs that came at `until` or before to the next engine; returns how many.
-    fn spill(&mut self, engine: usize, until: Moment, why: Reason, released: &mut Vec<Job>) -> usize {
+    /// Gives jobs that came at a moment or before to the next engine, about so many at most; returns how many
+    /// they are.
+    fn spill(
+        &mut self,
+        engine: usize,
+        (until, most): (Moment, usize),
+        why: Reason,
+        released: &mut Vec<Job>,
+    ) -> usize {
         let Some(gathering) = self.gathering(engine) else { return 0 };
         let mut jobs = std::mem::take(&mut gathering.out);
-        gathering.bins.take_until(until, &mut jobs);
+        gathering.bins.take_until(until, most, &mut jobs);
         self.in_flight.leave_bins(jobs.len());
         let spilled = jobs.len();
         jobs.drain(..).for_each(|job| self.hand_over(job, engine, why, released));
@@ -162,7 +171,8 @@ impl Dispatcher {
 
     /// Gives all that waits for an engine that was taken out of service to the next one.
     pub(super) fn empty_bins(&mut self, engine: usize, released: &mut Vec<Job>) {
-        self.spill(engine, Moment(std::time::Duration::MAX), Reason::Withdrawn, released);
+        let all = (Moment(std::time::Duration::MAX), usize::MAX);
+        self.spill(engine, all, Reason::Withdrawn, released);
         if let Some(gathering) = self.gathering(engine) {
             gathering.pipeline.clear();
         }

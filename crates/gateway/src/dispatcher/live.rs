@@ -489,11 +489,18 @@ impl Dispatcher {
         live.costs.gave_back(engine, now, took, polled.iter().map(job_id), left);
     }
 
-    /// A deep engine took so long for each job of a chunk, if that is known.
-    pub(super) fn learn_between(&mut self, engine: usize, each: Option<Duration>) {
-        if let (Some(live), Some(each)) = (&mut self.live, each) {
-            live.costs.learn_between(engine, each);
+    /// A deep engine took so long for each job of a chunk, if that is known, or this at most for one of many.
+    pub(super) fn learn_between(&mut self, engine: usize, each: Option<Duration>, is_most: bool) {
+        let (Some(live), Some(each)) = (&mut self.live, each) else { return };
+        match is_most {
+            true => live.costs.learn_between_at_most(engine, each),
+            false => live.costs.learn_between(engine, each),
         }
+    }
+
+    /// How many jobs go on at once that have waited for too long.
+    pub(super) fn most_at_once(&self) -> usize {
+        self.live.as_ref().map_or(usize::MAX, |live| live.costs.most_at_once())
     }
 
     /// The worker looks at its engines.

@@ -320,11 +320,11 @@ impl Bins {
         self.ideas.leftovers_first && self.ideas.waiting_bins
     }
 
-    /// Moves bins whose oldest job came at `until` or before to `out`, and so those leftovers; sorts the
-    /// other leftovers.
-    pub(crate) fn take_until(&mut self, until: Moment, out: &mut Vec<Job>) {
+    /// Moves bins whose oldest job came at `until` or before to `out`, and so those leftovers, until it has
+    /// `most` jobs; sorts the other leftovers.
+    pub(crate) fn take_until(&mut self, until: Moment, most: usize, out: &mut Vec<Job>) {
         let mut at = 0;
-        while let Some(index) = self.used.get(at).copied() {
+        while let Some(index) = self.used.get(at).copied().filter(|_| out.len() < most) {
             if self.bins[usize::from(index)].since <= until {
                 self.used.remove(at);
                 self.empty_bin(index, out);
@@ -332,7 +332,9 @@ impl Bins {
                 at += 1;
             }
         }
-        while let Some(leftover) = self.leftovers.pop_front_if(|leftover| leftover.since <= until) {
+        while out.len() < most
+            && let Some(leftover) = self.leftovers.pop_front_if(|leftover| leftover.since <= until)
+        {
             out.push(leftover.job);
         }
         if self.sorts_first() {

@@ -151,6 +151,10 @@ pub(crate) struct Costs {
     was_interrupted: bool,
     /// What this submission has given to engines that end jobs inside `submit`.
     turn_ps: u64,
+    /// When it began, and how long the packets that it is of may have waited until the worker was back from
+    /// the one before: half of the bound at most.
+    began: Moment,
+    waited_ps: u64,
     asked: Option<Asked>,
     again: Option<Again>,
     parts: Box<Parts>,
@@ -180,6 +184,8 @@ impl Costs {
             spent_ps: 0,
             was_interrupted: false,
             turn_ps: 0,
+            began: Moment::default(),
+            waited_ps: 0,
             asked: None,
             again: None,
             parts: Box::default(),
@@ -238,8 +244,33 @@ impl Costs {
         }
     }
 
+    /// The same of a batch that may not have filled the engine: a job of a larger one takes no more.
+    pub(crate) fn learn_between_at_most(&mut self, engine: usize, each: Duration) {
+        let known_ps = self.loads.get(engine).map_or(0, |load| load.between_ps);
+        if known_ps == 0 || picoseconds(each) < known_ps {
+            self.learn_between(engine, each);
+        }
+    }
+
+    /// How many jobs engines that end them inside `submit` do in a quarter of the bound, of the dearest suite
+    /// and class that is known, but one at least: meanwhile nobody looks at ports and other engines.
+    pub(crate) fn most_at_once(&self) -> usize {
+        let least_ps = |group: &Group| {
+            let engines = group.estimates.iter().zip(&self.loads);
+            let inside = engines.filter(|(estimate, load)| load.ends_inside && estimate.is_known());
+            inside.map(|(estimate, _)| estimate.job_ps).min()
+        };
+        let dearest_ps = self.groups.as_flattened().iter().filter_map(least_ps).max();
+        let most = dearest_ps.map_or(u64::MAX, |job_ps| picoseconds(self.bound) / 4 / job_ps);
+        usize::try_from(most).unwrap_or(usize::MAX).max(1)
+    }
+
     /// A submission begins, where engines have this much.
     pub(crate) fn begin(&mut self, now: Moment, load: impl Fn(usize) -> Held) {
+        if now > self.began {
+            let turn_ps = picoseconds(now.since(self.began));
+            (self.began, self.waited_ps) = (now, turn_ps.min(picoseconds(self.bound) / 2));
+        }
         (self.now, self.turn_ps, self.asked) = (now, 0, None);
         self.again = self.again.and_then(|again| Some(Again { left: again.left.checked_sub(1)?, ..again }));
         if now > self.looked {
@@ -285,15 +316,22 @@ impl Costs {
         self.now
     }
 
+    /// What delays a job that an engine ends inside `submit`, of those in a mask that could do it. Where all
+    /// do so, what packets waited before delays it by the same anywhere.
+    fn before_ps(&self, can: u8) -> u64 {
+        if self.ends_late(can) { self.turn_ps.saturating_add(self.waited_ps) } else { self.turn_ps }
+    }
+
     fn offers(&self, of: Label, can: u8) -> Offers {
         let mut offers = Offers::default();
+        let before_ps = self.before_ps(can);
         let estimates = &self.groups[of.rank][of.class].estimates;
         for (engine, (offer, (load, estimate))) in
             offers.iter_mut().zip(self.loads.iter().zip(estimates)).enumerate()
         {
             let job_ps = if estimate.is_known() { estimate.job_ps } else { UNKNOWN };
             let (cost_ps, expected_ps, alone_ps) = match load.ends_inside {
-                true => (job_ps, self.turn_ps.saturating_add(job_ps), job_ps),
+                true => (job_ps, before_ps.saturating_add(job_ps), job_ps),
                 false => self.elsewhere(load, job_ps),
             };
             let has_room = load.ends_inside || load.room > 0;
@@ -366,8 +404,8 @@ impl Costs {
         self.again.is_some()
     }
 
-    /// What an engine is to be asked for again, if jobs that it has just done to be measured were the first of
-    /// their suite after a pause: whatever else it did meanwhile was other code with other keys.
+    /// What an engine is to be asked for again, if jobs that it has just done to be measured were the first
+    /// of their suite after a pause: whatever else it did meanwhile was other code with other keys.
     fn was_cold(&self, engine: usize, labels: &[Label], took: Duration, now: Moment) -> Option<Again> {
         let asked = self.asked.filter(|asked| asked.engine == engine && !asked.is_warm)?;
         let used = self.loads[engine].used[asked.of.rank]?;
@@ -412,7 +450,7 @@ impl Costs {
         let job_ps = if estimate.is_known() { estimate.job_ps } else { UNKNOWN };
         let bound_ps = picoseconds(self.bound);
         let is_same = match load.ends_inside {
-            true => can & self.late == 0 || self.turn_ps.saturating_add(job_ps) <= bound_ps,
+            true => !self.ends_late(can) || self.before_ps(can).saturating_add(job_ps) <= bound_ps,
             false => load.room > 0 && self.elsewhere(load, job_ps).1 <= bound_ps,
         };
         if is_same {

@@ -5,7 +5,9 @@
 //! gateway runs out of. If none would, the one that has it back first gets it.
 //!
 //! ```text
-//!   expected, inside `submit`   what the turn has given to such engines + what the job costs
+//!   expected, inside `submit`   what the turn has given to such engines + what the job costs; and, where an
+//!                               engine elsewhere could do it, how long the turn before took, for which its
+//!                               packet may have waited, half of the bound at most
 //!   expected, elsewhere         jobs that the engine has × its time for one + how long it was away when there were
 //!                               none; no less than the job it has had the longest is away by now
 //! ```

@@ -26,6 +26,8 @@ struct Chunk {
     load: Load,
     /// It has so many jobs that its time is not that of its launch.
     is_large: bool,
+    /// It has half of the jobs of a whole one, or more.
+    is_half: bool,
 }
 
 /// The chunks that an engine has, and how long it is expected to have one.
@@ -40,8 +42,9 @@ pub(crate) struct Pipeline {
     /// The engine did not take the whole of the last chunk: it has no room until one has come back.
     is_full: bool,
     expected: Duration,
-    /// When the last chunk has ended.
+    /// When the last chunk has ended, and whether that was half a whole one or more.
     ended: Option<Moment>,
+    was_half: bool,
     /// The last chunk that has ended, if it ended alone.
     measured: Option<Ended>,
 }
@@ -61,6 +64,7 @@ impl Pipeline {
             is_full: false,
             expected,
             ended: None,
+            was_half: false,
             measured: None,
         }
     }
@@ -115,8 +119,8 @@ impl Pipeline {
             self.measured = Some(Ended { load, took: Duration::ZERO, busy: None });
         }
         if jobs > 0 {
-            let is_large = jobs >= self.many;
-            self.chunks.push_back(Chunk { jobs, left: jobs, since: now, load, is_large });
+            let (is_large, is_half) = (jobs >= self.many, jobs >= MANY_OF / 2 * self.many);
+            self.chunks.push_back(Chunk { jobs, left: jobs, since: now, load, is_large, is_half });
         }
     }
 
@@ -144,7 +148,7 @@ impl Pipeline {
             let began = began.filter(|_| chunk.is_large);
             each = began.map(|began| now.since(began) / u32::try_from(chunk.jobs).unwrap_or(u32::MAX).max(1));
             count += 1;
-            self.ended = Some(now);
+            (self.ended, self.was_half) = (Some(now), chunk.is_half);
             self.chunks.pop_front();
             self.is_full = false;
         }
@@ -153,6 +157,12 @@ impl Pipeline {
             self.measured = None;
         }
         each.filter(|_| count == 1)
+    }
+
+    /// Whether the chunk that has ended last was half a whole one or more. Of a smaller one the engine may
+    /// not have been filled: with more jobs each takes it less.
+    pub(crate) fn was_half(&self) -> bool {
+        self.was_half
     }
 
     /// The chunk that has ended since this was asked last, if it was the only one.
@@ -256,6 +266,17 @@ mod tests {
         pipeline.set_chunk(240);
         pipeline.ended(10, at(200));
         assert_eq!(pipeline.ended(10, at(220)), Some(Duration::from_micros(2)), "by the shape of its time");
+    }
+
+    #[test]
+    fn a_chunk_of_less_than_half_is_told_from_larger_ones() {
+        let mut pipeline = pipeline();
+        pipeline.set_chunk(80);
+        for (jobs, is_half) in [(10, false), (39, false), (40, true), (80, true), (39, false)] {
+            pipeline.submitted(jobs, Load::default(), at(0));
+            pipeline.ended(jobs, at(100));
+            assert_eq!(pipeline.was_half(), is_half, "{jobs} of 80");
+        }
     }
 
     #[test]

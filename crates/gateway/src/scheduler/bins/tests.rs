@@ -68,14 +68,29 @@ fn what_has_waited_too_long_leaves_out_of_bins_and_leftovers() {
     let mut bins = small(Formation::SuiteAndLength);
     assert!(fill(&mut bins, &[0, 100, 200, 300, 400, 0, 500]).is_empty());
     let mut out = Vec::new();
-    bins.take_until(at(1), &mut out);
+    bins.take_until(at(1), usize::MAX, &mut out);
     assert_eq!(out.iter().map(|job| job.ticket).collect::<Vec<_>>(), [0, 5, 1]);
     out.clear();
     // The leftovers have the bins now, and are no younger than they were.
     assert_eq!((bins.len(), bins.oldest()), (4, Some(at(2))));
-    bins.take_until(at(4), &mut out);
+    bins.take_until(at(4), usize::MAX, &mut out);
     assert_eq!(out.iter().map(|job| job.ticket).collect::<Vec<_>>(), [2, 3, 4]);
     assert_eq!((bins.len(), bins.oldest()), (1, Some(at(6))));
+}
+
+/// As many at a time as are asked for, and what shares a bin with them. The rest is no younger than it was.
+#[test]
+fn what_has_waited_too_long_leaves_by_and_by() {
+    let mut bins = small(Formation::SuiteAndLength);
+    assert!(fill(&mut bins, &[0, 100, 200, 300, 400, 0, 500]).is_empty());
+    let mut leaves = |most| {
+        let mut out = Vec::new();
+        bins.take_until(at(9), most, &mut out);
+        (out.iter().map(|job| job.ticket).collect::<Vec<_>>(), bins.oldest())
+    };
+    assert_eq!(leaves(1), (vec![0, 5], Some(at(1))));
+    assert_eq!(leaves(2), (vec![1, 2], Some(at(3))));
+    assert_eq!(leaves(9), (vec![3, 4, 6], None));
 }
 
 #[test]
@@ -223,7 +238,7 @@ fn agree(seed: u64, formation: Formation) {
             }
             _ => {
                 let until = at(now.saturating_sub(random.u64(..40)));
-                ours.take_until(until, &mut out);
+                ours.take_until(until, usize::MAX, &mut out);
                 assert!(ours.oldest().is_none_or(|oldest| oldest > until), "seed {seed}, step {step}");
                 model.take_until(until)
             }

@@ -77,6 +77,39 @@ fn what_a_submission_gives_counts_for_its_next_jobs() {
     assert!(by_time.abs_diff(given[INSIDE] * 5) < 300, "{given:?}: then by who has it back first");
 }
 
+/// A packet that came as the turn before began has waited for as long as that took. Were it not counted,
+/// turns of the whole bound would follow each other, and what comes meanwhile would be late when it is seen.
+#[test]
+fn what_waited_for_the_turn_before_counts_for_engines_that_end_jobs_inside_submit() {
+    let mut costs = costs();
+    assert_eq!(decide(&mut costs, 0, 0), (DEVICE, Reason::Best));
+    let given = |costs: &mut Costs, time| {
+        costs.begin(at(time), |_| held(451, 1000));
+        let is_inside = |_: &u32| {
+            let (engine, reason) = costs.decide(OF, BOTH).unwrap();
+            costs.give(engine, OF, reason);
+            engine == INSIDE
+        };
+        (0..400).take_while(is_inside).count()
+    };
+    assert_eq!(given(&mut costs, 0), 200, "5 us each, in 1 ms");
+    assert_eq!(given(&mut costs, 200), 160);
+    assert_eq!(given(&mut costs, 2000), 100, "half of the bound is left after any turn");
+    assert_eq!(given(&mut costs, 2000), 100, "another submission of that turn");
+}
+
+/// Nobody looks at ports and engines meanwhile.
+#[test]
+fn what_has_waited_too_long_goes_on_a_quarter_of_the_bound_at_a_time() {
+    let mut costs = costs();
+    assert_eq!(costs.most_at_once(), 50, "of 5 us; the device's 100 us are none of the worker's");
+    let dear = Label { rank: 1, class: 6 };
+    costs.know(INSIDE, dear, us(100));
+    assert_eq!(costs.most_at_once(), 2, "it is not known what waits");
+    costs.know(INSIDE, dear, us(1000));
+    assert_eq!(costs.most_at_once(), 1);
+}
+
 /// Places a submission, job by job or by runs.
 fn placed(
     costs: &mut Costs,
@@ -281,6 +314,19 @@ fn an_engine_is_timed_while_it_has_a_batch_waiting() {
     assert_eq!(between(&costs), known);
     (0..100).for_each(|_| costs.learn_between(DEVICE, us(7)));
     assert!(between(&costs).abs_diff(7_000_000) < 100_000, "{} ps", between(&costs));
+}
+
+/// Under little load chunks do not fill a device: what they take for each job is no measure of a queue.
+#[test]
+fn a_small_chunk_makes_the_time_between_two_jobs_no_longer() {
+    let mut costs = costs();
+    costs.learn_between_at_most(DEVICE, us(4));
+    assert_eq!(between(&costs), 2_000_000);
+    costs.learn_between_at_most(DEVICE, us(1));
+    assert_eq!(between(&costs), 1_750_000, "a quarter");
+    costs.loads[DEVICE].between_ps = 0;
+    costs.learn_between_at_most(DEVICE, us(4));
+    assert_eq!(between(&costs), 4_000_000, "nothing was known");
 }
 
 #[test]
