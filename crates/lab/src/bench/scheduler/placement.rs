@@ -49,6 +49,9 @@ const UNDER_WAY: usize = 8;
 const REPEATS: usize = 3;
 /// Packets for each of `--chunks`: with fewer, chunks that are under way at the end would be much of all.
 const PACKETS: usize = 16_384;
+/// Who carries less than this of what is offered does not keep up: what is under way at the end is less of all
+/// that counts.
+const SUSTAINED: f64 = 0.95;
 /// What an engine is called that the jobs are placed over.
 const LIVE: &str = "live";
 
@@ -269,6 +272,12 @@ fn middle(mut carried: Vec<Carried>) -> Option<Carried> {
 }
 
 impl Row {
+    /// Whether more was offered than was carried: what comes waits before the port, longer and longer, and no
+    /// placement keeps a bound.
+    fn is_overload(&self) -> bool {
+        self.carried.per_second < SUSTAINED * self.offered
+    }
+
     fn gbit_s(&self, per_second: f64) -> f64 {
         per_second * (self.mean_bytes + FRAME_EXTRA_BYTES as f64) * 8e-9
     }
@@ -284,6 +293,7 @@ impl Row {
             ("packets_per_second", json!(self.carried.per_second)),
             ("p99_us", json!(self.carried.p99_us)),
             ("of_best", json!(self.of_best)),
+            ("is_overload", json!(self.is_overload())),
             ("shares", json!(self.carried.shares)),
         ];
         let figures = figures.into_iter().map(|(name, value)| (format!("{kind}{name}"), value));
@@ -310,6 +320,7 @@ impl Row {
         let share = |(name, share): (&&'static str, &f64)| format!("{name} {:.0} %", 100.0 * share);
         let list =
             |shares: &BTreeMap<&'static str, f64>| shares.iter().map(share).collect::<Vec<_>>().join(", ");
+        let p99 = figure(self.carried.p99_us, 0);
         vec![
             format!("{}, {}", self.mix, self.plan.size),
             if self.is_predicted { "prediction" } else { "measured" }.to_owned(),
@@ -319,7 +330,7 @@ impl Row {
             format!("{:.2}", self.carried.per_second * 1e-6),
             format!("{:.2}", self.gbit_s(self.carried.per_second)),
             figure(self.of_best, 3),
-            figure(self.carried.p99_us, 0),
+            if self.is_overload() { format!("{p99} (overload)") } else { p99 },
             self.carried.shares.as_ref().map_or_else(|| "-".to_owned(), list),
         ]
     }
@@ -348,7 +359,7 @@ pub(super) fn table(rows: &[Row]) -> String {
     let mut text = Table::report(all).to_string();
     text += "\n  load: of what the best engine alone carries, with the last one behind it; live: placed by cost over all.\n  \
              of best: what live placement carries, of the best engine alone under the same load. p99: from when a packet was due at the port until it left;\n  \
-             above 100 % packets wait before the port. shares: of the jobs, by the engine that did them, where that is counted.\n  \
+             overload: less than 0.95 of what is offered is carried, the rest waits before the port, and no bound can hold. shares: of the jobs, by the engine that did them, where that is counted.\n  \
              prediction: a model of a device and a core of configured cost, on a clock of their own; no cryptography is done.\n";
     text
 }
@@ -441,6 +452,21 @@ mod tests {
             let is_half = row.load <= 0.5;
             assert!(!is_half || row.carried.p99_us <= Some(bound_us), "{case}: {:?} us", row.carried.p99_us);
         }
+    }
+
+    /// A latency beyond what an engine can do says nothing of placement.
+    #[test]
+    fn what_is_offered_beyond_what_is_carried_is_said_to_be_overload() {
+        let rows = of_the_model();
+        for row in rows.iter().filter(|row| row.is_overload()) {
+            assert!(row.cells().iter().any(|cell| cell.ends_with(" (overload)")), "{row:?}");
+            assert_eq!(row.json()["predicted_is_overload"], json!(true));
+        }
+        // Half as much again as any engine alone carries is too much for each of them.
+        let beyond: Vec<&Row> = rows.iter().filter(|row| row.load > 1.0 && row.setup != LIVE).collect();
+        assert!(!beyond.is_empty() && beyond.iter().all(|row| row.is_overload()));
+        let mut little = rows.iter().filter(|row| row.load <= 0.1 && row.setup == LIVE);
+        assert!(little.all(|row| !row.cells().concat().contains("overload")));
     }
 
     #[test]
