@@ -49,8 +49,8 @@ const UNDER_WAY: usize = 8;
 const REPEATS: usize = 3;
 /// Packets for each of `--chunks`: with fewer, chunks that are under way at the end would be much of all.
 const PACKETS: usize = 16_384;
-/// Who carries less than this of what is offered does not keep up: what is under way at the end is less of all
-/// that counts.
+/// Who carries less than this of what is offered does not keep up: what is under way at the end is less of
+/// all that counts.
 const SUSTAINED: f64 = 0.95;
 /// What an engine is called that the jobs are placed over.
 const LIVE: &str = "live";
@@ -391,6 +391,12 @@ mod tests {
         ROWS.get_or_init(|| rows_of("--sizes 64,1420,random,imix --chunks 1"))
     }
 
+    /// The same with the packets that are usual.
+    fn of_the_model_at_length() -> &'static [Row] {
+        static ROWS: OnceLock<Vec<Row>> = OnceLock::new();
+        ROWS.get_or_init(|| rows_of("--sizes 64,1420,random,imix --chunks 8"))
+    }
+
     /// All setups are offered the same, what live placement carries is told of the best engine alone under
     /// that load, and each job was one engine's.
     #[test]
@@ -412,27 +418,17 @@ mod tests {
         }
     }
 
-    /// What live placement carries of 16,384 packets, of the best engine alone. Three quarters of them count,
-    /// and either run may have a chunk more under way as the last packet comes than when the first one
-    /// counted, or a chunk less: 2 × 1,024 of 12,288 packets are 0.17. What engines are asked for is not
-    /// more than 3 × 32 jobs of each of up to 42 suites and lengths, each of which costs the worker 0.2 us
-    /// more at most: 0.8 of the 4 ms that it needs for all, while the device, which bounds the best engine
-    /// alone, takes 5 or more; and where suites and lengths are few, so is what is asked for.
-    const OF_BEST_AT_ONCE: f64 = 0.83;
-    /// The same on average, where more than the best engine counts as that: chunks are as often less as more.
+    /// What live placement carries of 16,384 packets on average, of the best engine alone, where more than
+    /// that counts as that. Three quarters of them count, and either run may have a chunk more under way as
+    /// the last packet comes than when the first one counted, or a chunk less; those are as often more as
+    /// less. In a single case one chunk at the wrong engine is a quarter of all.
     const MEAN_OF_BEST_AT_ONCE: f64 = 0.95;
 
     /// The start: costs were measured before packets came, so that these do not pay for it.
     #[test]
-    fn live_placement_loses_little_to_the_best_engine_from_the_first_packets_on() {
+    fn live_placement_loses_little_on_average_from_the_first_packets_on() {
         let live = of_the_model().iter().filter(|row| row.setup == LIVE);
-        let mut all = Vec::new();
-        for row in live {
-            let of_best = row.of_best.unwrap();
-            let case = format!("{}, {}, {:.0} %", row.mix, row.plan.size, 100.0 * row.load);
-            assert!(of_best >= OF_BEST_AT_ONCE, "{case}: {of_best:.3} of the best engine");
-            all.push(of_best.min(1.0));
-        }
+        let all: Vec<f64> = live.map(|row| row.of_best.unwrap().min(1.0)).collect();
         let mean = all.iter().sum::<f64>() / all.len() as f64;
         assert!(mean >= MEAN_OF_BEST_AT_ONCE, "{mean:.3} of the best engine on average");
     }
@@ -440,7 +436,7 @@ mod tests {
     /// The goals of placement, of the model, with the packets that are usual.
     #[test]
     fn live_placement_loses_little_to_the_best_engine_and_beats_it_where_packets_are_mixed() {
-        for row in rows_of("--sizes 64,1420,random,imix --chunks 8").iter().filter(|row| row.setup == LIVE) {
+        for row in of_the_model_at_length().iter().filter(|row| row.setup == LIVE) {
             let case = format!("{}, {}, {:.0} %", row.mix, row.plan.size, 100.0 * row.load);
             let of_best = row.of_best.unwrap();
             assert!(of_best >= 0.95, "{case}: {of_best:.3} of the best engine");
@@ -449,15 +445,17 @@ mod tests {
             let is_beyond = row.load > 1.0;
             assert!(!(is_mixed && is_beyond) || of_best > 1.0, "{case}: {of_best:.3} of the best engine");
             let bound_us = row.plan.settings.latency.as_secs_f64() * 1e6;
-            let is_half = row.load <= 0.5;
-            assert!(!is_half || row.carried.p99_us <= Some(bound_us), "{case}: {:?} us", row.carried.p99_us);
+            let is_sustained = row.load <= 0.75;
+            assert!(!is_sustained || !row.is_overload(), "{case}: live placement keeps up");
+            let is_in_time = row.carried.p99_us <= Some(bound_us);
+            assert!(!is_sustained || is_in_time, "{case}: {:?} us", row.carried.p99_us);
         }
     }
 
     /// A latency beyond what an engine can do says nothing of placement.
     #[test]
     fn what_is_offered_beyond_what_is_carried_is_said_to_be_overload() {
-        let rows = of_the_model();
+        let rows = of_the_model_at_length();
         for row in rows.iter().filter(|row| row.is_overload()) {
             assert!(row.cells().iter().any(|cell| cell.ends_with(" (overload)")), "{row:?}");
             assert_eq!(row.json()["predicted_is_overload"], json!(true));
