@@ -9,7 +9,7 @@ use testudo_packet::Awaited;
 const FULL: u64 = u64::MAX - 1;
 
 /// Tells who found no room when there may be some again: its descriptor is writable but in between. Why
-/// nobody waits in vain, [`Awaited`] says.
+/// nobody waits in vain, [`Awaited`] says, and loom tries it in all interleavings.
 pub(crate) struct Room {
     counter: OwnedFd,
     awaited: Awaited,
