@@ -56,6 +56,7 @@ pub use case::{Carrier, Order, Size, Suites, Wanted, Way};
 pub use compare::CompareOptions;
 use compare::Comparison;
 use device::Device;
+pub(crate) use device::GPU;
 pub use device::GpuCount;
 use engines::{Available, Engines};
 pub use error::BenchError;
@@ -153,6 +154,11 @@ impl BenchArgs {
             Some(_) => GpuCount::default(),
             None => self.options.gpus,
         }
+    }
+
+    /// Whether the engine gpu is measured, and nothing else.
+    pub(crate) fn is_of_gpus_alone(&self) -> bool {
+        matches!(&self.command, Some(BenchCommand::Scheduler(options)) if options.engines == [GPU])
     }
 
     /// The rows of a measurement in memory, as `--json` has them; without one, a usage error.

@@ -1,5 +1,6 @@
 //! Paper 002: a gateway whose GPU does the cryptography, and how packets are scheduled for it.
 
+mod by_size;
 mod delay;
 mod discrete;
 mod effectiveness;
@@ -11,7 +12,7 @@ use std::collections::HashMap;
 use serde_json::Value;
 
 use super::item::{How, Item, Method, Paper, Printed, printed};
-use super::reading::{Finding, Length, Lines, Reading, Wrong, number, scaled, spread, text};
+use super::reading::{Finding, Length, Lines, Reading, Wrong, number, scaled, text};
 use crate::bench::chart::Extent;
 use crate::statistics::Spread;
 
@@ -62,12 +63,14 @@ const COST: &[Printed] = &[
 ];
 
 const CRYPTOGRAPHY: Method = Method {
-    quick: "bench --suites aes128-sha1,aes128-none,null-sha1 --sizes 64,256,512,1024,1280 --milliseconds 20 --repetitions 2",
-    full: "bench --suites aes128-sha1,aes128-none,null-sha1 --sizes 64,256,512,1024,1280 --milliseconds 80 --repetitions 5",
-    quick_seconds: 6,
-    full_seconds: 42,
-    conditions: "One core in place of the APU's GPU: the engine alone with the jobs of packets of these sizes, the fastest engine of this machine for each.",
-    read: cryptography,
+    quick: "bench --suites aes128-sha1,aes128-none,null-sha1 --sizes 64,256,512,1024,1280 --milliseconds 20 --repetitions 2 \
+        && testudo bench gpu --suites aes128-sha1,aes128-none,null-sha1 --sizes 64,256,512,1024,1280 --parts launches --quick",
+    full: "bench --suites aes128-sha1,aes128-none,null-sha1 --sizes 64,256,512,1024,1280 --milliseconds 80 --repetitions 5 \
+        && testudo bench gpu --suites aes128-sha1,aes128-none,null-sha1 --sizes 64,256,512,1024,1280 --parts launches",
+    quick_seconds: 8,
+    full_seconds: 45,
+    conditions: "The GPU with transfers, packets in main memory, if this machine has one, and one core beside it; else one core in place of the GPU. One core: the engine alone with the jobs of packets of these sizes, the fastest engine of this machine for each.",
+    read: by_size::cryptography,
 };
 const KERNELS: Method = Method {
     quick: "bench gpu --suites aes128-sha1,aes128-none,null-sha1 --directions outbound --sizes 64,256,512,1024 --parts launches --quick",
@@ -94,10 +97,12 @@ const CHUNK_LATENCY: Method = Method {
     read: gpu::chunk_latency,
 };
 const IDEAS: Method = Method {
-    quick: "bench scheduler --experiment ideas --sizes random,imix --chunks 3",
-    full: "bench scheduler --experiment ideas --sizes 64,1280,random,imix --chunks 12",
-    quick_seconds: 5,
-    full_seconds: 30,
+    quick: "bench scheduler --experiment ideas --sizes random,imix --chunks 3 \
+        && testudo bench scheduler --experiment ideas --engines gpu --gpus 2 --sizes random,imix --chunks 3",
+    full: "bench scheduler --experiment ideas --sizes 64,1280,random,imix --chunks 12 \
+        && testudo bench scheduler --experiment ideas --engines gpu --gpus 2 --sizes 64,1280,random,imix --chunks 12",
+    quick_seconds: 6,
+    full_seconds: 32,
     conditions: "A gateway with a GPU, if this machine has one, and with a model that has 8 units of 64 lanes and the costs of figure 8: what it says is a prediction. Both get the same chunks, and what their lanes do of what they could is counted. The paper's work-groups without scheduling take packets of all kinds; so is what is predicted of them.",
     read: scheduling,
 };
@@ -118,12 +123,14 @@ const RANGES: Method = Method {
     read: scheduling,
 };
 const SUITES: Method = Method {
-    quick: "bench --suites aes128-sha1,aes128-none,null-sha1,mixed --sas 60 --sizes 64,256,512,1024,1280,random,imix --milliseconds 15 --repetitions 2",
-    full: "bench --suites aes128-sha1,aes128-none,null-sha1,mixed --sas 60 --sizes 64,256,512,1024,1280,random,imix --milliseconds 80 --repetitions 5",
-    quick_seconds: 10,
-    full_seconds: 78,
-    conditions: "One core does all work of a gateway, in memory, where the paper has three and a GPU; 60 SAs. Sizes are of inner IP packets, the paper's of frames; the mix is of nine suites, the paper's of six combinations.",
-    read: suites,
+    quick: "bench --suites aes128-sha1,aes128-none,null-sha1,mixed --sas 60 --sizes 64,256,512,1024,1280,random,imix --milliseconds 15 --repetitions 2 \
+        && testudo bench scheduler --experiment algorithms --engines gpu --sizes 64,1280,random --chunks 2",
+    full: "bench --suites aes128-sha1,aes128-none,null-sha1,mixed --sas 60 --sizes 64,256,512,1024,1280,random,imix --milliseconds 80 --repetitions 5 \
+        && testudo bench scheduler --experiment algorithms --engines gpu --sizes 64,256,512,1024,1280,random,imix --chunks 8",
+    quick_seconds: 11,
+    full_seconds: 80,
+    conditions: "One gateway with a GPU if this machine has one, its worker on one core where the paper has three, and one core that does all work beside it; else that core alone. In memory, 60 SAs. Sizes are of inner IP packets, the paper's of frames; the core's mix is of nine suites, the paper's and the GPU's of six combinations, the GPU's in both directions at once.",
+    read: by_size::suites,
 };
 const EFFECTIVENESS: Method = Method {
     quick: "lab efficiency --quick --suite aes128-sha1 --sizes 1280 --rates 50% --repetitions 2 {prices}",
@@ -255,30 +262,6 @@ fn fastest(rows: &[Value]) -> Result<Vec<&Value>, Wrong> {
     Ok(kept)
 }
 
-fn name_engine(reading: &mut Reading, row: &Value) -> Result<(), Wrong> {
-    reading.remark(format!("{}: engine {}.", text(row, "suite")?, text(row, "engine")?));
-    Ok(())
-}
-
-/// Figure 8.
-fn cryptography(rows: &[Value]) -> Result<Reading, Wrong> {
-    let (mut reading, mut lines) = (Reading::default(), Lines::default());
-    for row in fastest(rows)? {
-        let is_outbound = text(row, "direction")? == "outbound";
-        let suite = text(row, "suite")?;
-        let (name, colour) = algorithm(suite, is_outbound).ok_or_else(|| format!("suite {suite:?}"))?;
-        let length = Length::of(row, "inner_bytes")?;
-        // What the whole gateway reaches, times how many times as long it takes as the engine alone.
-        let alone = number(row, "gbit_s")? * number(row, "times_the_floor")?;
-        let alone = Spread::of([alone]);
-        reading.find(format!("{name}, {}", length.words()), "Gbit/s", alone);
-        lines.add(name, (colour, usize::from(!is_outbound)), length, alone);
-        name_engine(&mut reading, row)?;
-    }
-    reading.panels.push(lines.panel("Cryptography alone, in memory", [ACROSS, UP], Extent::Zero));
-    Ok(reading)
-}
-
 /// The setting that others of figure 9 are compared with, and what they are.
 const WITHOUT: &str = "no scheduling";
 const COMPARED: [(&str, &str, &str); 2] = [
@@ -311,18 +294,24 @@ fn has_device(rows: &[Value]) -> bool {
     rows.iter().any(|row| row.get("gbit_s").is_some_and(Value::is_number))
 }
 
+/// The rows that are not of several GPUs.
+fn of_one(rows: &[Value]) -> Vec<Value> {
+    rows.iter().filter(|row| row.get("gpus").is_none()).cloned().collect()
+}
+
 /// Figures 9 to 11.
 fn scheduling(rows: &[Value]) -> Result<Reading, Wrong> {
+    let rows = of_one(rows);
     let mut reading = Reading::default();
     let mut engines: Vec<&str> = Vec::new();
-    for row in rows {
+    for row in &rows {
         let engine = text(row, "engine")?;
         if !engines.contains(&engine) {
             engines.push(engine);
         }
     }
     // What is there is measured; a model stands beside it only where nothing is.
-    let has_device = has_device(rows);
+    let has_device = has_device(&rows);
     for engine in engines {
         let of_engine: Vec<&Value> = rows.iter().filter(|row| text(row, "engine") == Ok(engine)).collect();
         one_engine(&of_engine, has_device && engine == "model", &mut reading)?;
@@ -385,28 +374,6 @@ fn one_engine(rows: &[&Value], is_beside: bool, reading: &mut Reading) -> Result
     let title = format!("Lanes in use, {engine}");
     reading.panels.push(lines.panel(&title, [ACROSS, "lanes in use (%)"], Extent::Zero));
     Ok(())
-}
-
-/// Figure 12.
-fn suites(rows: &[Value]) -> Result<Reading, Wrong> {
-    let (mut reading, mut lines) = (Reading::default(), Lines::default());
-    for row in fastest(rows)? {
-        let (name, colour) = match text(row, "suite")? {
-            "aes128-sha1" => ("AES-CBC + HMAC-SHA1", 0),
-            "aes128-none" => ("AES-CBC", 1),
-            "null-sha1" => ("HMAC-SHA1", 2),
-            "mixed" => ("Mix", 3),
-            other => return Err(format!("\"suite\" of a row is {other:?}")),
-        };
-        let is_outbound = text(row, "direction")? == "outbound";
-        let name = format!("{name} ({})", if is_outbound { "ENC" } else { "DEC" });
-        let (length, rate) = (Length::of(row, "inner_bytes")?, spread(row, "gbit_s")?);
-        reading.find(format!("{name}, {}", length.words()), "Gbit/s", rate);
-        lines.add(&name, (colour, usize::from(!is_outbound)), length, rate);
-        name_engine(&mut reading, row)?;
-    }
-    reading.panels.push(lines.panel("One core of a gateway", [ACROSS, UP], Extent::Zero));
-    Ok(reading)
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::super::item::Method;
-use super::super::reading::{Finding, Length, Lines, Reading, Wrong, text};
+use super::super::reading::{Length, Lines, Reading, Wrong, text};
 use super::gpu::either;
 use super::{ACROSS, IDEAS, PROCESSOR_AND_GPU, UP, WITHOUT, found, has_device, speed};
 use crate::bench::chart::Extent;
@@ -14,7 +14,7 @@ use crate::statistics::Spread;
 
 pub(super) const THROUGHPUTS: Method = Method {
     conditions: "The measurement of figure 9 with all ideas: one gateway with one GPU if this machine has one, measured; else with a model that has 8 units of 64 lanes and the costs of the APU of figure 8, predicted. \
-         Two GPUs are twice one, as if neither waits for the processor: a prediction in any case.",
+         Two GPUs as one engine if this machine has them, measured; else they are twice one, as if neither waits for the processor: a prediction.",
     read: throughputs,
     ..IDEAS
 };
@@ -29,16 +29,26 @@ pub(super) const BESIDE_QUICKASSIST: Method = Method {
     ..PROCESSOR_AND_GPU
 };
 
-/// Rows of figure 9 with this setting; without those of the model where a GPU was measured.
+/// Rows of figure 9 with this setting, of one device; without those of the model where a GPU was measured.
 fn of_setting<'a>(rows: &'a [Value], setting: &str) -> Result<Vec<&'a Value>, Wrong> {
     let (mut kept, has_device) = (Vec::new(), has_device(rows));
-    for row in rows {
+    for row in rows.iter().filter(|row| row.get("gpus").is_none()) {
         let is_beside = has_device && text(row, "engine")? == "model";
         if text(row, "setting")? == setting && !is_beside {
             kept.push(row);
         }
     }
     Ok(kept)
+}
+
+/// What two GPUs reach that are one engine, of the same setting and length, if they were measured.
+fn of_two(rows: &[Value], one: &Value) -> Result<Option<f64>, Wrong> {
+    let is_same = |row: &&Value| {
+        row.get("gpus").and_then(Value::as_u64) == Some(2)
+            && ["engine", "setting", "inner_bytes"].iter().all(|member| row.get(member) == one.get(member))
+    };
+    let Some(two) = rows.iter().find(is_same) else { return Ok(None) };
+    Ok(speed(two)?.filter(|(_, is_measured)| *is_measured).map(|(rate, _)| rate))
 }
 
 /// Figure 16.
@@ -50,16 +60,13 @@ fn throughputs(rows: &[Value]) -> Result<Reading, Wrong> {
         let Some((rate, is_measured)) = speed(row)? else { continue };
         let what = |count: &str| format!("{count}, {engine}, {}", length.words());
         reading.findings.push(found(what("one GPU"), "Gbit/s", (rate, is_measured)));
-        let twice = Some(2.0 * rate);
-        reading.findings.push(Finding {
-            what: what("two GPUs"),
-            unit: "Gbit/s",
-            here: None,
-            predicted: twice,
-        });
+        let two = of_two(rows, row)?;
+        let twice = two.map_or((2.0 * rate, false), |two| (two, true));
+        reading.findings.push(found(what("two GPUs"), "Gbit/s", twice));
         let one = if is_measured { "one GPU" } else { "one GPU (predicted)" };
         lines.add(one, (0, 0), length, Spread::of([rate]));
-        lines.add("two GPUs (predicted)", (1, 1), length, Spread::of([2.0 * rate]));
+        let both = if twice.1 { "two GPUs" } else { "two GPUs (predicted)" };
+        lines.add(both, (1, usize::from(!twice.1)), length, Spread::of([twice.0]));
     }
     let title = "The mix of six combinations, measured or predicted (figure 16)";
     reading.panels.push(lines.panel(title, [ACROSS, UP], Extent::Zero));
@@ -142,6 +149,7 @@ fn beside(rows: &[Value], devices: &[String]) -> Result<Reading, Wrong> {
 mod tests {
     use serde_json::json;
 
+    use super::super::super::reading::Finding;
     use super::*;
 
     fn row(engine: &str, setting: &str, measured: Value) -> Value {
@@ -175,6 +183,25 @@ mod tests {
         assert_eq!(numbers(&throughputs(&both).unwrap()), expected);
         assert_eq!(numbers(&speedups(&both).unwrap()), [("speedup, gpu, 1280 bytes", Some(2.0), None)]);
         assert!(throughputs(&[json!({ "engine": 1 })]).is_err() && speedups(&[json!({})]).is_err());
+    }
+
+    #[test]
+    fn two_gpus_are_measured_where_they_are_and_are_no_speedup_of_one() {
+        let two = |setting: &str, rate: Value| {
+            let mut two = row("gpu", setting, rate);
+            two["gpus"] = json!(2);
+            two
+        };
+        let one = ["all", WITHOUT].map(|setting| row("gpu", setting, json!(40.0)));
+        let rows = [&one[..], &[two("all", json!(70.0)), two(WITHOUT, json!(20.0))]].concat();
+        let expected =
+            [("one GPU, gpu, 1280 bytes", Some(40.0), None), ("two GPUs, gpu, 1280 bytes", Some(70.0), None)];
+        assert_eq!(numbers(&throughputs(&rows).unwrap()), expected);
+        assert_eq!(numbers(&speedups(&rows).unwrap()), [("speedup, gpu, 1280 bytes", Some(1.0), None)]);
+        // Of PoCL there is no speed, of two neither.
+        let slow = [one[0].clone(), two("all", Value::Null)];
+        let expected = Some(("two GPUs, gpu, 1280 bytes", None, Some(80.0)));
+        assert_eq!(numbers(&throughputs(&slow).unwrap()).pop(), expected);
     }
 
     #[test]
