@@ -21,8 +21,8 @@ pub fn complete(frame: &mut [u8]) -> bool {
     complete_packet(frame).is_some()
 }
 
-/// The same for a frame in several buffers, which stay. One whose packet is not plain is put into one buffer
-/// first: nobody takes such packets in several.
+/// The same for a frame in several buffers, which stay. One whose packet is not plain, and may have such a
+/// checksum, is put into one buffer first: nobody takes such packets in several.
 #[must_use]
 #[cold]
 pub fn complete_chain(frame: &mut Buffer, pool: &mut Pool) -> bool {
@@ -46,7 +46,13 @@ fn complete_in_chain(frame: &mut Buffer) -> Option<bool> {
     let Some(at) = packet_at(frame.bytes()) else { return Some(false) };
     let available = frame.chain_bytes() - at;
     let packet = frame.bytes().get(at..)?;
-    let header = PlainHeader::parse_front(packet, available)?;
+    let Some(header) = PlainHeader::parse_front(packet, available) else {
+        // What is broken, or a fragment of IPv4, has no checksum that could be completed.
+        let is_v4 = packet.first().is_some_and(|first| first >> 4 == 4);
+        let is_whole = |header: IpHeader| header.fragment.is_none();
+        let may_be_left_out = !is_v4 || IpHeader::parse_front(packet, available).is_ok_and(is_whole);
+        return if may_be_left_out { None } else { Some(false) };
+    };
     let (source, destination) = ip::addresses(packet)?;
     let Some(field) = field_of(header.protocol) else { return Some(false) };
     let start = at + header.version.header_bytes();
@@ -128,6 +134,7 @@ pub fn packet_at(frame: &[u8]) -> Option<usize> {
 mod tests {
     use super::*;
     use std::net::IpAddr;
+    use testudo_wire::checksum;
     use testudo_wire::ip::OuterHeader;
 
     /// A frame of 41 bytes of transport, with the sum of its pseudo-header in the place of its checksum.
@@ -209,12 +216,38 @@ mod tests {
             }
         }
         assert_eq!(pool.linearised(), 0);
-        // A fragment has no checksum of its own, and is merged.
-        let mut fragment = partial_of(401, v4, protocol::UDP, 6, 0);
-        fragment[20] = 0x20;
-        let mut chain = Buffer::copied(&fragment[..300], 0, 64);
-        chain.link(Buffer::copied(&fragment[300..], 0, 0)).unwrap();
-        assert!(!complete_chain(&mut chain, &mut pool) && chain.bytes() == fragment);
+        let chain_of = |frame: &[u8]| {
+            let mut chain = Buffer::copied(&frame[..300], 0, 128);
+            chain.link(Buffer::copied(&frame[300..], 0, 0)).unwrap();
+            chain
+        };
+        let with_header = |change: fn(&mut Vec<u8>)| {
+            let mut frame = partial_of(401, v4, protocol::UDP, 6, 0);
+            change(&mut frame);
+            let end = 14 + 4 * usize::from(frame[14] & 15);
+            frame[24..26].fill(0);
+            let sum = checksum::of(&frame[14..end]).to_bytes();
+            frame[24..26].copy_from_slice(&sum);
+            frame
+        };
+        // A fragment has no checksum of its own, and what is broken none that counts: they stay as they are.
+        let fragment = with_header(|frame| frame[20] = 0x20);
+        let mut broken = fragment.clone();
+        broken[24] ^= 1;
+        for frame in [fragment, broken] {
+            let mut chain = chain_of(&frame);
+            assert!(!complete_chain(&mut chain, &mut pool) && chain.is_chain());
+        }
+        assert_eq!(pool.linearised(), 0);
+        // A header with options is read in one buffer.
+        let options = with_header(|frame| {
+            frame[14] = 0x46;
+            let longer = u16::from_be_bytes([frame[16], frame[17]]) + 4;
+            frame[16..18].copy_from_slice(&longer.to_be_bytes());
+            frame.splice(34..34, [1, 1, 1, 0]);
+        });
+        let mut chain = chain_of(&options);
+        assert!(complete_chain(&mut chain, &mut pool) && !chain.is_chain());
         assert_eq!(pool.linearised(), 1);
     }
 

@@ -9,7 +9,7 @@ use testudo_judge::harness::{Suite, TestResult};
 use testudo_link::FrameDevice;
 use testudo_packet::{Batch, Buffer, Pool};
 use testudo_port_xdp::{Attached, Filter, SharedUmem, XdpConfig, XdpDevice, XdpMode};
-use testudo_wire::checksum::Sum;
+use testudo_wire::checksum::{self, Sum};
 use testudo_wire::ip::IpHeader;
 
 pub fn tests(suite: Suite<'_, Sites>) -> Suite<'_, Sites> {
@@ -59,6 +59,8 @@ fn esp_frame(number: u32, bytes: usize) -> Vec<u8> {
     frame.extend([0x08, 0x00, 0x45, 0]);
     frame.extend((bytes as u16).to_be_bytes());
     frame.extend([0, 0, 0, 0, 64, 50, 0, 0, 192, 0, 2, 1, 192, 0, 2, 2]);
+    let sum = checksum::of(&frame[14..34]).to_bytes();
+    frame[24..26].copy_from_slice(&sum);
     frame.extend(esp(number, bytes - 20));
     frame
 }
