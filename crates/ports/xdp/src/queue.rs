@@ -299,7 +299,13 @@ impl<S: SocketCalls> Queue<S> {
                 break;
             }
             // A frame that is elsewhere is no use; it comes back to the pool below.
-            let Some(mut frame) = pool.pop() else { break };
+            let Some(mut frame) = pool.pop() else {
+                // With nothing under way no frame comes back: it may be this very packet that has them.
+                if buffer.is_chain() && self.lent.sending() == 0 {
+                    placed = Placed::Refused(DropReason::PoolEmpty);
+                }
+                break;
+            };
             let Some(index) = pool.region().index_of(&frame) else {
                 pool.recycle(frame);
                 break;

@@ -504,6 +504,19 @@ fn chains_that_no_driver_takes_are_copied() {
     assert_eq!(copied(narrow, &[1000; 2]), (vec![], 0, 0, 1));
 }
 
+/// To wait for frames that the packet has itself would be to wait for ever.
+#[test]
+fn a_chain_that_has_the_frames_of_its_own_copy_is_dropped_by_name() {
+    let mut played = played_with(Pool::new(FRAMES, 1522).with_long(1, 9100), jumbo(), 9000);
+    let mut batch: Batch = [played.chain(&[300; 9])].into_iter().collect();
+    let others: Vec<Buffer> = std::iter::from_fn(|| played.pool.pop()).collect();
+    assert_eq!(played.device.tx(&mut played.pool, &mut batch).unwrap(), 1);
+    assert_eq!((batch.len(), played.pool.drops().get(DropReason::PoolEmpty)), (0, 1));
+    others.into_iter().for_each(|buffer| played.pool.recycle(buffer));
+    assert_eq!(played.rx(), [0; 0]);
+    assert!(played.has_all_frames());
+}
+
 /// Longer than any frame can be: more parts than the kernel makes.
 #[test]
 fn a_frame_that_never_ends_takes_no_more_than_its_share() {
