@@ -620,8 +620,8 @@ fn tunnels_and_windows_come_and_go_without_work_that_grows_with_them() {
     }
 }
 
-/// `docs/VPE.md`: an SA leaves half a megabyte at most, and takes no more to be asked, however many windows it
-/// had and however long they are. Here they have 16 megabytes.
+/// `docs/VPE.md`: an SA leaves half a megabyte at most, and takes no more to be asked, however many windows
+/// it had and however long they are. Here they have 16 megabytes.
 #[test]
 fn what_an_sa_of_vpe_leaves_is_bounded_while_it_is_collected() {
     const WINDOWS: u32 = 1024;

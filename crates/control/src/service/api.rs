@@ -6,9 +6,9 @@
 //! Requests are objects with a `verb`: `status`, `sa-list`, `sa-wanted`, `policy-list`, `explain` and
 //! `firewall` ask ([`report`]), so does `sa-windows`, of a worker (`vpe_windows`), `sa-keys` reads keys where
 //! that is allowed (`key_export`), `sa-add`, `sa-replace`, `sa-use` and `sa-delete` change SAs
-//! (`sa_request`), `workers-set` the number of workers that get packets (`worker_count`). An answer with a text `error` refuses
-//! the request, and nothing has changed then. Requests and answers may have keys: their bytes are zeroed once
-//! they are read, or sent.
+//! (`sa_request`), `workers-set` the number of workers that get packets (`worker_count`). An answer with a
+//! text `error` refuses the request, and nothing has changed then. Requests and answers may have keys: their
+//! bytes are zeroed once they are read, or sent.
 
 use super::clients::{self, Admission, Limits};
 use super::explanation::{self, Question, Side};
