@@ -26,6 +26,9 @@ pub fn control_variable() -> Option<PathBuf> {
     std::env::var_os(CONTROL_VARIABLE).filter(|value| !value.is_empty()).map(PathBuf::from)
 }
 
+/// What a gateway answers, or why it refuses.
+pub type Answer = Result<Value, String>;
+
 /// The gateway to query.
 pub struct Asked {
     socket: PathBuf,
@@ -66,6 +69,15 @@ impl Asked {
             Err(error @ AskError::Refused(_)) => Err(Failure::new(Kind::Other, error)),
             Err(error) => Err(self.unreachable(&error)),
             Ok(answer) => Ok(answer),
+        }
+    }
+
+    /// Sends a request that the gateway may refuse: its answer, or its reason.
+    pub fn try_ask(&self, request: &Value) -> Result<Answer, Failure> {
+        match ask(&self.socket, request) {
+            Err(AskError::Refused(reason)) => Ok(Err(reason)),
+            Err(error) => Err(self.unreachable(&error)),
+            Ok(answer) => Ok(Ok(answer)),
         }
     }
 

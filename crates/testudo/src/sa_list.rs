@@ -3,7 +3,7 @@
 use crate::cli::SaListArgs;
 use crate::exit::Failure;
 use crate::out::{errln, outln};
-use crate::query::{Asked, rows};
+use crate::query::{Answer, Asked, rows};
 use crate::sa::values_of;
 use crate::table::{cell, print};
 use crate::vici::Connections;
@@ -57,15 +57,16 @@ struct Look {
 
 impl Look {
     fn take(gateway: &Asked, args: &SaListArgs) -> Result<Self, Failure> {
-        let mut list = gateway.change(&json!({ "verb": "sa-list", "tunnel": args.tunnel }))?;
-        let at = Instant::now();
-        if args.windows {
-            ask_for_windows(&mut list, |request| gateway.change(request))?;
-        }
-        Ok(Self { at, list })
+        let list = gateway.change(&json!({ "verb": "sa-list", "tunnel": args.tunnel }))?;
+        Ok(Self { at: Instant::now(), list })
     }
 
+    /// Shows them, with what is asked for no sooner than it is shown.
     fn show(&mut self, gateway: &Asked, args: &SaListArgs) -> Result<(), Failure> {
+        if args.windows {
+            let gone = ask_for_windows(&mut self.list, |request| gateway.try_ask(request))?;
+            gone.into_iter().for_each(|line| errln!("testudo: {line}"));
+        }
         name_connections(gateway, &mut self.list)?;
         if args.gateway.json {
             outln!("{}", self.list)
@@ -80,26 +81,53 @@ impl Look {
     }
 }
 
-/// Has all windows of each SA of VPE in the place of the first ones: they are asked for some at a time.
-fn ask_for_windows(list: &mut Value, ask: impl Fn(&Value) -> Result<Value, Failure>) -> Result<(), Failure> {
+/// Has all windows of each SA of VPE in the place of the first ones. An SA that goes meanwhile keeps these:
+/// the windows of others are told all the same. Returns a line about each such SA.
+fn ask_for_windows(
+    list: &mut Value,
+    ask: impl Fn(&Value) -> Result<Answer, Failure>,
+) -> Result<Vec<String>, Failure> {
+    let mut gone = Vec::new();
     for sa in list.as_array_mut().into_iter().flatten().filter(|sa| sa["windows"].is_object()) {
-        let (mut tops, mut next) = (Vec::new(), Some(0));
-        while let Some(from) = next {
-            let mut request = json!({ "verb": "sa-windows", "from": from });
-            for key in ["tunnel", "direction", "spi"] {
-                request[key] = sa[key].clone();
+        match all_windows(sa, &ask)? {
+            Ok(tops) => {
+                // They were counted up to a second before.
+                let windows = &mut sa["windows"];
+                windows["count"] = tops.len().into();
+                (windows["tops"], windows["omitted"]) = (tops.into(), json!(0));
             }
-            let page = ask(&request)?;
-            tops.extend_from_slice(rows(&page["tops"]));
-            next = page["next"].as_u64().filter(|next| *next > from);
+            Err(reason) => {
+                let [tunnel, direction] = ["tunnel", "direction"].map(|key| cell(&sa[key]));
+                let spi = sa["spi"].as_u64().unwrap_or(0);
+                gone.push(format!(
+                    "tunnel {tunnel}: of the {direction} SA {spi:#x} there are the first windows alone: {reason}"
+                ));
+            }
         }
-        tops.sort_by_key(|top| ["sender_id", "window"].map(|id| top[id].as_u64()));
-        // They were counted up to a second before.
-        let windows = &mut sa["windows"];
-        windows["count"] = tops.len().into();
-        (windows["tops"], windows["omitted"]) = (tops.into(), json!(0));
     }
-    Ok(())
+    Ok(gone)
+}
+
+/// All windows of an SA, which are asked for some at a time, or why the gateway tells no more of them.
+fn all_windows(
+    sa: &Value,
+    ask: &impl Fn(&Value) -> Result<Answer, Failure>,
+) -> Result<Result<Vec<Value>, String>, Failure> {
+    let (mut tops, mut next) = (Vec::new(), Some(0));
+    while let Some(from) = next {
+        let mut request = json!({ "verb": "sa-windows", "from": from });
+        for key in ["tunnel", "direction", "spi"] {
+            request[key] = sa[key].clone();
+        }
+        let page = match ask(&request)? {
+            Ok(page) => page,
+            Err(reason) => return Ok(Err(reason)),
+        };
+        tops.extend_from_slice(rows(&page["tops"]));
+        next = page["next"].as_u64().filter(|next| *next > from);
+    }
+    tops.sort_by_key(|top| ["sender_id", "window"].map(|id| top[id].as_u64()));
+    Ok(Ok(tops))
 }
 
 /// The windows of SAs of VPE, each with its highest number.
@@ -348,6 +376,7 @@ fn associations(list: &Value) -> Table {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::exit::Kind;
 
     fn lines(list: &Value) -> Vec<String> {
         associations(list).to_string().lines().map(|line| line.trim_end().to_owned()).collect()
@@ -423,9 +452,9 @@ mod tests {
             asked.borrow_mut().push((request["spi"].as_u64().unwrap(), from));
             let top = |n: u64| json!({ "window": 999 - n, "sequence": 7 });
             let tops: Vec<_> = (from..(from + 256).min(600)).map(top).collect();
-            Ok(json!({ "tops": tops, "next": (from + 256 < 600).then_some(from + 256) }))
+            Ok(Ok(json!({ "tops": tops, "next": (from + 256 < 600).then_some(from + 256) })))
         };
-        ask_for_windows(&mut list, page).unwrap();
+        assert_eq!(ask_for_windows(&mut list, page).unwrap(), [""; 0]);
         assert_eq!(*asked.borrow(), [(0x1001, 0), (0x1001, 256), (0x1001, 512)]);
         let windows_of = &list[0]["windows"];
         assert_eq!((&windows_of["count"], &windows_of["omitted"]), (&json!(600), &json!(0)));
@@ -437,6 +466,38 @@ mod tests {
         assert_eq!(shown.lines().count(), 601, "a line for each: {shown}");
         let row: Vec<_> = shown.lines().nth(1).unwrap().split_whitespace().collect();
         assert_eq!(row, ["a", "inbound", "0x1001", "-", "400", "7"]);
+    }
+
+    /// It may be replaced between any two pages.
+    #[test]
+    fn an_sa_that_goes_while_its_windows_are_asked_for_keeps_the_first_ones() {
+        let seen =
+            json!({ "count": 300, "most": 1024, "tops": [{ "window": 5, "sequence": 9 }], "omitted": 299 });
+        let sa = |tunnel: &str, spi: u32| json!({ "tunnel": tunnel, "direction": "inbound", "spi": spi, "windows": seen });
+        let mut list = json!([sa("a", 0x1001), sa("b", 0x1002), sa("c", 0x1003)]);
+        let page = |request: &Value| {
+            let (spi, from) = (&request["spi"], request["from"].as_u64().unwrap());
+            if *spi == 0x1003 || *spi == 0x1001 && from > 0 {
+                return Ok(Err("there is no such SA".to_owned()));
+            }
+            let tops: Vec<_> =
+                (from..(from + 256).min(300)).map(|n| json!({ "window": n, "sequence": 7 })).collect();
+            Ok(Ok(json!({ "tops": tops, "next": (from + 256 < 300).then_some(from + 256) })))
+        };
+        let gone = ask_for_windows(&mut list, page).unwrap();
+        let line = |tunnel: &str, spi: &str| {
+            format!(
+                "tunnel {tunnel}: of the inbound SA {spi} there are the first windows alone: there is no such SA"
+            )
+        };
+        assert_eq!(gone, [line("a", "0x1001"), line("c", "0x1003")]);
+        assert_eq!([&list[0]["windows"], &list[2]["windows"]], [&seen, &seen]);
+        let of_b = &list[1]["windows"];
+        assert_eq!((&of_b["count"], &of_b["omitted"]), (&json!(300), &json!(0)));
+        assert_eq!(windows(&list).to_string().lines().count(), 1 + 1 + 300 + 1);
+        // What is no refusal ends all: nobody answers any more.
+        let failed = ask_for_windows(&mut list, |_| Err(Failure::silent(Kind::Unreachable)));
+        assert!(failed.is_err());
     }
 
     #[test]
