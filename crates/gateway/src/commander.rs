@@ -209,6 +209,20 @@ impl Commander {
         answers.map(Vec::into_iter).map_err(|_| CommanderError::Ended)
     }
 
+    /// Sends the first worker alone a command with a way to answer, and waits for that: of what workers share
+    /// any of them can tell, and the others have packets.
+    pub(crate) fn ask_first<A>(
+        &self,
+        make: impl FnOnce(SyncSender<A>) -> Command,
+    ) -> Result<A, CommanderError> {
+        let (reply, answer) = sync_channel(1);
+        // In the order of other commands, as those have to be.
+        let order = self.lock_order();
+        self.lines.first().ok_or(CommanderError::Ended)?.send(make(reply))?;
+        drop(order);
+        answer.recv().map_err(|_| CommanderError::Ended)
+    }
+
     /// Sends an update and waits until it is in force.
     ///
     /// # Errors
