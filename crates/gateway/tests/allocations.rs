@@ -11,10 +11,10 @@
 
 #[path = "support/mod.rs"]
 mod support;
+#[path = "support/used.rs"]
+mod used;
 
 use fastrand::Rng;
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -37,67 +37,7 @@ use testudo_ipsec::{
     Action, Mode, Moment, Policy, PortRange, ReplayWindow, Selector, Spd, TunnelIndex, TunnelParameters,
 };
 use testudo_packet::{Batch, DropReason, Pool, Port, PortCounters, PortError};
-
-thread_local! {
-    static USED: Cell<Used> = const { Cell::new(Used::NOTHING) };
-}
-
-/// What a thread has had of the allocator.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Used {
-    allocations: u64,
-    allocated_bytes: usize,
-    frees: u64,
-    freed_bytes: usize,
-    /// The largest piece of memory that was allocated or freed.
-    largest_bytes: usize,
-}
-
-impl Used {
-    const NOTHING: Self =
-        Self { allocations: 0, allocated_bytes: 0, frees: 0, freed_bytes: 0, largest_bytes: 0 };
-
-    fn by<T>(run: impl FnOnce() -> T) -> (Self, T) {
-        USED.set(Self::NOTHING);
-        let result = run();
-        (USED.get(), result)
-    }
-}
-
-fn note(layout: Layout, is_freed: bool) {
-    let _ = USED.try_with(|used| {
-        let (mut now, bytes) = (used.get(), layout.size());
-        let (count, sum) = match is_freed {
-            true => (&mut now.frees, &mut now.freed_bytes),
-            false => (&mut now.allocations, &mut now.allocated_bytes),
-        };
-        (*count, *sum) = (*count + 1, *sum + bytes);
-        now.largest_bytes = now.largest_bytes.max(bytes);
-        used.set(now);
-    });
-}
-
-/// The system's allocator, which counts what each thread has of it.
-struct Counting;
-
-// SAFETY: every call is passed on unchanged to the system's allocator; counting touches a thread-local cell
-// that needs no allocation.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        note(layout, false);
-        // SAFETY: the caller's promise about `layout` is passed on.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        note(layout, true);
-        // SAFETY: the caller's promises about both are passed on.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
+use used::Used;
 
 /// A port without allocations: received packets are written by a function, sent ones are discarded.
 struct Source<F> {
@@ -297,7 +237,7 @@ impl Engine for InAThread {
         let taken = self.inner.submit(jobs);
         if std::thread::current().name().is_some_and(|name| name.starts_with("cores-")) {
             // All since the thread began, and so also what lies between two submissions.
-            self.allocations.store(USED.get().allocations, Ordering::SeqCst);
+            self.allocations.store(Used::now().allocations, Ordering::SeqCst);
             while self.holds.load(Ordering::SeqCst) {
                 std::thread::yield_now();
             }
