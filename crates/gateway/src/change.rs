@@ -39,9 +39,8 @@ impl Change {
     /// Everything of `update` is still to be done.
     #[must_use]
     pub fn new(mut update: Update) -> Self {
-        let inbound = update.install.iter_mut().flat_map(TunnelInstall::each_inbound);
         Self {
-            inherited: inbound.filter_map(|inbound| inbound.inherits).collect(),
+            inherited: update.inherited(),
             removed: Vec::with_capacity(update.remove.len()),
             remove: update.remove.into_iter(),
             policies: update.policies,
@@ -77,9 +76,9 @@ impl Change {
         false
     }
 
-    /// The windows of SAs that were removed.
-    pub(crate) fn removed_windows(&self) -> impl Iterator<Item = (SaRef, Vec<u8>)> + '_ {
-        self.removed.iter().flat_map(RemovedTunnel::saved_windows)
+    /// The windows of those SAs that were removed, and that are wanted.
+    pub(crate) fn removed_windows(&self, wanted: &HashSet<SaRef>) -> impl Iterator<Item = (SaRef, Vec<u8>)> {
+        self.removed.iter().flat_map(move |tunnel| tunnel.saved_windows(move |sa| wanted.contains(&sa)))
     }
 
     /// What became of each tunnel that was to be installed. All that was removed or replaced is freed.

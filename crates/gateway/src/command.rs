@@ -4,6 +4,7 @@ use crate::change::Change;
 use crate::placement::{PlacedKey, PlacementError};
 use crate::sa_change::{SaChange, SaOutcome};
 use crate::sa_counts::PlacedSa;
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 use testudo_ipsec::{
@@ -111,6 +112,14 @@ pub struct Update {
     pub selectors: Vec<(TunnelIndex, SaSelectors)>,
     /// The policies from then on; `None` leaves them.
     pub policies: Option<Box<Spd>>,
+}
+
+impl Update {
+    /// The SAs whose windows others take over.
+    pub(crate) fn inherited(&mut self) -> HashSet<SaRef> {
+        let inbound = self.install.iter_mut().flat_map(TunnelInstall::each_inbound);
+        inbound.filter_map(|inbound| inbound.inherits).collect()
+    }
 }
 
 /// A tunnel of an update could not be installed; the others were.

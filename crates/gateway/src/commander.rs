@@ -261,7 +261,7 @@ impl Commander {
         })?;
         // What the workers shared: each says the same.
         let Some(first) = changes.into_iter().next() else { return Ok(()) };
-        let mut windows: HashMap<SaRef, Vec<u8>> = first.removed_windows().collect();
+        let mut windows: HashMap<_, _> = first.removed_windows(&update.inherited()).collect();
         for inbound in update.install.iter_mut().flat_map(TunnelInstall::each_inbound) {
             let inherited = inbound.inherits.take().and_then(|sa| windows.remove(&sa));
             inbound.window = inherited.or_else(|| inbound.window.take());

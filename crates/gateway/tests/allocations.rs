@@ -31,7 +31,8 @@ use testudo_engine_cores::{CoresConfig, CoresEngine};
 use testudo_engine_gpu::GpuConfig;
 use testudo_engine_late::{LateConfig, LateEngine};
 use testudo_gateway::{
-    Change, InboundInstall, PlacementMode, PortPair, SaChange, SaChanged, SchedulerSettings, Update, Worker,
+    Change, Commander, InboundInstall, PlacementMode, PortPair, SaChange, SaChanged, SchedulerSettings,
+    SystemClock, Update, Worker, serve,
 };
 use testudo_ipsec::{
     Action, Mode, Moment, Policy, PortRange, ReplayWindow, Selector, Spd, TunnelIndex, TunnelParameters,
@@ -601,6 +602,30 @@ fn an_update_frees_no_tunnel_on_the_worker() {
         used
     };
     assert_eq!(removals(1), removals(10_000));
+}
+
+/// With several workers tunnels are removed before anything else of an update is done. Of their windows only
+/// those are collected that another SA takes over: of VPE an SA may have half a gigabyte.
+#[test]
+fn no_windows_are_collected_that_nobody_takes_over() {
+    const WINDOW: u32 = 1 << 21;
+    let spec = TunnelSpec { window: WINDOW, ..spec() };
+    let (commander, inboxes) = Commander::channels(2).expect("file descriptors");
+    let start = |inbox| {
+        let mut worker = idle(&spec);
+        std::thread::spawn(move || {
+            serve(&mut worker, &inbox, &SystemClock::default(), &mut |_| {}).expect("ports do not fail");
+        })
+    };
+    let workers: Vec<_> = inboxes.into_iter().map(start).collect();
+    let remove = Update { remove: vec![spec.index()], ..Update::default() };
+    let (used, outcome) = Used::by(|| commander.update(remove));
+    commander.stop().expect("they take commands");
+    workers.into_iter().for_each(|worker| worker.join().expect("it ends"));
+    assert!(outcome.expect("they answer").is_empty());
+    let window_bytes = WINDOW as usize / 8;
+    assert!(used.freed_bytes > window_bytes, "it is gone: {used:?}");
+    assert!(used.allocated_bytes < window_bytes / 4, "{used:?}");
 }
 
 /// Tunnels of flows come and go beside any number of others (RFC 4301 4.4.1.2): tables have room for all that

@@ -123,13 +123,13 @@ impl RemovedTunnel {
         self.tunnel.outbound.iter().map(|member| member.sa)
     }
 
-    /// The SAs from the peer that it had, with their windows as bytes.
-    pub fn saved_windows(&self) -> impl Iterator<Item = (SaRef, Vec<u8>)> + '_ {
-        let saved = self.windows.iter().map(|(window, of_vpe)| match of_vpe {
-            Some(windows) => windows.save(),
-            None => window.save(),
-        });
-        self.inbound().zip(saved)
+    /// The SAs from the peer that it had and that are wanted, with their windows as bytes. Of no others are
+    /// these made: windows of VPE, of which an SA may have 65,536, may take half a gigabyte.
+    pub fn saved_windows(&self, is_wanted: impl Fn(SaRef) -> bool) -> impl Iterator<Item = (SaRef, Vec<u8>)> {
+        let wanted = self.inbound().zip(&self.windows).filter(move |(sa, _)| is_wanted(*sa));
+        wanted.map(|(sa, (window, of_vpe))| {
+            (sa, of_vpe.as_ref().map_or_else(|| window.save(), SaWindows::save))
+        })
     }
 
     /// The SAs from the peer that it had.

@@ -339,6 +339,25 @@ fn sas_are_added_moved_on_and_removed_at_all_workers() {
     });
 }
 
+/// A tunnel that a reload changes has all its windows as of that moment, and those alone: at several workers
+/// they are taken from what all have removed.
+#[test]
+fn a_tunnel_that_is_changed_at_several_workers_keeps_its_windows() {
+    let (mut b, of_b) = install_at(gateways::<2>(Side::B), tunnel(Side::B, &spec()));
+    for (n, (window, number)) in [(3, 9), (7, 5000), (3, 5), (8, 1)].into_iter().enumerate() {
+        assert_eq!(b[n % 2].open(from_a(header(window, number), &inner(100))).len(), 1);
+    }
+    run(b.map(|gateway| gateway.worker).into(), |commander| {
+        let mut install = tunnel(Side::B, &spec());
+        install.inbound.inherits = Some(of_b.inbound.sa);
+        let update = Update { remove: vec![install.index], install: vec![install], ..Update::default() };
+        let (_, outcome) = commander.update(update).expect("they answer").remove(0);
+        let again = outcome.expect("there is room");
+        let expected = BTreeMap::from([(3, 9), (7, 5000), (8, 1)]);
+        assert_eq!(windows_of(commander, again.inbound.sa, false), expected);
+    });
+}
+
 /// Configuration does not let it come so far; the worker refuses it all the same.
 #[test]
 fn more_windows_than_window_ids_at_all_workers_are_refused() {
