@@ -158,7 +158,7 @@ pub enum Command {
     ChangePolicies(Vec<PolicyChange>, SyncSender<Vec<Result<PolicyId, SpdError>>>),
     /// Change SAs one by one.
     ChangeSas(Vec<SaChange>, SyncSender<SaOutcome>),
-    /// Give the replay windows of these SAs from peers.
+    /// Give the replay windows of these SAs from peers; of VPE the highest number of any.
     SaveWindows(Vec<SaRef>, SyncSender<Vec<(SaRef, Vec<u8>)>>),
     /// Tell of some windows of an SA of VPE.
     SeeWindows(WindowsFrom, SyncSender<Option<WindowsPage>>),

@@ -349,7 +349,8 @@ impl Commander {
         self.post(|_| Command::ChangeSas(vec![SaChange::Hear(event)], reply.clone()))
     }
 
-    /// The replay windows of these SAs from peers, as bytes.
+    /// The replay windows of these SAs from peers, as bytes. Of VPE, whose windows may be many, they are
+    /// closed up to the highest number of any: while packets come, what is saved is ahead of all of them.
     ///
     /// # Errors
     /// [`CommanderError`] if the workers do not take the command or one ends before it answers.

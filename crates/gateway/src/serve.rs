@@ -202,7 +202,8 @@ impl Task {
             }
             Task::Save { mut sas, mut windows, reply } => {
                 let some = sas.by_ref().take(TUNNELS_AT_A_TIME);
-                windows.extend(some.filter_map(|sa| Some((sa, worker.save_window(sa)?))));
+                // Of VPE no more than the highest number of any: all of them may be half a gigabyte an SA.
+                windows.extend(some.filter_map(|sa| Some((sa, worker.save_window_within(sa, 0)?))));
                 if sas.len() > 0 {
                     return Some(Task::Save { sas, windows, reply });
                 }

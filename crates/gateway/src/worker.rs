@@ -330,6 +330,13 @@ impl Worker {
         self.ipsec.save_window(inbound)
     }
 
+    /// The same; of VPE, whose windows may be many, in no more than `most_bytes`
+    /// ([`Ipsec::save_window_within`]).
+    #[must_use]
+    pub fn save_window_within(&self, inbound: SaRef, most_bytes: usize) -> Option<Vec<u8>> {
+        self.ipsec.save_window_within(inbound, most_bytes)
+    }
+
     /// Events of tunnels for the operator since the last call.
     pub fn take_events(&mut self) -> Vec<Event> {
         self.ipsec.take_events()

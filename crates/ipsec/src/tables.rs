@@ -142,8 +142,16 @@ impl Ipsec {
     /// The replay window of an SA from a peer as bytes, to be saved over a restart.
     #[must_use]
     pub fn save_window(&self, inbound: SaRef) -> Option<Vec<u8>> {
+        self.save_window_within(inbound, usize::MAX)
+    }
+
+    /// The same; of VPE, of whose windows there may be 65,536, in no more than `most_bytes`, as
+    /// [`LastWindows::save_within`](crate::LastWindows::save_within) has them.
+    #[must_use]
+    pub fn save_window_within(&self, inbound: SaRef, most_bytes: usize) -> Option<Vec<u8>> {
         let sa = self.inbound.get(inbound)?;
-        Some(self.vpe_windows.get(inbound).map_or_else(|| sa.window.save(), vpe::SaWindows::save))
+        let of_vpe = self.vpe_windows.get(inbound).map(|windows| windows.save_within(most_bytes));
+        Some(of_vpe.unwrap_or_else(|| sa.window.save()))
     }
 
     /// Some windows of an SA of VPE, [`WINDOWS_AT_A_TIME`](vpe::WINDOWS_AT_A_TIME) at most: from the peer

@@ -3,6 +3,7 @@
 use super::daemon::DaemonError;
 use super::news::{LostNotices, News};
 use crate::processors;
+use crate::store::MAX_WINDOW_BYTES;
 use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
@@ -129,9 +130,10 @@ impl WorkerThreads {
 pub(super) struct EndedWorkers(Vec<Ended>);
 
 impl EndedWorkers {
-    /// The window of an SA from a peer, which the workers shared.
+    /// The window of an SA from a peer, which the workers shared; of VPE the windows, as far as the store has
+    /// room for them.
     pub(super) fn save_window(&self, inbound: SaRef) -> Option<Vec<u8>> {
-        self.0.first()?.0.save_window(inbound)
+        self.0.first()?.0.save_window_within(inbound, MAX_WINDOW_BYTES)
     }
 
     /// Says in the log what became of all packets: with several workers, of each one's.

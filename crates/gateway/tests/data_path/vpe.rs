@@ -329,6 +329,12 @@ fn windows_survive_a_restart_and_a_crash() {
         assert_eq!(b.open(from_a(header(window, number), &inner(60))).len(), 1);
     }
     let saved = b.worker.save_window(installed.inbound.sa).expect("its windows");
+    // In less room each is closed by itself, or all up to the highest number of any.
+    let within = |most| b.worker.save_window_within(installed.inbound.sa, most).expect("its windows");
+    let each = testudo_ipsec::closed_windows(&saved).expect("they are of VPE");
+    let of_any = testudo_ipsec::ReplayWindow::closed_up_to(1000).to_vec();
+    assert!(of_any.len() < each.len() && each.len() < saved.len());
+    assert_eq!([within(each.len()), within(each.len() - 1)], [each, of_any]);
     let now = b.now();
     b.worker.tick(now);
     let seen = installed.inbound.counters.windows(false).expect("it is of VPE");

@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use testudo_crypto::Direction;
 use testudo_gateway::{Commander, SaChange, SaChanged, TunnelInstall, Update, UpdateError, UseFrom};
 use testudo_ipsec::{
-    InstallError, Lifetime, Limits, NumberSource, SaCounters, SaRef, SaState, TunnelParameters, VpeClasses,
-    VpeRules, WindowTop, WindowsFrom, closed_windows,
+    InstallError, Lifetime, Limits, NumberSource, ReplayWindow, SaCounters, SaRef, SaState, TunnelParameters,
+    VpeClasses, VpeRules, WindowTop, WindowsFrom, closed_windows,
 };
 use testudo_packet::DropReason;
 
@@ -337,6 +337,26 @@ fn sas_are_added_moved_on_and_removed_at_all_workers() {
             "each by itself, whoever had its packets"
         );
     });
+}
+
+/// What is saved while packets come is ahead of all windows, and these may take half a gigabyte.
+#[test]
+fn running_workers_collect_no_more_of_windows_than_the_highest_number() {
+    fn saved_by<const N: usize>() -> [Vec<u8>; 2] {
+        let (mut b, of_b) = install_at(gateways::<N>(Side::B), tunnel(Side::B, &spec()));
+        for (n, (window, number)) in [(1, 7), (300, 5000), (2, 90)].into_iter().enumerate() {
+            assert_eq!(b[n % N].open(from_a(header(window, number), &inner(100))).len(), 1);
+        }
+        let sa = of_b.inbound.sa;
+        let (workers, saved) = run(b.map(|gateway| gateway.worker).into(), |commander| {
+            commander.save_windows(vec![sa]).expect("they answer").remove(0).1
+        });
+        [saved, workers[0].save_window(sa).expect("it has the SA")]
+    }
+    for [saved, whole] in [saved_by::<1>(), saved_by::<2>()] {
+        assert_eq!(saved, ReplayWindow::closed_up_to(5000));
+        assert_eq!(tops_of(&whole), BTreeMap::from([(1, 7), (2, 90), (300, 5000)]));
+    }
 }
 
 /// A tunnel that a reload changes has all its windows as of that moment, and those alone: at several workers
