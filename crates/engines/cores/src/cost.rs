@@ -11,7 +11,9 @@
 //! readings of the clock for each chunk suffice. The first measurement is the rate, the second one half of
 //! it, and so on; from the eighth on each changes a rate by an eighth of the difference. All but the first
 //! count as the double or the half at most: one in which the thread lost its processor does not matter. Of
-//! jobs of several suites it is not known which took how long: they change the first one's rate by a 64th.
+//! jobs of several suites it is not known which took how long: they change the first one's rate by a 64th. A
+//! few short jobs of the worker's take what its call takes: they are measured only if there are no others,
+//! and change a rate only if they took less than was expected.
 
 use crate::engines::Engines;
 use testudo_crypto::{Job, KeyId, Suite};

@@ -199,10 +199,13 @@ impl CoresEngine {
         let began = (self.clock)();
         self.own.run(jobs, &mut (0..0));
         let ended = (self.clock)();
-        // A call has costs of its own, which few short jobs do not show; but if there are no others.
-        if expected.own >= CHUNK_TICKS_LEAST || self.unmeasured > UNMEASURED_MOST {
+        let took = ended.wrapping_sub(began);
+        // A call has costs of its own, and of few short jobs they are most. So these never make a rate
+        // higher; and they make it lower only if there are no others.
+        let is_lower = self.unmeasured > UNMEASURED_MOST && took < expected.own;
+        if expected.own >= CHUNK_TICKS_LEAST || is_lower {
             let bill = self.costs.bill(&expected, By::Worker);
-            self.costs.learn(bill, By::Worker, ended.wrapping_sub(began));
+            self.costs.learn(bill, By::Worker, took);
             self.unmeasured = 0;
         }
         self.pressure.end(ended);

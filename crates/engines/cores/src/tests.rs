@@ -98,7 +98,7 @@ impl Engine for Played {
             panic!("meant");
         }
         let bytes: u64 = jobs.iter().map(|job| 128 + u64::from(job.text_bytes)).sum();
-        TIME.set(TIME.get() + bytes * RATE.get() / 1024);
+        TIME.set(TIME.get() + CALL.get() + bytes * RATE.get() / 1024);
         *self.stage.jobs.lock().unwrap().entry(thread_name()).or_default() += jobs.len();
         self.inner.submit(jobs)
     }
@@ -109,6 +109,8 @@ thread_local! {
     static TIME: Cell<u64> = const { Cell::new(1_000_000) };
     /// Its ticks for 1,024 bytes.
     static RATE: Cell<u64> = const { Cell::new(1024) };
+    /// What a call costs beside its jobs.
+    static CALL: Cell<u64> = const { Cell::new(0) };
     /// How often the clock was read.
     static READ: Cell<u32> = const { Cell::new(0) };
 }
@@ -125,6 +127,7 @@ fn idle() {
 
 fn played(threads: usize) -> (CoresEngine, Arc<Stage>) {
     RATE.set(1024);
+    CALL.set(0);
     let stage = Arc::new(Stage::default());
     let mut make = || -> Result<Vec<Box<dyn Engine>>, EngineError> {
         let stage = Arc::clone(&stage);
@@ -293,6 +296,23 @@ fn bursts_that_are_not_worth_it_stay_with_the_worker_and_no_clock_is_read() {
     let mut short = jobs(key, 0..32);
     short.iter_mut().for_each(|job| job.text_bytes = 200);
     assert!(!engine.ends_next_at_once(&short));
+}
+
+/// A night of keepalives: each comes alone, and finds its code and its key in no cache.
+#[test]
+fn single_packets_do_not_make_a_suite_look_dear() {
+    let (mut engine, _) = played(1);
+    RATE.set(256);
+    CALL.set(2_000);
+    let key = install(&mut engine);
+    for _ in 0..1_000 {
+        let mut one = jobs(key, 0..1);
+        assert_eq!(engine.submit(&mut one), 1);
+        assert_eq!(one[0].status, JobStatus::Done);
+    }
+    CALL.set(0);
+    (0..4).for_each(|_| _ = burst(&mut engine, key));
+    assert!((0..LEFT).all(|_| burst(&mut engine, key) == (0, 0)), "known after as many bursts as ever");
 }
 
 #[test]
