@@ -158,7 +158,7 @@ impl CoresEngine {
     #[inline]
     fn turn(&mut self, jobs: &[Job]) -> Turn {
         let kind = if self.hands_over_all { None } else { Kind::of(&self.own, jobs) };
-        Turn { kind, course: kind.map_or(Course::Open, |kind| self.worths.course(kind)) }
+        Turn { kind, course: self.worths.course(kind) }
     }
 
     /// Does a burst that is not left to the worker unasked.
@@ -175,7 +175,8 @@ impl CoresEngine {
                 own: expected.own,
                 is_known: self.costs.is_known(expected.rank),
                 handing_over: handing_over(count, &expected),
-                is_fit: division.is_of_pressed() && (is_open || self.in_flight == 0),
+                is_fit: division.is_of_pressed(),
+                is_clear: self.in_flight == 0,
             };
             self.worths.begin(kind, &burst);
         }

@@ -1,5 +1,5 @@
 //! Whether bursts are worth handing over, remembered by suite and length, so that one that is not costs the
-//! worker nothing to decide of.
+//! worker little to decide of: its kind is looked up.
 //!
 //! What jobs cost was learned ([`cost`](crate::cost)), and what handing them over costs is reckoned
 //! ([`share`](crate::share)). That leaves three cases:
@@ -17,8 +17,12 @@
 //!    was)               way)
 //! ```
 //!
-//! Each rest is twice as long as the one before until something else is found. Bursts are timed while the
-//! worker is pressed alone: one that waits for packets is as fast either way.
+//! Each rest is twice as long as the one before until something else is found, also after a trial that told
+//! nothing. One in which the other way is plainly slower ends early, since packets may be lost meanwhile.
+//! What the worker does alone and can no longer be timed is handed over again, as reckoning says.
+//!
+//! A burst is timed only while the worker is pressed: one that waits for packets is as fast either way. And
+//! only if the next one is of the same kind: else the time between the two is that of others, too.
 
 use crate::engines::Engines;
 use crate::share::OTHER_MOST;
@@ -27,7 +31,7 @@ use testudo_crypto::{Job, Suite};
 /// Bursts of a kind that the worker does without being asked.
 pub(crate) const LEFT: u32 = 128;
 /// Where jobs cost so many times what it costs to hand them over, nothing is tried.
-const SURE: u64 = 8;
+const SURE: u64 = 4;
 /// Bursts that were not worth handing over must cost more than that by one part in so many.
 const DEARER_PART: u64 = 8;
 /// Bursts of a rest, at first and at the most.
@@ -35,10 +39,14 @@ const REST: u32 = 512;
 const REST_MOST: u32 = 64 * REST;
 /// Bursts that are timed, of which half must be fit for that.
 const TIMED: u32 = 32;
-/// Bursts until threads have as much before them as they will have, or nothing.
+/// Of so many, the other way may be found plainly slower.
+const TIMED_LEAST: u32 = TIMED / 4;
+/// Bursts until threads have as much before them as they will have, or nothing, at the most.
 const SETTLE: u32 = 64;
 /// The other way must be faster by one part in so many.
 const FASTER_PART: u64 = 16;
+/// It is plainly slower if the way that was is faster by one part in so many.
+const PLAIN_PART: u64 = 3;
 /// The longest texts of all classes but the last one, in bytes.
 const CLASSES: [u32; 3] = [255, 767, 1151];
 
@@ -87,8 +95,10 @@ pub(crate) struct Burst {
     pub(crate) is_known: bool,
     /// What it costs more to hand it over than to do it in place.
     pub(crate) handing_over: u64,
-    /// It may be timed: the worker is pressed, and if it is alone nothing is under way.
+    /// It may be timed: the worker is pressed.
     pub(crate) is_fit: bool,
+    /// Threads have nothing under way.
+    pub(crate) is_clear: bool,
 }
 
 impl Burst {
@@ -111,11 +121,11 @@ impl Pace {
         self.bursts >= TIMED / 2
     }
 
-    /// Whether a job takes less by enough. Lossless: a burst has fewer than 2^20 jobs and is timed for less
-    /// than 2^34 ticks.
-    fn is_faster_than(&self, other: &Self) -> bool {
+    /// Whether a job takes less by one part in so many. Lossless: a burst has fewer than 2^20 jobs and is
+    /// timed for less than 2^34 ticks.
+    fn is_faster_than(&self, other: &Self, part: u64) -> bool {
         let product = |ticks: u64, jobs: u64, parts: u64| u128::from(ticks) * u128::from(jobs * parts);
-        product(self.ticks, other.jobs, FASTER_PART) < product(other.ticks, self.jobs, FASTER_PART - 1)
+        product(self.ticks, other.jobs, part) < product(other.ticks, self.jobs, part - 1)
     }
 }
 
@@ -184,15 +194,21 @@ impl Worth {
 
     fn begin(&mut self, burst: &Burst) {
         let margin = if self.is_cheap { burst.handing_over / DEARER_PART } else { 0 };
-        if burst.own <= burst.handing_over + margin {
+        self.is_cheap = burst.own <= burst.handing_over + margin;
+        let is_trial = self.stage != Stage::Rest;
+        if self.is_cheap {
             // A first measurement may have been interrupted.
-            let left = if burst.is_known { LEFT } else { 0 };
-            *self = Self { is_cheap: true, left, ..Self::FIRST };
-        } else if self.is_cheap || burst.own / SURE > burst.handing_over {
-            *self = Self::FIRST;
+            self.left = if burst.is_known { LEFT } else { 0 };
+            if is_trial {
+                self.choose(self.is_alone);
+            }
+        } else if burst.own / SURE > burst.handing_over {
+            if is_trial || self.is_alone {
+                self.choose(false);
+            }
         } else {
             self.time(burst);
-            self.pass();
+            self.pass(burst);
         }
     }
 
@@ -220,13 +236,24 @@ impl Worth {
     }
 
     /// A burst of this stage has passed, and those that were left before it.
-    fn pass(&mut self) {
+    fn pass(&mut self, burst: &Burst) {
         self.bursts = self.bursts.saturating_sub(if self.rests_alone() { 1 + LEFT } else { 1 });
-        if self.bursts == 0 {
+        if self.bursts == 0 || self.is_over(burst) {
             self.next_stage();
         }
         if self.rests_alone() {
             self.left = LEFT;
+        }
+    }
+
+    /// Whether no more bursts of this stage are needed.
+    fn is_over(&self, burst: &Burst) -> bool {
+        match self.stage {
+            Stage::Rest | Stage::Here => false,
+            Stage::Settle => self.is_workers() && burst.is_clear,
+            Stage::There => {
+                self.there.bursts >= TIMED_LEAST && self.here.is_faster_than(&self.there, PLAIN_PART)
+            }
         }
     }
 
@@ -238,17 +265,22 @@ impl Worth {
                 (Stage::Here, TIMED)
             }
             Stage::Here if self.here.is_fit() => (Stage::Settle, SETTLE),
+            Stage::Here if self.is_alone => return self.choose(false),
+            // Nothing was tried, and nothing lost.
             Stage::Here => (Stage::Rest, self.rest),
             Stage::Settle => (Stage::There, TIMED),
             Stage::There => {
-                if self.there.is_fit() {
-                    let is_faster = self.there.is_faster_than(&self.here);
-                    self.rest = if is_faster { REST } else { (2 * self.rest).min(REST_MOST) };
-                    self.is_alone ^= is_faster;
-                }
-                (Stage::Rest, self.rest)
+                let is_faster = self.there.is_fit() && self.there.is_faster_than(&self.here, FASTER_PART);
+                return self.choose(self.is_alone ^ is_faster);
             }
         };
+    }
+
+    /// Ends a trial. What is new is looked into soon, and what was before ever more seldom.
+    fn choose(&mut self, is_alone: bool) {
+        self.rest = if is_alone == self.is_alone { (2 * self.rest).min(REST_MOST) } else { REST };
+        self.is_alone = is_alone;
+        (self.stage, self.bursts, self.timed) = (Stage::Rest, self.rest, None);
     }
 }
 
@@ -256,21 +288,30 @@ impl Worth {
 pub(crate) struct Worths {
     /// By the ranks of suites.
     suites: Vec<[Worth; CLASSES.len() + 1]>,
+    /// That of the burst before, if it has one.
+    last: Option<Kind>,
 }
 
 impl Worths {
     pub(crate) fn new() -> Self {
-        Self { suites: Suite::every().map(|_| [Worth::FIRST; CLASSES.len() + 1]).collect() }
+        Self { suites: Suite::every().map(|_| [Worth::FIRST; CLASSES.len() + 1]).collect(), last: None }
     }
 
     fn of(&mut self, kind: Kind) -> Option<&mut Worth> {
         self.suites.get_mut(kind.rank)?.get_mut(kind.class)
     }
 
-    /// What becomes of the next burst of a kind. To be asked once for each.
+    /// What becomes of the next burst, which has a kind or none. To be asked once for each.
     #[inline]
-    pub(crate) fn course(&mut self, kind: Kind) -> Course {
-        self.of(kind).map_or(Course::Open, Worth::course)
+    pub(crate) fn course(&mut self, kind: Option<Kind>) -> Course {
+        let is_other = self.last != kind;
+        self.last = kind;
+        let Some(worth) = kind.and_then(|kind| self.of(kind)) else { return Course::Open };
+        if is_other {
+            // What has passed since the last one of this kind is not its time alone.
+            worth.timed = None;
+        }
+        worth.course()
     }
 
     /// A burst of a kind begins that is not left: what becomes of the next ones follows from it.
@@ -299,19 +340,21 @@ mod tests {
         divided: u64,
         is_known: bool,
         is_fit: bool,
+        is_clear: bool,
     }
 
     impl Bursts {
         fn of(own: u64, alone: u64, divided: u64) -> Self {
-            Self { worth: Worth::FIRST, now: 1_000, own, alone, divided, is_known: true, is_fit: true }
+            let (worth, now, is_known, is_fit, is_clear) = (Worth::FIRST, 1_000, true, true, false);
+            Self { worth, now, own, alone, divided, is_known, is_fit, is_clear }
         }
 
         fn next(&mut self) -> Course {
             let course = self.worth.course();
-            let &mut Self { now, own, is_known, is_fit, .. } = self;
+            let &mut Self { now, own, is_known, is_fit, is_clear, .. } = self;
             if course != Course::Left {
                 let handing_over = HANDING_OVER;
-                self.worth.begin(&Burst { now, jobs: 10, own, is_known, handing_over, is_fit });
+                self.worth.begin(&Burst { now, jobs: 10, own, is_known, handing_over, is_fit, is_clear });
             }
             self.now += if course == Course::Open { self.divided } else { self.alone };
             course
@@ -367,6 +410,81 @@ mod tests {
         bursts = Bursts::of(10_000, 9_300, 10_000);
         bursts.workers(REST + TIMED + SETTLE + TIMED);
         assert_eq!(bursts.workers(REST), REST as usize);
+    }
+
+    /// Where threads do most, each burst alone costs the packets of several.
+    #[test]
+    fn a_trial_that_is_plainly_slower_ends_after_few_bursts() {
+        let mut bursts = Bursts::of(10_000, 20_000, 9_000);
+        assert_eq!(bursts.workers(REST + TIMED), 0);
+        // With some under way, threads have the time of all bursts of the stage to end those.
+        let slow = 1 + TIMED_LEAST as usize;
+        assert_eq!(bursts.workers(REST), SETTLE as usize + slow);
+        bursts.workers(REST + TIMED);
+        bursts.is_clear = true;
+        assert_eq!(bursts.workers(4 * REST), 1 + slow, "nothing is under way: one was enough");
+    }
+
+    /// Lengths within a class differ, and rates wander.
+    #[test]
+    fn what_was_learned_of_trials_stays_where_the_price_is_far_beyond_now_and_then() {
+        let mut bursts = Bursts::of(10_000, 10_000, 10_000);
+        let mut alone = 0;
+        for _ in 0..100 {
+            bursts.own = SURE * (HANDING_OVER + 1);
+            alone += bursts.workers(1);
+            bursts.own = 10_000;
+            alone += bursts.workers(999);
+        }
+        assert!(alone > 0 && alone < 1_000, "{alone} of 100,000 were tried");
+    }
+
+    #[test]
+    fn what_cannot_be_timed_is_handed_over_and_tried_ever_more_seldom() {
+        let mut bursts = Bursts::of(10_000, 8_000, 9_000);
+        bursts.workers(REST + TIMED + SETTLE + TIMED);
+        bursts.is_fit = false;
+        let rest = 4 * (1 + LEFT);
+        assert_eq!(bursts.workers(rest + TIMED), (rest + TIMED) as usize, "it was faster alone");
+        assert_eq!(bursts.workers(REST), 0);
+        bursts.is_fit = true;
+        assert_eq!(bursts.workers(TIMED), 0);
+        assert_eq!(bursts.workers(SETTLE + TIMED + REST), (SETTLE + TIMED + REST) as usize);
+        // Alone it loses its processor each time: after 512 bursts, 1,024, 2,048, 4,096.
+        bursts = Bursts::of(10_000, 1 << 30, 9_000);
+        assert_eq!(bursts.workers(10_000), 4 * (SETTLE + TIMED) as usize);
+    }
+
+    /// How many of so many bursts of a kind the worker does alone: 8,000 ticks each, 9,000 divided. There is
+    /// one of another kind after each `run` of them, and it is fast while the first kind is done alone.
+    fn workers_beside_others(run: usize, count: usize) -> usize {
+        let (mut worths, mut now, mut alone) = (Worths::new(), 1_000, 0);
+        let kinds = [Kind { rank: 0, class: 3 }, Kind { rank: 0, class: 0 }];
+        let mut next = |kind: Kind, ticks: [u64; 2]| {
+            let course = worths.course(Some(kind));
+            if course != Course::Left {
+                let (own, handing_over) = (10_000, HANDING_OVER);
+                let (is_known, is_fit, is_clear) = (true, true, false);
+                worths.begin(kind, &Burst { now, jobs: 10, own, is_known, handing_over, is_fit, is_clear });
+            }
+            now += ticks[usize::from(course == Course::Open)];
+            course != Course::Open
+        };
+        for at in 0..count {
+            let is_alone = next(kinds[0], [8_000, 9_000]);
+            alone += usize::from(is_alone);
+            if at % run == run - 1 {
+                next(kinds[1], if is_alone { [1_000; 2] } else { [9_000; 2] });
+            }
+        }
+        alone
+    }
+
+    #[test]
+    fn bursts_are_timed_where_none_of_another_kind_are_between_them() {
+        assert_eq!(workers_beside_others(1, 5_000), 0, "others come each time");
+        let alone = workers_beside_others(3, 6_000);
+        assert!(alone > 4_000, "{alone} of 6,000 are faster alone");
     }
 
     #[test]
