@@ -396,7 +396,10 @@ impl Engine for CoresEngine {
     fn submit(&mut self, jobs: &mut [Job]) -> usize {
         let turn = self.next_turn.take().unwrap_or_else(|| self.turn(jobs));
         match turn.course {
-            Course::Left => self.own.run(jobs, &mut (0..0)),
+            Course::Left => {
+                self.pressure.add(self.worths.own(turn.kind));
+                self.own.run(jobs, &mut (0..0));
+            }
             Course::Alone | Course::Open => self.divide(jobs, turn),
         }
         jobs.len()

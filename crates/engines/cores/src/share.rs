@@ -75,6 +75,13 @@ impl Division {
 }
 
 impl Pressure {
+    /// The worker does a burst that was not asked about, of so many ticks by expectation. When the next one
+    /// begins, the time of all of them is set against their cryptography together.
+    #[inline]
+    pub(crate) fn add(&mut self, own: u64) {
+        self.lately = (self.lately + own).min(MOST_TICKS);
+    }
+
     /// A burst of so many jobs begins.
     pub(crate) fn begin(&mut self, now: u64, jobs: usize, expected: &Expected) -> Division {
         let eased = now.saturating_sub(self.began_at) / EASE;
@@ -214,6 +221,25 @@ mod tests {
         pressure.end(idle + 3_600);
         let idle = idle + 1_000_000;
         assert_eq!(pressure.begin(idle, 64, &burst(64, 900, 1420).1), Division::Shared { before: 0 });
+    }
+
+    /// Two packets every 30,000 ticks, and between them what nobody asks about.
+    #[test]
+    fn what_the_worker_does_unasked_is_cryptography_too() {
+        let last = |unasked: u64| {
+            let (mut pressure, (jobs, expected)) = (Pressure::default(), burst(2, 900, 1420));
+            let mut division = Division::Own;
+            for _ in 0..100 {
+                (0..4).for_each(|_| pressure.add(unasked));
+                let now = pressure.began_at + 30_000;
+                division = pressure.begin(now, jobs, &expected);
+                pressure.end(now + 1_800);
+            }
+            division
+        };
+        // With the 1,800 of these it is a quarter of the time, and a little more.
+        assert_eq!((last(0), last(1_425)), (Division::Own, Division::Own));
+        assert!(last(1_475).is_of_pressed(), "{:?}", last(1_475));
     }
 
     #[test]

@@ -147,6 +147,8 @@ enum Stage {
 struct Worth {
     /// Bursts that the worker does before it is asked again.
     left: u32,
+    /// What a job of the last one that was asked about was expected to cost the worker, in ticks.
+    own: u64,
     /// They cost less than handing them over, when that was last asked.
     is_cheap: bool,
     /// The worker alone was faster.
@@ -164,6 +166,7 @@ struct Worth {
 impl Worth {
     const FIRST: Self = Self {
         left: 0,
+        own: 0,
         is_cheap: false,
         is_alone: false,
         stage: Stage::Rest,
@@ -195,6 +198,7 @@ impl Worth {
     fn begin(&mut self, burst: &Burst) {
         let margin = if self.is_cheap { burst.handing_over / DEARER_PART } else { 0 };
         self.is_cheap = burst.own <= burst.handing_over + margin;
+        self.own = burst.own / burst.jobs.max(1);
         let is_trial = self.stage != Stage::Rest;
         if self.is_cheap {
             // A first measurement may have been interrupted.
@@ -312,6 +316,12 @@ impl Worths {
             worth.timed = None;
         }
         worth.course()
+    }
+
+    /// What a job of a kind costs the worker, in ticks, as was expected of the last burst asked about.
+    #[inline]
+    pub(crate) fn own(&mut self, kind: Option<Kind>) -> u64 {
+        kind.and_then(|kind| self.of(kind)).map_or(0, |worth| worth.own)
     }
 
     /// A burst of a kind begins that is not left: what becomes of the next ones follows from it.
