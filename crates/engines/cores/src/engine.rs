@@ -154,11 +154,34 @@ impl CoresEngine {
         }
     }
 
+    /// The kind of a burst, if something is remembered of that.
+    #[inline]
+    fn kind(&self, jobs: &[Job]) -> Option<Kind> {
+        if self.hands_over_all { None } else { Kind::of(&self.own, jobs) }
+    }
+
     /// What becomes of a burst; to be asked once for each.
     #[inline]
     fn turn(&mut self, jobs: &[Job]) -> Turn {
-        let kind = if self.hands_over_all { None } else { Kind::of(&self.own, jobs) };
+        let kind = self.kind(jobs);
         Turn { kind, course: self.worths.course(kind) }
+    }
+
+    /// What becomes of the burst that has come. If another one was asked about then a promise holds, but
+    /// nothing is learned of that one's kind.
+    #[inline]
+    fn turn_of_next(&mut self, jobs: &[Job]) -> Turn {
+        match self.next_turn.take() {
+            // Nothing is learned of it in any case.
+            Some(turn) if turn.course == Course::Left => turn,
+            Some(turn) if turn.kind == self.kind(jobs) => turn,
+            Some(Turn { course: Course::Alone, .. }) => {
+                // Nothing is timed over it.
+                let _ = self.worths.course(None);
+                Turn { kind: None, course: Course::Alone }
+            }
+            Some(_) | None => self.turn(jobs),
+        }
     }
 
     /// Does a burst that is not left to the worker unasked.
@@ -394,10 +417,10 @@ impl Engine for CoresEngine {
     }
 
     fn submit(&mut self, jobs: &mut [Job]) -> usize {
-        let turn = self.next_turn.take().unwrap_or_else(|| self.turn(jobs));
+        let turn = self.turn_of_next(jobs);
         match turn.course {
             Course::Left => {
-                self.pressure.add(self.worths.own(turn.kind));
+                self.pressure.add(self.worths.own(turn.kind).saturating_mul(jobs.len() as u64));
                 self.own.run(jobs, &mut (0..0));
             }
             Course::Alone | Course::Open => self.divide(jobs, turn),

@@ -344,6 +344,26 @@ fn a_worker_that_is_busy_with_what_is_left_to_it_hands_others_over() {
     assert!(handed_over >= 90, "{handed_over} of 100");
 }
 
+/// A gateway may ask about a burst, find that it has to wait, and bring another one.
+#[test]
+fn what_another_burst_costs_is_not_learned_of_the_one_that_was_asked_about() {
+    let (mut engine, _) = played(1);
+    // Half a tick for a byte: long packets are worth handing over, short ones are not.
+    RATE.set(512);
+    let key = install(&mut engine);
+    for _ in 0..10 {
+        idle();
+        burst(&mut engine, key);
+    }
+    let long = jobs(key, 0..32);
+    let mut short = jobs(key, 0..32);
+    short.iter_mut().for_each(|job| job.text_bytes = 200);
+    assert!(!engine.ends_next_at_once(&long));
+    assert_eq!(engine.submit(&mut short), 32);
+    assert!(short.iter().all(|job| job.status == JobStatus::Done), "they are the worker's own");
+    assert!(!engine.ends_next_at_once(&long), "and the others are not");
+}
+
 #[test]
 fn a_suite_that_becomes_dear_is_handed_over_again() {
     let (mut engine, _) = played(1);
