@@ -22,7 +22,7 @@ use crate::cost::{Expected, MOST_TICKS};
 const OWN_TICKS: u64 = 8_000;
 /// Of the time that passes, one part in so many may be the worker's cryptography before it is pressed.
 const EASE: u64 = 4;
-/// What is remembered of cryptography that came lately, at the most.
+/// What is remembered of cryptography that came lately, at the most, when a burst has begun.
 const LATELY_MOST: u64 = 4 * OWN_TICKS;
 /// Work that a thread has on top while the worker is pressed, in ticks and as a part of the burst, which is
 /// no more than the former.
