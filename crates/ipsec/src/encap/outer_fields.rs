@@ -17,6 +17,8 @@ use testudo_wire::protocol;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct OuterRules {
     pub(crate) dscp: Dscp,
+    /// Whether ECN is copied (RFC 6040 4.1, normal mode) or always Not-ECT (compatibility mode).
+    pub(crate) copies_ecn: bool,
     pub(crate) df: Df,
     /// What flow labels are hashed with; `None` for labels of 0.
     pub(crate) flow_seed: Option<u64>,
@@ -29,10 +31,20 @@ pub(crate) struct OuterRules {
 impl OuterRules {
     /// Those of a tunnel. Flow labels depend on the `seed`, so that who does not know it cannot tell which
     /// flow has which.
+    ///
+    /// Where packets are sent by a [clock](crate::clocked), all have one header: what is copied from them
+    /// would tell them from dummies.
     pub(crate) fn of(p: &TunnelParameters, seed: u64) -> Self {
         let PacketRules { df, flow_label, .. } = p.rules;
         let flow_seed = (flow_label == FlowLabel::PerFlow).then_some(seed);
-        Self { dscp: p.dscp, df, flow_seed, seed, vpe_protocol: p.rules.of_vpe().ip_protocol }
+        let vpe_protocol = p.rules.of_vpe().ip_protocol;
+        let rules = Self { dscp: p.dscp, copies_ecn: true, df, flow_seed, seed, vpe_protocol };
+        if p.clock() == 0 {
+            return rules;
+        }
+        let dscp = if rules.dscp == Dscp::Copy { Dscp::Fixed(0) } else { rules.dscp };
+        let df = if df == Df::Copy { Df::Set } else { df };
+        Self { dscp, copies_ecn: false, df, flow_seed: None, ..rules }
     }
 
     /// Whether headers of a tunnel differ in more than class and length. In transport mode packets keep their
@@ -159,7 +171,8 @@ mod tests {
             if v6 { ["2001:db8::1", "2001:db8::2"] } else { ["192.0.2.1", "192.0.2.2"] }.map(|a| a.parse());
         let (local, remote) = (local.unwrap(), Some(remote.unwrap()));
         let endpoints = Endpoints { local, remote, encapsulation: Encapsulation::Esp };
-        let rules = OuterRules { dscp: Dscp::Copy, df, flow_seed, seed: 0, vpe_protocol: 253 };
+        let rules =
+            OuterRules { dscp: Dscp::Copy, copies_ecn: true, df, flow_seed, seed: 0, vpe_protocol: 253 };
         OuterTemplate::new(&endpoints, IpsecProtocol::Esp, rules, 0x1234).unwrap()
     }
 

@@ -66,18 +66,19 @@ pub(crate) enum Headers {
 }
 
 /// The bits of the outer traffic class that are copied from the inner one, and those that are fixed. ECN is
-/// always copied (RFC 6040 4.1, normal mode).
+/// copied (RFC 6040 4.1, normal mode), but where nothing is to be told of packets.
 #[derive(Debug, Clone, Copy)]
 struct Class {
     copied: u8,
     fixed: u8,
 }
 
-impl From<Dscp> for Class {
-    fn from(dscp: Dscp) -> Self {
-        match dscp {
-            Dscp::Copy => Self { copied: 0xFF, fixed: 0 },
-            Dscp::Fixed(dscp) => Self { copied: crate::ecn::MASK, fixed: dscp << 2 },
+impl From<&OuterRules> for Class {
+    fn from(rules: &OuterRules) -> Self {
+        let ecn = if rules.copies_ecn { crate::ecn::MASK } else { 0 };
+        match rules.dscp {
+            Dscp::Copy => Self { copied: !crate::ecn::MASK | ecn, fixed: 0 },
+            Dscp::Fixed(dscp) => Self { copied: ecn, fixed: dscp << 2 },
         }
     }
 }
@@ -138,7 +139,14 @@ impl OuterTemplate {
         let word = |at: usize| u32::from(u16::from_ne_bytes([block[ip_at + at], block[ip_at + at + 1]]));
         // Without the template's own checksum and length; its class is 0 (RFC 1624).
         let sum = (0xFFFF - word(10)) + (0xFFFF - word(2));
-        Some(Self { block, sum, ip_at: u8::try_from(ip_at).ok()?, headers, class: rules.dscp.into(), parts })
+        Some(Self {
+            block,
+            sum,
+            ip_at: u8::try_from(ip_at).ok()?,
+            headers,
+            class: Class::from(&rules),
+            parts,
+        })
     }
 
     /// Bytes of the IP and UDP headers.
@@ -319,7 +327,14 @@ mod tests {
         {
             for dscp in [Dscp::Copy, Dscp::Fixed(46)] {
                 let endpoints = Endpoints { local, remote: Some(remote), encapsulation };
-                let rules = OuterRules { dscp, df: Df::Set, flow_seed: None, seed: 0, vpe_protocol: 253 };
+                let rules = OuterRules {
+                    dscp,
+                    copies_ecn: true,
+                    df: Df::Set,
+                    flow_seed: None,
+                    seed: 0,
+                    vpe_protocol: 253,
+                };
                 let template =
                     OuterTemplate::new(&endpoints, IpsecProtocol::Esp, rules, 0x1234_5678).unwrap();
                 let lengths = (100..2000).step_by(37).chain([65_535, 65_514]);
