@@ -434,9 +434,13 @@ impl Configuration {
             "fragment = \"after\": long packets cross the path in fragments, which the peer must reassemble; some \
              firewalls and NATs drop fragments, and one that is lost loses its packet",
         );
-        let shows_lengths = |t: &Tunnel| t.rules.clocked_packets_per_second > 0 && t.rules.tfc_pad_to == 0;
-        let text = "clocked_packets_per_second without `tfc_pad_to`: lengths still show";
-        warn(&shows_lengths, text);
+        self.warn_of_clocks(&mut warn);
+        for (_, interface) in self.numbered_interfaces() {
+            if interface.vpe.as_ref().is_some_and(|vpe| vpe.clocked_packets_per_second > 0) {
+                let text = "clocked_packets_per_second: lengths still show, unless the daemon's `tfc_padding` hides them";
+                warnings.push(format!("interface {}: {text}", interface.name));
+            }
+        }
         warnings.extend(super::loops::warning(self));
         if !self.gateway.seccomp {
             warnings.push("seccomp = false: the system calls of the gateway are not filtered".to_owned());
@@ -448,7 +452,35 @@ impl Configuration {
         }
         warnings
     }
+
+    /// What still shows of tunnels that send by a clock, and what they may cost.
+    fn warn_of_clocks(&self, warn: &mut impl FnMut(IsOf<'_>, &str)) {
+        let is_clocked = |t: &Tunnel| t.rules.clocked_packets_per_second > 0;
+        let shows_lengths = |t: &Tunnel| is_clocked(t) && t.rules.tfc_pad_to == 0;
+        warn(&shows_lengths, "clocked_packets_per_second without `tfc_pad_to`: lengths still show");
+        let shows_some = |t: &Tunnel| {
+            let padded = t.rules.tfc_pad_to;
+            let covering = t.covered_by.and_then(|ah| self.tunnels.get(ah));
+            let carried = t.inner_mtu(t.path_mtu(self.unprotected.mtu, covering));
+            is_clocked(t) && padded > 0 && padded < carried
+        };
+        let text = "clocked_packets_per_second and a `tfc_pad_to` below what the path carries: longer packets show \
+                    their length";
+        warn(&shows_some, text);
+        let templates = self.policies.iter().filter(|policy| !policy.populate.is_empty());
+        let populated: Vec<_> = templates.filter_map(Policy::tunnel).collect();
+        let populates = |t: &Tunnel| {
+            let is_it = |at: &usize| self.tunnels.get(*at).is_some_and(|other| other.name == t.name);
+            is_clocked(t) && populated.iter().any(is_it)
+        };
+        let text = "clocked_packets_per_second with `populate_from_packet`: each flow has a clock of its own, and who \
+                    makes flows makes the gateway send";
+        warn(&populates, text);
+    }
 }
+
+/// Whether a warning is of a tunnel.
+type IsOf<'a> = &'a dyn Fn(&Tunnel) -> bool;
 
 impl UnprotectedPort {
     /// Ethernet's MTU; many a path carries slightly less.

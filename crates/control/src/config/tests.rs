@@ -415,6 +415,12 @@ fn a_clock_is_for_esp_and_vpe_in_tunnel_mode_and_in_place_of_dummies() {
         |lines: &str| good(&in_tunnel(lines)).warnings().iter().any(|line| line.contains("still show"));
     assert_eq!(["", CLOCK].map(warns), [false, true]);
     assert!(!warns(&format!("{CLOCK}\ntfc_pad_to = 1400")));
+    let warns = |lines: &str| {
+        good(&in_tunnel(lines)).warnings().iter().any(|line| line.contains("longer packets show"))
+    };
+    let padded = |bytes: u16| format!("{CLOCK}\ntfc_pad_to = {bytes}");
+    assert_eq!([warns(CLOCK), warns(&padded(576)), warns(&padded(9000))], [false, true, false]);
+    assert!(!warns("tfc_pad_to = 576"));
 }
 
 /// The default leaves most packets whole; where a path is too narrow even for the least that hosts must be

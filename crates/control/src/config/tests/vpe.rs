@@ -167,6 +167,8 @@ fn an_interface_of_vpe_has_what_a_tunnel_has() {
     assert_eq!((filled.fill_packets_per_second, filled.rules.rehash_seconds), (3, 60));
     let clocked = of("encapsulation = \"vpe\"\nclocked_packets_per_second = 500").unwrap();
     assert_eq!((clocked.clocked_packets_per_second, clocked.fill_packets_per_second), (500, 0));
+    let text = with("if_id = 42\nencapsulation = \"vpe\"\nclocked_packets_per_second = 500");
+    assert!(good(&text).warnings().iter().any(|line| line.starts_with("interface ipsec0: clocked")));
     let numbered = with("if_id = 42\nencapsulation = \"vpe\"\nip_protocol = 200");
     let ends: Vec<_> = good(&numbered).outer_endpoints().iter().map(ToString::to_string).collect();
     for end in ["VPE (IP protocol 200) at 0.0.0.0", "VPE (IP protocol 200) at ::", "UDP port 0.0.0.0:4501"] {
