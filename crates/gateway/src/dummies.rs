@@ -4,6 +4,10 @@
 use crate::worker::Worker;
 use testudo_ipsec::Moment;
 
+/// How often at most a worker looks at the clocks that are due, of each of which it passes a tick over; each
+/// look is at up to 256.
+const MOST_PASSES: usize = 64;
+
 impl Worker {
     /// When [`send_dummies`](Self::send_dummies) has something to do next; `None` for never, or not before
     /// the port has taken what waits for it.
@@ -12,9 +16,9 @@ impl Worker {
         if self.sends_dummies() { self.ipsec.next_dummy() } else { None }
     }
 
-    /// A worker that is parked, or encrypts nothing, has nothing to hide.
+    /// A worker that is parked, ends, or encrypts nothing, has nothing to hide.
     fn hides(&self) -> bool {
-        self.role.encrypts() && !self.counters.is_parked()
+        self.role.encrypts() && !self.counters.is_parked() && !self.draining
     }
 
     /// What still waits for a tick is sent by all, also while the gateway ends.
@@ -29,14 +33,27 @@ impl Worker {
         !self.unprotected.is_waiting() && !self.draining
     }
 
+    /// Moves the ticks of a worker that sends none on, so that they are not made up for when it does again.
+    pub(crate) fn pass_ticks_over(&mut self, now: Moment) {
+        if self.hides() || self.sends_dummies() || self.waits_for_tick() {
+            return;
+        }
+        for _ in 0..MOST_PASSES {
+            if self.ipsec.next_dummy().is_none_or(|due| due > now) {
+                return;
+            }
+            self.ipsec.dummies(now, false, false, &mut self.pool, &mut self.prepared);
+        }
+    }
+
     /// Sends the dummy packets that are due (RFC 4303 2.6), and packets that have waited for their tick,
     /// unless others wait for the port.
     pub fn send_dummies(&mut self, now: Moment) {
         if !self.sends_dummies() {
             return;
         }
-        let hides = self.hides();
-        self.ipsec.dummies(now, hides, &mut self.pool, &mut self.prepared);
+        let (hides, beside) = (self.hides(), !self.draining);
+        self.ipsec.dummies(now, hides, beside, &mut self.pool, &mut self.prepared);
         for packet in self.prepared.replies.drain(..) {
             self.protected.push(packet, &mut self.pool);
         }

@@ -604,6 +604,7 @@ impl Worker {
         }
         due.into_iter().for_each(|packet| self.unprotected.push(packet, &mut self.pool));
         // The answers come to those that decrypt, which tell the others what they have learned.
+        self.pass_ticks_over(now);
         if self.can_originate() && self.role.decrypts() {
             self.ipsec.probe_paths(now, &mut self.pool, &mut self.prepared);
             if !self.prepared.jobs.is_empty() {

@@ -167,11 +167,9 @@ impl Ipsec {
         if parameters.learn_remote {
             parameters.peer_heard.begin();
         }
-        let hides = parameters.protocol != IpsecProtocol::Ah;
-        let per_second = if hides { parameters.rules.dummy_packets_per_second } else { 0 };
-        let per_second = per_second.max(parameters.clock());
+        let dummies = self.add_dummies(index, &parameters, now);
         self.tunnels[place] = Some(Box::new(Tunnel {
-            dummies: self.dummies.add(index, per_second, now),
+            dummies,
             path_mtu: PathMtu::new(parameters.path_mtu, 1, now),
             marks_of_all: None,
             prober: parameters.rules.mtu_probe.as_deref().map(|probe| Box::new(Prober::new(probe, now))),

@@ -25,6 +25,7 @@
 //! for tunnels of which few wait: one that has a lot to send leaves the others room.
 
 use crate::Ipsec;
+use crate::fragments::mix;
 use crate::held::Released;
 use crate::lifetime::Moment;
 use crate::outcome::Prepared;
@@ -60,6 +61,17 @@ fn next_tick(due: Moment, per_second: u16, now: Moment) -> Moment {
     let late = u64::try_from(now.since(due).as_nanos()).unwrap_or(u64::MAX);
     let forgotten = (late / period).saturating_sub(MOST_AT_ONCE - 1);
     Moment(due.0 + Duration::from_nanos(period.saturating_mul(forgotten + 1)))
+}
+
+/// How long after it is added the first tick of a clock is: clocks that are added together do not tick
+/// together. Multiples of the golden ratio lie evenly in a period, however many there are, and each worker's
+/// begin where its seed says.
+pub(crate) fn phase(number: u64, seed: u64, per_second: u16) -> Duration {
+    const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
+    let part = mix(seed).wrapping_add(number.wrapping_mul(GOLDEN));
+    let period = 1_000_000_000 / u64::from(per_second.max(1));
+    let nanoseconds = (u128::from(part) * u128::from(period)) >> 64;
+    Duration::from_nanos(u64::try_from(nanoseconds).unwrap_or(0))
 }
 
 /// The packets that wait for ticks.
@@ -165,8 +177,8 @@ impl Ipsec {
     }
 
     /// A tick of a tunnel's clock: makes a job of one packet. A worker that has nothing to hide sends what it
-    /// still has of its own, and no dummies. Returns when the next tick is; `None` if there is no such
-    /// tunnel.
+    /// still has of its own, and no dummies. Returns when the next tick is, or when that worker is to look
+    /// again, at the beat; `None` if there is no such tunnel.
     pub(crate) fn tick(
         &mut self,
         index: TunnelIndex,
@@ -178,7 +190,7 @@ impl Ipsec {
     ) -> Option<Moment> {
         let per_second = self.tunnel(index)?.parameters.clock();
         if !hides && self.clocked.packets_of(index) == 0 {
-            return Some(Moment(now.0 + LOOK_AGAIN));
+            return Some(next_tick(due, per_second, Moment(now.0 + LOOK_AGAIN)));
         }
         self.send_at_tick(index, now, pool, out);
         Some(next_tick(due, per_second, now))
@@ -316,6 +328,24 @@ mod tests {
         assert_eq!(sent_at(at(13_000)), (4, at(14_000)));
         assert_eq!(sent_at(at(14_000)), (4, at(15_000)));
         assert_eq!(sent_at(at(3_600_000_500)), (4, at(3_600_001_000)));
+    }
+
+    /// However many there are, about as many in each tenth of the period; the first of a worker without a
+    /// seed at once.
+    #[test]
+    fn clocks_that_begin_together_tick_apart() {
+        assert_eq!(phase(0, 0, 100), Duration::ZERO);
+        assert_ne!(phase(0, 1, 100), phase(0, 2, 100), "nor those of two workers");
+        for count in [10, 100, 1000] {
+            let mut tenths = [0; 10];
+            for number in 0..count {
+                let phase = phase(number, 0, 100);
+                assert!(phase < Duration::from_millis(10));
+                tenths[usize::try_from(phase.as_millis()).unwrap()] += 1;
+            }
+            let even = count / 10;
+            assert!(tenths.iter().all(|of_tenth| even.abs_diff(*of_tenth) <= 3), "{count}: {tenths:?}");
+        }
     }
 
     #[test]

@@ -12,6 +12,7 @@
 //! unknown there are none.
 
 use crate::Ipsec;
+use crate::clocked::phase;
 use crate::encap::esp_tunnel::{Content, Framing};
 use crate::encap::vpe::VpeFraming;
 use crate::encap::{Encap, IpsecProtocol, outer_fields};
@@ -21,6 +22,7 @@ use crate::outcome::Prepared;
 use crate::sa::OutboundSa;
 use crate::slots::SaRef;
 use crate::spd::TunnelIndex;
+use crate::tunnel::TunnelParameters;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Duration;
@@ -42,6 +44,8 @@ pub(crate) struct Dummies {
     due: BinaryHeap<Reverse<Due>>,
     /// Tunnels so far.
     tunnels: u64,
+    /// Those of them with a clock.
+    clocks: u64,
     /// Dummies so far, which lengths and intervals are drawn with.
     count: u64,
     /// Another worker sends those of ESP.
@@ -53,16 +57,6 @@ pub(crate) struct Dummies {
 struct Due(Moment, TunnelIndex, u64);
 
 impl Dummies {
-    /// Notes a tunnel that sends so many, and returns its number. When it is gone, its entry ends as
-    /// soon as it is due.
-    pub(crate) fn add(&mut self, tunnel: TunnelIndex, per_second: u16, now: Moment) -> u64 {
-        self.tunnels += 1;
-        if per_second > 0 {
-            self.due.push(Reverse(Due(now, tunnel, self.tunnels)));
-        }
-        self.tunnels
-    }
-
     /// A number below `limit`, at least 1, that follows from the seed.
     fn draw(&mut self, seed: u64, limit: u64) -> u64 {
         self.count = self.count.wrapping_add(1);
@@ -71,6 +65,31 @@ impl Dummies {
 }
 
 impl Ipsec {
+    /// Notes a tunnel that may send dummies, and returns its number. When it is gone, its entry ends as soon
+    /// as it is due.
+    pub(crate) fn add_dummies(
+        &mut self,
+        index: TunnelIndex,
+        parameters: &TunnelParameters,
+        now: Moment,
+    ) -> u64 {
+        let hides = parameters.protocol != IpsecProtocol::Ah;
+        let beside = if hides { parameters.rules.dummy_packets_per_second } else { 0 };
+        let (clock, dummies) = (parameters.clock(), &mut self.dummies);
+        dummies.tunnels += 1;
+        let first = match clock {
+            0 => now,
+            per_second => {
+                dummies.clocks += 1;
+                Moment(now.0 + phase(dummies.clocks - 1, self.identifications.seed(), per_second))
+            }
+        };
+        if beside.max(clock) > 0 {
+            dummies.due.push(Reverse(Due(first, index, dummies.tunnels)));
+        }
+        dummies.tunnels
+    }
+
     /// Another worker sends the dummies of ESP that come beside packets: from now on there are those of VPE
     /// alone, whose windows are this worker's own, and those of clocks, which are this worker's own.
     pub fn leave_dummies_of_esp(&mut self) {
@@ -85,8 +104,9 @@ impl Ipsec {
 
     /// Appends the jobs of dummies and of packets that have waited for their tick, at most 256 of those that
     /// are due, and messages to the senders of packets that are too long. A worker that encrypts nothing has
-    /// nothing to hide: it sends what still waits, and dummies beside packets if it is the first of all.
-    pub fn dummies(&mut self, now: Moment, hides: bool, pool: &mut Pool, out: &mut Prepared) {
+    /// nothing to `hide`: it sends what still waits, and dummies `beside` packets if it is the first of all.
+    pub fn dummies(&mut self, now: Moment, hides: bool, beside: bool, pool: &mut Pool, out: &mut Prepared) {
+        let sends_beside = beside && (hides || !self.dummies.of_vpe_alone);
         for _ in 0..MAX_AT_A_TIME {
             let Some(&Reverse(Due(due, index, number))) = self.dummies.due.peek() else { return };
             if due > now {
@@ -95,7 +115,7 @@ impl Ipsec {
             self.dummies.due.pop();
             let Some(tunnel) = self.tunnel(index).filter(|tunnel| tunnel.dummies == number) else { continue };
             let next = match tunnel.parameters.clock() {
-                0 => self.send_beside(index, due, now, hides, pool, &mut out.jobs),
+                0 => self.send_beside(index, due, now, sends_beside, pool, &mut out.jobs),
                 _ => self.tick(index, due, now, hides, pool, out),
             };
             self.dummies.due.extend(next.map(|next| Reverse(Due(next, index, number))));
@@ -109,17 +129,16 @@ impl Ipsec {
         index: TunnelIndex,
         due: Moment,
         now: Moment,
-        hides: bool,
+        sends: bool,
         pool: &mut Pool,
         jobs: &mut Vec<Job>,
     ) -> Option<Moment> {
         let parameters = &self.tunnel(index)?.parameters;
         let (protocol, rate) = (parameters.protocol, parameters.rules.dummy_packets_per_second);
-        let of_vpe_alone = self.dummies.of_vpe_alone;
-        if of_vpe_alone && protocol != IpsecProtocol::Vpe {
+        if self.dummies.of_vpe_alone && protocol != IpsecProtocol::Vpe {
             return None;
         }
-        if hides || !of_vpe_alone {
+        if sends {
             jobs.extend(self.dummy(index, now, pool));
         }
         let mean = Duration::from_secs(1) / u32::from(rate.max(1));

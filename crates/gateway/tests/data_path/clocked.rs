@@ -13,7 +13,7 @@ use std::time::Duration;
 use testudo_crypto::Suite;
 use testudo_gateway::{Role, SaChange, TunnelInstall, Update, UseFrom};
 use testudo_ipsec::{
-    Action, Df, FlowLabel, IpsecProtocol, LEAST_CLOCK_ROOM, Lifetime, Limits, MOST_TICKS_AT_ONCE,
+    Action, Df, FlowLabel, IpsecProtocol, LEAST_CLOCK_ROOM, Lifetime, Limits, MOST_TICKS_AT_ONCE, Moment,
     PacketRules, Policy, PolicyChange, Position, Selector, TunnelParameters,
 };
 use testudo_packet::DropReason;
@@ -76,8 +76,8 @@ fn varied(number: u16) -> Vec<u8> {
     Inner { seed: u64::from(number), traffic_class, ports, dont_fragment, ..inner }.bytes()
 }
 
-/// Nothing, less and more than there are ticks for: who watches sees the same lengths and outer headers at the
-/// same times. The peer gets all but what found no room, in order, and as it was.
+/// Nothing, less and more than there are ticks for: who watches sees the same lengths and outer headers at
+/// the same times. The peer gets all but what found no room, in order, and as it was.
 #[test]
 fn a_clocked_tunnel_sends_one_packet_at_each_tick_whatever_it_has_to_send() {
     for spec in kinds_that_copy() {
@@ -506,6 +506,45 @@ fn workers_that_take_no_more_packets_send_what_waits_and_no_dummies() {
     a.worker.discard_waiting();
     assert_eq!((a.drops(DropReason::ShuttingDown), a.worker.waits_for_tick()), (5, false));
     a.assert_settled();
+}
+
+/// A worker that ends sends what waits, and nothing beside it: no tick of a tunnel that has nothing, and no
+/// dummy of one without a clock.
+#[test]
+fn a_worker_that_ends_sends_nothing_for_other_tunnels() {
+    let rules = PacketRules { dummy_packets_per_second: 50, ..PacketRules::default() };
+    let beside = TunnelSpec { rules, ..TunnelSpec::new(2, SUITE) };
+    let specs = [clocked(TunnelSpec::new(0, SUITE), 0), clocked(TunnelSpec::new(1, SUITE), 0), beside];
+    let mut a = Gateway::with_tunnels(Side::A, &specs);
+    wait(&mut a, 0..5);
+    a.worker.drain();
+    assert_eq!(run(&mut a, Duration::from_secs(1)).len(), 5);
+    a.assert_settled();
+}
+
+/// A worker that was parked goes on at its beat, without a burst.
+#[test]
+fn a_worker_that_encrypts_again_keeps_its_beat() {
+    for is_follower in [false, true] {
+        let mut a = gateway(Side::A, &clocked(TunnelSpec::new(0, SUITE), 0));
+        if is_follower {
+            a.worker.follow();
+        }
+        assert_eq!(run(&mut a, 9 * PERIOD).len(), 10);
+        a.worker.counters().set_parked(true);
+        for seconds in 1..4 {
+            assert!(run(&mut a, Duration::from_secs(seconds)).is_empty());
+            a.clock.advance(Moment(Duration::from_secs(seconds) + PERIOD / 2).since(a.now()));
+            let now = a.now();
+            a.worker.tick(now);
+        }
+        a.worker.counters().set_parked(false);
+        let wire = run(&mut a, Duration::from_secs(5));
+        let times: Vec<_> = wire.into_iter().map(|(at, _)| at).collect();
+        assert!(times.iter().all(|at| at.as_nanos() % PERIOD.as_nanos() == 0), "{is_follower}: {times:?}");
+        assert!(times.is_sorted_by(|one, next| one < next), "{is_follower}: {times:?}");
+        assert!(times.last() == Some(&Duration::from_secs(5)));
+    }
 }
 
 /// The loop around a worker wakes up for ticks. One that is asked whether it has anything left to do, or that
