@@ -60,7 +60,7 @@ impl Worker {
         for job in self.prepared.jobs.drain(..) {
             self.pool.discard(job.buffer, DropReason::ShuttingDown);
         }
-        self.ipsec.discard_waits([DropReason::ShuttingDown; 2], &mut self.pool);
+        self.ipsec.discard_waits([DropReason::ShuttingDown; 3], &mut self.pool);
         self.discard_in_order();
         self.protected.discard_all(&mut self.pool);
         self.unprotected.discard_all(&mut self.pool);
@@ -72,7 +72,8 @@ impl Worker {
     /// Drops datagrams that are not complete, and packets that wait for an SA or a tick, as if their time
     /// were over: nothing will come any more. For ports that end while the clock stands still.
     pub fn end_waits(&mut self) {
-        self.ipsec.discard_waits([DropReason::FragmentTimeout, DropReason::HoldExpired], &mut self.pool);
+        let reasons = [DropReason::FragmentTimeout, DropReason::HoldExpired, DropReason::ClockFull];
+        self.ipsec.discard_waits(reasons, &mut self.pool);
         self.publish();
     }
 

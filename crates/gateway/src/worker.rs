@@ -638,7 +638,7 @@ impl Worker {
         let (protected, unprotected) = self.is_waiting();
         let exhausted = self.protected.port.exhausted() && self.unprotected.port.exhausted();
         let waits = protected || unprotected || self.waits_for_numbers() || self.waits_for_order();
-        exhausted && !waits && !self.is_busy()
+        exhausted && !waits && !self.waits_for_tick() && !self.is_busy()
     }
 
     /// Tells both ports that no more packets will be sent.

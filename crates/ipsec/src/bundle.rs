@@ -459,7 +459,8 @@ impl Ipsec {
         tunnel.way().filter(|_| tunnel.parameters.covered_by.is_none_or(has_one))
     }
 
-    /// Settles which SA the packets of a tunnel go through, which lets those go that have waited for one.
+    /// Settles which SA the packets of a tunnel go through, which lets those go that have waited for one, or,
+    /// where there is none any more, for a tick: before newer ones, which find none either.
     /// What AH is to cover needs one of AH as well: without it, it would be sealed in vain. While this worker
     /// is to [ask for one of its own](crate::own_acquire), none is found at once, and none ever where packets
     /// wait for a [tick](crate::clocked).
@@ -468,8 +469,9 @@ impl Ipsec {
         let way = self.way_of(tunnel);
         let is_found = !tunnel.is_armed() && tunnel.parameters.clock() == 0;
         self.outbound_of[index.0 as usize] = way.filter(|_| is_found);
-        if way.is_some() {
-            self.held.release(index);
+        match way {
+            Some(_) => self.held.release(index),
+            None => self.release_clocked(index),
         }
     }
 

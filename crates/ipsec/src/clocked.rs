@@ -11,33 +11,39 @@
 //!   a tick, and nothing waits ─► a dummy, in VPE a fill packet
 //! ```
 //!
-//! What waits are plain packets of the tunnel, in their order: an SA that comes or goes meanwhile does not
-//! matter, and a tunnel that goes, or has another configuration, lets them go. They come here as packets that
-//! find no SA ([`crate::held`]), so that those of other tunnels pay nothing. One that is too long for the
-//! path is cut before it is sealed, each piece with a tick of its own.
+//! What waits are plain packets of the tunnel, in their order: a new SA in the place of another does not
+//! matter. A tunnel without an SA, one that goes or has another configuration, and policies that give packets
+//! to another tunnel let them go at once, before newer ones. They come here as packets that find no SA
+//! ([`crate::held`]), so that those of other tunnels pay nothing.
+//!
+//! One that is too long for the path waits whole. At each tick of its own a piece is cut from it, so that
+//! policy is asked of what shows all its fields, the flow is known, and one buffer waits.
 //!
 //! Ticks that were missed are made up for by [`MOST_AT_ONCE`] packets, no more: a burst would tell that there
-//! was a lot to do. What is not a packet of the tunnel comes beside its clock: probes of the path, and
-//! messages of a key exchange.
+//! was a lot to do. A tick for which workers that share numbers have none now is missed, whether a packet
+//! waits or not. What is not a packet of the tunnel comes beside its clock: probes of the path, and messages
+//! of a key exchange.
 //!
 //! **Bounds.** At a worker a tunnel's queue has as many packets as it sends in a tenth of a second, at least
-//! [`LEAST_ROOM`], and all queues together have an eighth of the pool's buffers, the last quarter of these
-//! for tunnels of which few wait: one that has a lot to send leaves the others room.
+//! [`LEAST_ROOM`], and all queues together have an eighth of the pool's buffers, one for each packet, the
+//! last quarter of these for tunnels of which few wait: one that has a lot to send leaves the others room.
+//! None waits for longer than a packet does [for an SA](crate::HOLD).
 
 use crate::Ipsec;
 use crate::fragments::mix;
-use crate::held::Released;
+use crate::held::{HOLD, Released};
 use crate::lifetime::Moment;
 use crate::outcome::Prepared;
 use crate::parsed::{PacketMeta, ParsedBatch, reason_of};
 use crate::runs::Disposition;
 use crate::slots::SaRef;
-use crate::slow_path::{cut, is_cut};
-use crate::spd::{Action, TunnelIndex, Verdict};
+use crate::slow_path::is_cut;
+use crate::spd::{Action, Flow, TunnelIndex, Verdict};
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 use testudo_packet::{Batch, Buffer, DropReason, Pool};
+use testudo_wire::fragment;
 use testudo_wire::ip::IpHeader;
 
 /// Packets that may wait for the clock of a tunnel at a worker, at least.
@@ -47,6 +53,8 @@ pub const LEAST_ROOM: usize = 64;
 pub const MOST_AT_ONCE: u64 = 4;
 /// A tunnel of which fewer wait may use all of the room.
 const FEW: usize = 4;
+/// Packets that are refused at a tick, at most: many would make it late, and those of other tunnels, too.
+const MOST_REFUSED: usize = 8;
 /// How often a worker that sends nothing looks whether it is to send again.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
@@ -74,6 +82,11 @@ pub(crate) fn phase(number: u64, seed: u64, per_second: u16) -> Duration {
     Duration::from_nanos(u64::try_from(nanoseconds).unwrap_or(0))
 }
 
+/// Whether a packet is a fragment, and not the first one.
+fn is_later_fragment(header: &IpHeader) -> bool {
+    header.fragment.is_some_and(|fragment| fragment.offset_bytes > 0)
+}
+
 /// The packets that wait for ticks.
 #[derive(Debug, Default)]
 pub(crate) struct Clocked {
@@ -81,15 +94,58 @@ pub(crate) struct Clocked {
     queues: BTreeMap<TunnelIndex, VecDeque<Waiting>>,
     /// Packets in all queues.
     packets: usize,
+    /// Whether their policies are to be asked again, since these have changed.
+    recheck: bool,
 }
 
 /// A packet that waits.
 #[derive(Debug)]
 struct Waiting {
     packet: Released,
-    /// Of a piece of a packet that was cut, in VPE: the hash of the whole one's flow, in whose window it
-    /// stays.
-    flow: Option<u64>,
+    since: Moment,
+    /// How far one has left that leaves in pieces.
+    cut: Option<Cut>,
+}
+
+/// How far a packet has left.
+#[derive(Debug, Clone, Copy)]
+struct Cut {
+    /// Bytes of its longest piece, at most.
+    mtu: u16,
+    /// Pieces that have left.
+    left: usize,
+}
+
+/// The next piece of a packet, and the packet, if that was not the last one, which stays in its buffer. Or
+/// the packet, and why there is none.
+fn next_piece(
+    mut whole: Buffer,
+    cut: Cut,
+    pool: &mut Pool,
+) -> Result<(Buffer, Option<Buffer>), (Buffer, DropReason)> {
+    let header = match IpHeader::parse(whole.bytes()) {
+        Ok(header) => header,
+        Err(error) => return Err((whole, reason_of(error))),
+    };
+    let piece = fragment::pieces(&header, whole.bytes(), cut.mtu.into()).nth(cut.left);
+    let Some(piece) = piece else { return Err((whole, DropReason::TooBig)) };
+    let (start, end) = (piece.header_bytes, piece.payload_start + piece.payload_bytes);
+    if end >= header.total_bytes {
+        // No piece has a longer header than the packet.
+        let bytes = whole.bytes_mut();
+        bytes.copy_within(piece.payload_start..end, start);
+        bytes[..start].copy_from_slice(&piece.header[..start]);
+        whole.truncate(start + piece.payload_bytes);
+        return Ok((whole, None));
+    }
+    let Some(mut own) = pool.create_from(&whole, start + piece.payload_bytes) else {
+        return Err((whole, DropReason::PoolEmpty));
+    };
+    let area = own.receive_area();
+    area[..start].copy_from_slice(&piece.header[..start]);
+    area[start..start + piece.payload_bytes].copy_from_slice(&whole.bytes()[piece.payload_start..end]);
+    own.set_len(start + piece.payload_bytes);
+    Ok((own, Some(whole)))
 }
 
 impl Clocked {
@@ -108,13 +164,10 @@ impl Clocked {
         self.packets += 1;
     }
 
-    /// Puts the pieces of a packet before all others, in the place of that.
-    fn put_first(&mut self, tunnel: TunnelIndex, pieces: Vec<Waiting>) {
-        self.packets += pieces.len();
-        if !pieces.is_empty() {
-            let queue = self.queues.entry(tunnel).or_default();
-            pieces.into_iter().rev().for_each(|piece| queue.push_front(piece));
-        }
+    /// Puts what is left of a packet back, before all others.
+    fn put_back(&mut self, tunnel: TunnelIndex, waiting: Waiting) {
+        self.queues.entry(tunnel).or_default().push_front(waiting);
+        self.packets += 1;
     }
 
     fn take_first(&mut self, tunnel: TunnelIndex) -> Option<Waiting> {
@@ -128,10 +181,49 @@ impl Clocked {
     }
 
     /// Takes all out that wait for the clock of a tunnel, oldest first.
-    fn take_all(&mut self, tunnel: TunnelIndex) -> impl Iterator<Item = Released> + use<> {
+    fn take_all(&mut self, tunnel: TunnelIndex) -> impl DoubleEndedIterator<Item = Released> + use<> {
         let queue = self.queues.remove(&tunnel).unwrap_or_default();
         self.packets -= queue.len();
         queue.into_iter().map(|waiting| waiting.packet)
+    }
+
+    /// Takes those out of a tunnel's queue of which that is so, oldest first.
+    fn take_where(&mut self, tunnel: TunnelIndex, is_so: impl Fn(&Waiting) -> bool) -> VecDeque<Waiting> {
+        let Entry::Occupied(mut queue) = self.queues.entry(tunnel) else { return VecDeque::new() };
+        // Seldom any.
+        if !queue.get().iter().any(&is_so) {
+            return VecDeque::new();
+        }
+        let all = std::mem::take(queue.get_mut());
+        let (taken, left): (VecDeque<_>, VecDeque<_>) = all.into_iter().partition(&is_so);
+        self.packets -= taken.len();
+        if left.is_empty() {
+            queue.remove();
+        } else {
+            *queue.get_mut() = left;
+        }
+        taken
+    }
+
+    /// Takes those out that have waited too long.
+    fn take_expired(&mut self, now: Moment) -> Vec<(TunnelIndex, Buffer)> {
+        let mut expired = Vec::new();
+        self.queues.retain(|tunnel, queue| {
+            // One of which pieces have left goes on: a slow clock would send none of a long one whole.
+            let is_over = |first: &Waiting| first.cut.is_none() && now.since(first.since) >= HOLD;
+            while queue.front().is_some_and(is_over) {
+                expired.extend(queue.pop_front().map(|waiting| (*tunnel, waiting.packet.packet)));
+            }
+            !queue.is_empty()
+        });
+        self.packets -= expired.len();
+        expired
+    }
+
+    /// Policies have changed, and with them perhaps whose packets wait. Returns whether any do.
+    pub(crate) fn ask_policy_again(&mut self) -> bool {
+        self.recheck = self.packets > 0;
+        self.recheck
     }
 
     /// All that wait.
@@ -147,33 +239,79 @@ impl Ipsec {
         self.clocked.packets > 0
     }
 
-    /// Has a packet wait for the clock of its tunnel, which has an SA, if there is room.
+    /// Has a packet wait for the clock of its tunnel, which has an SA, if there is room. One in a chain of
+    /// buffers is merged, so that it has one.
     pub(crate) fn wait_for_tick(
         &mut self,
         index: TunnelIndex,
         way: SaRef,
-        packet: Released,
+        Released { packet, was_cut }: Released,
+        now: Moment,
         pool: &mut Pool,
     ) -> Disposition {
         let per_second = self.tunnel(index).map_or(0, |tunnel| tunnel.parameters.clock());
         let (own, all) = (self.clocked.packets_of(index), pool.size() / 8);
         let room = if own < FEW { all } else { all - all / 4 };
-        if own < room_of(per_second) && self.clocked.packets < room {
-            self.clocked.push(index, Waiting { packet, flow: None });
-            return Disposition::Held;
+        let whole = match own < room_of(per_second) && self.clocked.packets < room {
+            true => pool.linearise(packet).map_err(|chain| (chain, DropReason::PoolEmpty)),
+            false => Err((packet, DropReason::ClockFull)),
+        };
+        match whole {
+            Ok(packet) => {
+                let packet = Released { packet, was_cut };
+                self.clocked.push(index, Waiting { packet, since: now, cut: None });
+            }
+            Err((packet, reason)) => self.refuse_at_clock(way, packet, reason, pool),
         }
-        if let Some(sa) = self.outbound.get(way) {
-            sa.counters.count_drop(DropReason::ClockFull);
-        }
-        pool.discard(packet.packet, DropReason::ClockFull);
         Disposition::Held
+    }
+
+    /// Drops a packet that does not wait, or no more.
+    fn refuse_at_clock(&self, way: SaRef, packet: Buffer, reason: DropReason, pool: &mut Pool) {
+        if let Some(sa) = self.outbound.get(way) {
+            sa.counters.count_drop(reason);
+        }
+        pool.discard(packet, reason);
     }
 
     /// Lets the packets go that wait for the clock of a tunnel: policy decides on them again, before it does
     /// on newer ones.
     pub(crate) fn release_clocked(&mut self, index: TunnelIndex) {
         let packets = self.clocked.take_all(index);
-        self.held.let_go(packets);
+        self.held.let_go_first(packets);
+    }
+
+    /// Lets packets go that are not their tunnel's any more, since policies have changed: all at once, so
+    /// that none is overtaken by newer ones. They are an eighth of the pool at most.
+    pub(crate) fn release_moved_of_clocks(&mut self) {
+        if !std::mem::take(&mut self.clocked.recheck) {
+            return;
+        }
+        let tunnels: Vec<_> = self.clocked.queues.keys().copied().collect();
+        for index in tunnels {
+            let spd = &self.spd;
+            let moved = self.clocked.take_where(index, |waiting| {
+                let packet = &waiting.packet.packet;
+                let Ok(header) = IpHeader::parse(packet.bytes()) else { return true };
+                match spd.of(packet.interface()).verdict(&Flow::outbound(&header, packet.bytes())) {
+                    Verdict::Policy(Action::Protect(of)) => of != index,
+                    // A later fragment stays with its tunnel, as one that waits for an SA.
+                    Verdict::FieldsHidden => !is_later_fragment(&header),
+                    _ => true,
+                }
+            });
+            self.held.let_go(moved.into_iter().map(|waiting| waiting.packet));
+        }
+    }
+
+    /// Drops packets that have waited too long for the clock of their tunnel.
+    pub(crate) fn expire_clocked(&mut self, now: Moment, pool: &mut Pool) {
+        for (index, packet) in self.clocked.take_expired(now) {
+            match self.tunnel(index).and_then(|tunnel| self.way_of(tunnel)) {
+                Some(way) => self.refuse_at_clock(way, packet, DropReason::ClockFull, pool),
+                None => pool.discard(packet, DropReason::ClockFull),
+            }
+        }
     }
 
     /// A tick of a tunnel's clock: makes a job of one packet. A worker that has nothing to hide sends what it
@@ -198,27 +336,38 @@ impl Ipsec {
 
     /// Makes a job of the packet that has waited longest, of those that may be sent, or of a dummy.
     fn send_at_tick(&mut self, index: TunnelIndex, now: Moment, pool: &mut Pool, out: &mut Prepared) {
+        let Some(way) = self.tunnel(index).and_then(|tunnel| self.way_of(tunnel)) else {
+            // As others that find no SA, they wait for one or are dropped.
+            return self.release_clocked(index);
+        };
+        if !self.has_number(way, now) {
+            return;
+        }
         let before = out.jobs.len();
-        while out.jobs.len() == before {
-            let Some(way) = self.tunnel(index).and_then(|tunnel| self.way_of(tunnel)) else {
-                // As others that find no SA, they wait for one or are dropped.
-                return self.release_clocked(index);
-            };
-            // One that got no number of those that workers share is sent as soon as there is one, late:
-            // nothing overtakes it.
-            let reserver = self.outbound.get_mut(way).and_then(|sa| sa.sequence.reserver());
-            if reserver.is_some_and(|reserver| reserver.waits) {
+        for _ in 0..MOST_REFUSED {
+            let Some(waiting) = self.clocked.take_first(index) else { break };
+            self.seal_at_tick(index, way, waiting, now, pool, out);
+            // An SA at its end may have been left: the next tick has the other one.
+            let is_left = self.tunnel(index).and_then(|tunnel| self.way_of(tunnel)) != Some(way);
+            if out.jobs.len() > before || is_left {
                 return;
             }
-            match self.clocked.take_first(index) {
-                Some(waiting) => self.seal_at_tick(index, way, waiting, now, pool, out),
-                None => return out.jobs.extend(self.dummy(index, now, pool)),
-            }
         }
+        out.jobs.extend(self.dummy(index, now, pool));
     }
 
-    /// Makes a job of a packet that has waited, drops it, or has it wait on: in pieces, or, where policy has
-    /// another answer by now, for that to be followed.
+    /// Has a number at hand for the packet of a tick, where workers share them: a tunnel's own packet would
+    /// be late without, and a dummy left out, which would tell one from the other.
+    fn has_number(&mut self, way: SaRef, now: Moment) -> bool {
+        self.note_flying(way);
+        let Some(sa) = self.outbound.get_mut(way) else { return false };
+        // Nothing overtakes what waits for a number already; what is refused in any case needs none.
+        let others_wait = sa.sequence.reserver().is_some_and(|reserver| reserver.waits);
+        !others_wait && (sa.template.is_none() || !sa.must_wait(now))
+    }
+
+    /// Makes a job of a packet that has waited, or of its next piece, drops it, or lets it go: policy may
+    /// have another answer by now.
     fn seal_at_tick(
         &mut self,
         index: TunnelIndex,
@@ -228,31 +377,46 @@ impl Ipsec {
         pool: &mut Pool,
         out: &mut Prepared,
     ) {
-        let Waiting { packet: Released { packet, was_cut }, flow } = waiting;
-        let mut batch = Batch::new();
-        batch.push(packet);
-        let mut parsed = ParsedBatch::of(&batch);
-        batch.iter_mut().for_each(|packet| parsed.read(packet));
-        if was_cut {
-            parsed.note_cut(0);
-        }
+        let Waiting { packet: Released { packet, was_cut }, since, cut } = waiting;
+        let (mut batch, parsed) = alone(packet, was_cut);
         let [meta] = parsed.as_slice() else { return };
         let is_ours = match parsed.verdict(meta, self.spd.of(parsed.interface)) {
             Ok(Verdict::Policy(Action::Protect(of))) => of == index,
             // A later fragment follows its first one, as it did when it came.
-            Ok(Verdict::FieldsHidden) => true,
+            Ok(Verdict::FieldsHidden) => batch.first().is_some_and(|packet| {
+                IpHeader::parse(packet.bytes()).is_ok_and(|header| is_later_fragment(&header))
+            }),
             _ => false,
         };
         if !is_ours {
             return self.held.let_go(batch.drain(..).map(|packet| Released { packet, was_cut }));
         }
-        if batch.first().is_some_and(|packet| self.is_cut(way, meta, packet)) {
-            batch.drain(..).for_each(|packet| self.wait_in_pieces(index, way, (packet, flow), pool));
+        let is_cut = |packet: &Buffer| cut.is_some() || self.is_cut(way, meta, packet);
+        if batch.first().is_some_and(is_cut) {
+            for packet in batch.drain(..) {
+                let waiting = Waiting { packet: Released { packet, was_cut }, since, cut };
+                self.seal_piece(index, way, waiting, now, pool, out);
+            }
             return;
         }
-        self.keep_hash(way, flow);
-        self.protect_slowly(way, parsed.as_slice(), &mut batch, now, pool, out);
-        self.keep_hash(way, None);
+        self.seal_one(way, &parsed, &mut batch, now, pool, out);
+    }
+
+    /// Makes a job of a packet that fits, or drops it by name.
+    fn seal_one(
+        &mut self,
+        way: SaRef,
+        parsed: &ParsedBatch,
+        batch: &mut [Buffer],
+        now: Moment,
+        pool: &mut Pool,
+        out: &mut Prepared,
+    ) {
+        // Of shared numbers one is at hand, which another block would leave out.
+        if self.outbound.get(way).is_some_and(|sa| sa.sequence.is_shared()) {
+            return self.protect_singly(way, parsed.as_slice(), batch, now, pool, out);
+        }
+        self.protect_slowly(way, parsed.as_slice(), batch, now, pool, out);
     }
 
     /// Whether a packet does not cross the path whole, and may be cut.
@@ -266,31 +430,35 @@ impl Ipsec {
         })
     }
 
-    /// Has a packet of a flow, which is known if it is a piece itself, wait on in pieces that cross the path,
+    /// Makes a job of the next piece of a packet, in the window of its flow in VPE, and has the rest wait on,
     /// before all others.
-    fn wait_in_pieces(
+    fn seal_piece(
         &mut self,
         index: TunnelIndex,
         way: SaRef,
-        (packet, flow): (Buffer, Option<u64>),
+        waiting: Waiting,
+        now: Moment,
         pool: &mut Pool,
+        out: &mut Prepared,
     ) {
-        let Some(sa) = self.outbound.get(way) else { return pool.discard(packet, DropReason::NoSa) };
-        let whole = match pool.linearise(packet) {
-            Ok(whole) => whole,
-            Err(chain) => {
-                sa.counters.count_drop(DropReason::PoolEmpty);
-                return pool.discard(chain, DropReason::PoolEmpty);
-            }
+        let Waiting { packet: Released { packet: whole, was_cut }, since, cut } = waiting;
+        let Some(sa) = self.outbound.get(way) else { return pool.discard(whole, DropReason::NoSa) };
+        let mtu = sa.inner_mtu;
+        // Those that were longer than the path carries, as is known now, were lost on it: it begins again.
+        let cut = cut.filter(|cut| cut.mtu <= mtu).unwrap_or(Cut { mtu, left: 0 });
+        let flow = sa.vpe.as_ref().map(|numbers| numbers.flow_of(whole.bytes()));
+        let (piece, rest) = match next_piece(whole, cut, pool) {
+            Ok(both) => both,
+            Err((whole, reason)) => return self.refuse_at_clock(way, whole, reason, pool),
         };
-        let header = match IpHeader::parse(whole.bytes()) {
-            Ok(header) => header,
-            Err(error) => return pool.discard(whole, reason_of(error)),
-        };
-        let flow = flow.or_else(|| sa.vpe.as_ref().map(|numbers| numbers.flow_of(whole.bytes())));
-        let pieces = cut(whole, &header, sa.inner_mtu.into(), pool).into_iter();
-        let pieces = pieces.map(|packet| Waiting { packet: Released { packet, was_cut: true }, flow });
-        self.clocked.put_first(index, pieces.collect());
+        if let Some(packet) = rest {
+            let cut = Some(Cut { left: cut.left + 1, ..cut });
+            self.clocked.put_back(index, Waiting { packet: Released { packet, was_cut }, since, cut });
+        }
+        let (mut batch, parsed) = alone(piece, true);
+        self.keep_hash(way, flow);
+        self.seal_one(way, &parsed, &mut batch, now, pool, out);
+        self.keep_hash(way, None);
     }
 
     /// Has the next packet of an SA of VPE in the window of this flow, or, again, of its own.
@@ -299,6 +467,18 @@ impl Ipsec {
             numbers.keep_hash(flow);
         }
     }
+}
+
+/// A batch of one packet, as it is parsed.
+fn alone(packet: Buffer, was_cut: bool) -> (Batch, ParsedBatch) {
+    let mut batch = Batch::new();
+    batch.push(packet);
+    let mut parsed = ParsedBatch::of(&batch);
+    batch.iter_mut().for_each(|packet| parsed.read(packet));
+    if was_cut {
+        parsed.note_cut(0);
+    }
+    (batch, parsed)
 }
 
 #[cfg(test)]

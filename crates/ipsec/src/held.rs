@@ -10,6 +10,7 @@
 //!                                    ├─► another tunnel's policy is first now ───┘
 //!                                    ├─► HOLD is over ─► dropped: hold_expired
 //!                                    └─► no room ──────► dropped: hold_full
+//!   PROTECT, an SA, and a clock ─► waits for its tick ([`crate::clocked`])
 //! ```
 //!
 //! Who exchanges keys may have been away, or the event was lost where too many were: while packets wait, an
@@ -71,7 +72,8 @@ pub(crate) struct Held {
     look_from: TunnelIndex,
     /// Tunnels whose packets may wait, for an SA or for a [tick](crate::clocked).
     pub(crate) tunnels: usize,
-    /// How many packets are still to be asked whether they are another tunnel's, since policies have changed.
+    /// How many packets are still to be asked whether they are another tunnel's, since policies have changed;
+    /// one at least while some that wait for a tick are.
     recheck: usize,
     /// From which number on; from the first one again after the last.
     recheck_from: u64,
@@ -144,11 +146,6 @@ impl Held {
         self.next += 1;
     }
 
-    /// Policies have changed, and with them perhaps whose SA packets wait for.
-    pub(crate) fn ask_policy_again(&mut self) {
-        self.recheck = self.waiting.len();
-    }
-
     /// The next packets whose policy is to be asked again. Changes that go on keep none of them from its
     /// turn.
     fn next_to_recheck(&mut self) -> Vec<u64> {
@@ -210,13 +207,19 @@ impl Held {
         self.released.extend(packets);
     }
 
+    /// The same for the packets of a tunnel that are older than those of it that were let go before.
+    pub(crate) fn let_go_first(&mut self, packets: impl DoubleEndedIterator<Item = Released>) {
+        packets.rev().for_each(|packet| self.released.push_front(packet));
+    }
+
     /// The wait of a tunnel's packets is over.
     pub(crate) fn release(&mut self, tunnel: TunnelIndex) {
         let Some(queue) = self.queues.remove(&tunnel) else { return };
         let mut numbers: Vec<u64> = queue.senders.into_values().flatten().collect();
         numbers.sort_unstable();
         let packets = numbers.into_iter().filter_map(|number| self.waiting.remove(&number));
-        self.released.extend(packets.map(|waiting| waiting.packet));
+        let packets: Vec<_> = packets.map(|waiting| waiting.packet).collect();
+        self.let_go_first(packets.into_iter());
     }
 }
 
@@ -274,7 +277,7 @@ impl Ipsec {
         }
         if is_clocked && let Some(way) = self.tunnel(index).and_then(|tunnel| self.way_of(tunnel)) {
             let packet = Released { packet: std::mem::take(buffer), was_cut: meta.was_cut() };
-            return self.wait_for_tick(index, way, packet, pool);
+            return self.wait_for_tick(index, way, packet, now, pool);
         }
         if !acquires {
             return NO_SA;
@@ -283,16 +286,6 @@ impl Ipsec {
         if let Some(flow) = flow {
             self.ask_for_tunnel(index, &flow, now);
         }
-        // Limits count packets, and one in several buffers would be found by no changed policy.
-        if buffer.is_chain() {
-            match pool.linearise(std::mem::take(buffer)) {
-                Ok(whole) => *buffer = whole,
-                Err(chain) => {
-                    self.discard_waiting(index, chain, DropReason::PoolEmpty, now, pool);
-                    return Disposition::Held;
-                }
-            }
-        }
         if !self.held.has_room(index, pool.size() / 8) {
             let Some(other) = self.held.take_in_favour_of(index, sender) else {
                 self.discard_waiting(index, std::mem::take(buffer), DropReason::HoldFull, now, pool);
@@ -300,7 +293,15 @@ impl Ipsec {
             };
             self.discard_waiting(index, other.packet.packet, DropReason::HoldFull, now, pool);
         }
-        let packet = Released { packet: std::mem::take(buffer), was_cut: meta.was_cut() };
+        // Limits count packets, and one in several buffers would be found by no changed policy. What finds no
+        // room was not copied.
+        let packet = match pool.linearise(std::mem::take(buffer)) {
+            Ok(packet) => Released { packet, was_cut: meta.was_cut() },
+            Err(chain) => {
+                self.discard_waiting(index, chain, DropReason::PoolEmpty, now, pool);
+                return Disposition::Held;
+            }
+        };
         // A later fragment does not lead here by itself: it follows its first one.
         let policies = self.spd.of(parsed.interface);
         let asks = flow.filter(|flow| policies.verdict(flow) == Verdict::Policy(Action::Protect(index)));
@@ -352,10 +353,17 @@ impl Ipsec {
         }
     }
 
+    /// Policies have changed, and with them perhaps whose SA, or whose clock, packets wait for.
+    pub(crate) fn ask_policy_again(&mut self) {
+        let is_any_clocked = self.clocked.ask_policy_again();
+        self.held.recheck = self.held.waiting.len().max(usize::from(is_any_clocked));
+    }
+
     /// Ends the wait of packets that are another tunnel's now.
     #[cold]
     #[inline(never)]
     fn release_moved(&mut self) {
+        self.release_moved_of_clocks();
         for number in self.held.next_to_recheck() {
             let Some(Waiting { tunnel, packet, .. }) = self.held.waiting.get(&number) else { continue };
             let Ok(header) = IpHeader::parse(packet.packet.bytes()) else { continue };
@@ -405,27 +413,29 @@ impl Ipsec {
         count
     }
 
-    /// Drops what has waited too long: for other fragments of its datagram, or for an SA. Asks again for SAs
-    /// that packets still wait for. To be called about once a second.
+    /// Drops what has waited too long: for other fragments of its datagram, for an SA, or for a tick. Asks
+    /// again for SAs that packets still wait for. To be called about once a second.
     pub fn expire_waits(&mut self, now: Moment, pool: &mut Pool) {
         self.expire_fragments(now, pool);
         while let Some(waiting) = self.held.take_expired(now) {
             let packet = waiting.packet.packet;
             self.discard_waiting(waiting.tunnel, packet, DropReason::HoldExpired, now, pool);
         }
+        self.expire_clocked(now, pool);
         self.ask_again(now);
         self.ask_for_own_again(now);
     }
 
-    /// Drops all that waits: datagrams that are not complete for one reason, packets without an SA, or
-    /// without a tick, for the other.
-    pub fn discard_waits(&mut self, [incomplete, without_sa]: [DropReason; 2], pool: &mut Pool) {
+    /// Drops all that waits: datagrams that are not complete, packets without an SA, and those without a
+    /// tick, each for a reason.
+    pub fn discard_waits(&mut self, reasons: [DropReason; 3], pool: &mut Pool) {
+        let [incomplete, without_sa, without_tick] = reasons;
         self.discard_fragments(incomplete, pool);
         let released = std::mem::take(&mut self.held.released);
         let waiting = std::mem::take(&mut self.held.waiting).into_values().map(|waiting| waiting.packet);
+        released.into_iter().chain(waiting).for_each(|packet| pool.discard(packet.packet, without_sa));
         let clocked = std::mem::take(&mut self.clocked).into_packets();
-        let all = released.into_iter().chain(waiting).chain(clocked);
-        all.for_each(|packet| pool.discard(packet.packet, without_sa));
+        clocked.for_each(|packet| pool.discard(packet.packet, without_tick));
         self.held.queues.clear();
         self.discard_unnumbered(without_sa, pool);
     }

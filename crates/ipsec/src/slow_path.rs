@@ -173,7 +173,7 @@ impl SlowPath<'_> {
 
 /// Cuts a packet into fragments of at most `mtu` bytes. The first stays in its own buffer; the others get new
 /// ones. If the pool runs out, all are dropped: an incomplete set of fragments is useless.
-pub(crate) fn cut(mut buffer: Buffer, header: &IpHeader, mtu: usize, pool: &mut Pool) -> Vec<Buffer> {
+fn cut(mut buffer: Buffer, header: &IpHeader, mtu: usize, pool: &mut Pool) -> Vec<Buffer> {
     let mut pieces = fragment::pieces(header, buffer.bytes(), mtu);
     let Some(first) = pieces.next() else {
         // The tunnel's MTU is below any fragment's size. Configuration refuses that; this is only a

@@ -114,14 +114,14 @@ impl Ipsec {
 
     /// The same, to change policies: for all later packets.
     pub fn spd_mut(&mut self) -> &mut Spd {
-        self.held.ask_policy_again();
+        self.ask_policy_again();
         &mut self.spd
     }
 
     /// Puts other policies in force for all later packets, and leaves those before in `spd`: to free many of
     /// them takes longer than packets should wait.
     pub fn swap_policies(&mut self, spd: &mut Box<Spd>) {
-        self.held.ask_policy_again();
+        self.ask_policy_again();
         std::mem::swap(&mut self.spd, spd);
     }
 

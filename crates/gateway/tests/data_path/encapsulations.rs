@@ -72,7 +72,7 @@ fn protocol_of(datagram: &[u8]) -> u8 {
 }
 
 /// Where what the outer header carries starts.
-fn payload_at(datagram: &[u8]) -> usize {
+pub(crate) fn payload_at(datagram: &[u8]) -> usize {
     if datagram[0] >> 4 == 4 { 20 } else { 40 }
 }
 

@@ -9,8 +9,8 @@ use std::time::Duration;
 use testudo_crypto::Suite;
 use testudo_gateway::{SaChange, TunnelInstall, UseFrom};
 use testudo_ipsec::{
-    Acquire, Action, EventKind, HOLD, IpsecProtocol, MAX_HELD, Mode, Policy, PolicyChange, Position, Prefix,
-    Selector, TunnelIndex, TunnelParameters,
+    Acquire, Action, EventKind, HOLD, IpsecProtocol, MAX_HELD, Mode, PacketRules, Policy, PolicyChange,
+    Position, Prefix, Selector, TunnelIndex, TunnelParameters,
 };
 use testudo_packet::DropReason;
 use testudo_wire::ip::Version;
@@ -154,6 +154,17 @@ fn packets_in_chains_wait_in_one_buffer_each() {
     assert!(sealed.len() == 9 && sealed.iter().all(|datagram| datagram.len() > 9000));
     assert_eq!(a.worker.held_packets(), 0);
     a.assert_settled();
+    // So does one that waits for the clock of its tunnel.
+    let rules = PacketRules { clocked_packets_per_second: 1, ..PacketRules::default() };
+    let clocked = TunnelSpec { path_mtu: 9200, rules, ..spec(2) };
+    let (protected, unprotected) = (PortHandle::default(), PortHandle::default());
+    protected.take_chains(&[1500]);
+    let mut a = Gateway::on_links(protected, unprotected, clocked.policies(Side::A), size, portable());
+    a.install(clocked.install(Side::A, &mut LeaseTwin::new(1 << 40), None));
+    let packet = Inner { dont_fragment: true, ..Inner::udp("10.0.0.1", "172.18.0.2", 9000) };
+    (0..9).for_each(|_| assert!(a.seal(packet.bytes()).is_empty()));
+    assert_eq!((a.worker.held_packets(), a.books().dropped), (9, 0));
+    assert_eq!((a.worker.pool().linearised(), a.worker.pool().available()), (9, BUFFERS));
 }
 
 /// No packet overtakes those that have waited, where they come in one turn.

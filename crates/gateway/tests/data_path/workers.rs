@@ -372,6 +372,51 @@ fn workers_that_share_an_sa_each_send_at_their_ticks() {
     workers.iter().for_each(Gateway::assert_settled);
 }
 
+/// A tick for which other workers have too many numbers in flight is missed, whether a packet waits for it or
+/// not, and the packet leaves at a later one.
+#[test]
+fn a_tick_without_a_number_is_missed_whether_a_packet_waits_or_not() {
+    for waits in [false, true] {
+        let (full, free) = (PortHandle::default(), PortHandle::default());
+        let ([slow], [fast]) = (gateways(Side::A, &full), gateways(Side::A, &free));
+        let rules = PacketRules { clocked_packets_per_second: 100, ..PacketRules::default() };
+        let spec = TunnelSpec { rules, ..spec(0) };
+        let tunnel = spec.install(Side::A, &mut LeaseTwin::new(1 << 40), None);
+        let ([mut slow, mut fast], _) = install_at([slow, fast], tunnel);
+        let mut peer = Gateway::with_tunnels(Side::B, &[spec]);
+        full.set_room(Some(0));
+        let tick = |gateway: &mut Gateway, link: &PortHandle| {
+            let now = gateway.now();
+            gateway.worker.send_dummies(now);
+            gateway.turn();
+            gateway.turn();
+            gateway.clock.advance(Duration::from_millis(10));
+            link.take()
+        };
+        assert!(tick(&mut slow, &full).is_empty());
+        let mut sent = 0;
+        while !tick(&mut fast, &free).is_empty() {
+            sent += 1;
+            assert!(sent < 100, "a number is in flight");
+        }
+        if waits {
+            fast.protected.push(Inner::udp("10.0.0.1", "172.16.0.2", 100).bytes());
+            fast.turn();
+        }
+        for _ in 0..3 {
+            assert!(tick(&mut fast, &free).is_empty(), "{waits}");
+            let held = (fast.worker.held_packets(), fast.worker.waits_for_numbers());
+            assert_eq!(held, (usize::from(waits), false));
+        }
+        full.set_room(None);
+        slow.settle();
+        let wire = tick(&mut fast, &free);
+        assert_eq!(wire.len(), 1, "{waits}");
+        let opened: usize = wire.into_iter().map(|datagram| peer.open(datagram).len()).sum();
+        assert_eq!((opened, fast.worker.held_packets()), (usize::from(waits), 0));
+    }
+}
+
 /// Its SAs are there until all workers have ended.
 #[test]
 fn nobody_waits_for_a_worker_that_has_ended() {

@@ -153,7 +153,7 @@ impl Numbers {
         self.of_whole = whole.map(|packet| flow_hash(packet, self.keys));
     }
 
-    /// The same for pieces that were cut before, of whose flow the hash was kept.
+    /// The same for a piece that is numbered without the others, of whose flow the hash is known.
     pub(crate) fn keep_hash(&mut self, hash: Option<u64>) {
         self.of_whole = hash;
     }
