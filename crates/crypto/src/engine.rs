@@ -173,6 +173,11 @@ pub trait Engine: Send {
         self.is_synchronous()
     }
 
+    /// Whether [`ends_next_at_once`](Self::ends_next_at_once) is worth asking: whether it is ever true.
+    fn ends_some_at_once(&self) -> bool {
+        self.is_synchronous()
+    }
+
     /// Appends up to `max` jobs that ended since they were taken.
     fn poll(&mut self, done: &mut Vec<Job>, max: usize) {
         let _ = (done, max);

@@ -220,6 +220,8 @@ impl HeldKey {
 /// Engines in the order in which they are tried, and the keys of all SAs. The last engine does every suite.
 pub(crate) struct Placement {
     engines: Vec<Box<dyn Engine>>,
+    /// A bit for each that ends all jobs of some submissions inside.
+    at_once: u8,
     /// Engines that were taken out of service.
     withdrawn: Withdrawn,
     /// Boxed, so that a table that grows has little to move.
@@ -236,7 +238,8 @@ impl Placement {
         }
         let offload = engines.iter_mut().position(|engine| engine.offload().is_some());
         let keys = KeyTable::new(KeyTable::<()>::MAX_KEYS);
-        Self { engines, withdrawn: Withdrawn::default(), keys, offload }
+        let at_once = engines.iter().rev().fold(0, |bits, one| bits << 1 | u8::from(one.ends_some_at_once()));
+        Self { engines, at_once, withdrawn: Withdrawn::default(), keys, offload }
     }
 
     /// Takes an engine out of service for good: it gets neither jobs nor keys any more.
@@ -447,9 +450,10 @@ impl Placement {
     }
 
     /// Whether an engine ends these jobs inside `submit`, if it is given them next.
+    #[inline]
     pub(crate) fn ends_next_at_once(&mut self, engine: usize, jobs: &[Job]) -> bool {
-        let asked = self.engines.get_mut(engine);
-        asked.is_some_and(|engine| engine.is_synchronous() || engine.ends_next_at_once(jobs))
+        let is_asked = self.at_once >> engine & 1 == 1;
+        is_asked && self.engines.get_mut(engine).is_some_and(|engine| engine.ends_next_at_once(jobs))
     }
 
     /// Whether all engines in service complete their jobs inside `submit`.

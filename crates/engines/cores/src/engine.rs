@@ -410,6 +410,10 @@ impl Engine for CoresEngine {
         self.start();
     }
 
+    fn ends_some_at_once(&self) -> bool {
+        true
+    }
+
     fn ends_next_at_once(&mut self, jobs: &[Job]) -> bool {
         let turn = self.turn(jobs);
         self.next_turn = Some(turn);

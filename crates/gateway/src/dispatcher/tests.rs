@@ -33,6 +33,9 @@ impl Engine for Moody {
     fn remove(&mut self, key: KeyId) {
         self.inner.remove(key);
     }
+    fn ends_some_at_once(&self) -> bool {
+        true
+    }
     fn ends_next_at_once(&mut self, jobs: &[Job]) -> bool {
         assert!(jobs.iter().all(|job| job.key != KeyId::NONE), "jobs have their keys");
         self.asked.fetch_add(1, Ordering::SeqCst);

@@ -324,6 +324,9 @@ impl Engine for TimedEngine {
         self.engine.is_synchronous()
     }
 
+    fn ends_some_at_once(&self) -> bool {
+        self.engine.ends_some_at_once()
+    }
     fn ends_next_at_once(&mut self, jobs: &[Job]) -> bool {
         self.engine.ends_next_at_once(jobs)
     }
