@@ -507,10 +507,18 @@ impl Dispatcher {
             let mut ended = 0;
             for job in polled.drain(..) {
                 // An engine may only give back what it holds: a job comes back once, under its own id.
-                if let Some(taken) = self.lanes.give_back(engine, job_id(&job)) {
-                    self.in_flight.give_back(taken);
-                    ended += 1;
-                    self.ended(job, engine, released);
+                let given_back = match job.status {
+                    JobStatus::Done | JobStatus::AuthenticationFailed => {
+                        self.lanes.end_in_order(engine, job, released)
+                    }
+                    _ => Err(job),
+                };
+                match given_back {
+                    Ok(taken) => {
+                        self.in_flight.give_back(taken);
+                        ended += 1;
+                    }
+                    Err(job) => ended += usize::from(self.take_back(job, engine, released)),
                 }
             }
             self.polled = polled;

@@ -230,6 +230,25 @@ impl Lanes {
         }
     }
 
+    /// An engine gives back a job that has ended, which is released in its turn, and then those that waited
+    /// for it: one look at its SA. Returns when it was taken; the job, if it is not among those of an SA that
+    /// the engine holds.
+    #[inline]
+    pub(crate) fn end_in_order(
+        &mut self,
+        engine: usize,
+        job: Job,
+        released: &mut Vec<Job>,
+    ) -> Result<Taken, Job> {
+        let lane = self.table.get_mut(job.direction, Prepared::sa_of(&job));
+        let Some(lane) = lane else { return Err(job) };
+        let (taken, is_last) = self.rings.end_in_order(lane.ring, engine, job, released)?;
+        if is_last {
+            lane.ring = RingIndex::NONE;
+        }
+        Ok(taken)
+    }
+
     /// Gives up what an engine holds, and returns how many jobs. They go to `released` as faults without
     /// buffers, followed by those that waited for them.
     pub(crate) fn give_up(&mut self, engine: usize, released: &mut Vec<Job>) -> usize {

@@ -263,6 +263,32 @@ impl Rings {
         self.advance(index, released)
     }
 
+    /// An engine gives back a job that has ended, which is released in its turn, and then those that waited
+    /// for it. Returns when it was taken, and whether none is left: then the SA has no ring any more. The
+    /// job, if the engine does not hold it, or no longer.
+    #[inline]
+    pub(crate) fn end_in_order(
+        &mut self,
+        index: RingIndex,
+        engine: usize,
+        job: Job,
+        released: &mut Vec<Job>,
+    ) -> Result<(Taken, bool), Job> {
+        let Some(ring) = self.rings.get_mut(index.0 as usize) else { return Err(job) };
+        let Some(position) = ring.position(job.ticket) else { return Err(job) };
+        let taken = match ring.slots.get(position) {
+            Some(&Slot::Taken(taken)) if taken.is_by(engine) => taken,
+            _ => return Err(job),
+        };
+        if position > 0 {
+            ring.slots[position] = Slot::Ended(self.parking.park(job));
+            return Ok((taken, false));
+        }
+        released.push(job);
+        ring.pop();
+        Ok((taken, self.advance(index, released)))
+    }
+
     /// Releases what is awaited no longer. `true` if none is left: then the SA has no ring any more.
     #[inline]
     fn advance(&mut self, index: RingIndex, released: &mut Vec<Job>) -> bool {

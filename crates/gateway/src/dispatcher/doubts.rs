@@ -16,6 +16,7 @@
 use super::Dispatcher;
 use crate::lanes::NOWHERE;
 use crate::placement::MAX_ENGINES;
+use crate::rings::job_id;
 use crate::withdrawn::WithdrawalReason;
 use testudo_crypto::Job;
 
@@ -27,6 +28,16 @@ impl Dispatcher {
         if engine < MAX_ENGINES {
             self.doubted |= 1 << engine;
         }
+    }
+
+    /// An engine gives back a job that it has failed at, or whose SA is gone; `false` if it does not hold it.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn take_back(&mut self, job: Job, engine: usize, released: &mut Vec<Job>) -> bool {
+        let Some(taken) = self.lanes.give_back(engine, job_id(&job)) else { return false };
+        self.in_flight.give_back(taken);
+        self.ended(job, engine, released);
+        true
     }
 
     /// Asks all engines that are in doubt.

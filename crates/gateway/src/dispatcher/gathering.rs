@@ -70,7 +70,9 @@ impl Dispatcher {
         Ok(())
     }
 
-    /// Does what is due for an engine that has given back `ended` jobs.
+    /// Does what is due for an engine that has given back `ended` jobs. A function of its own, so that jobs
+    /// of other engines pay nothing for bins.
+    #[inline(never)]
     pub(super) fn serve_bins(&mut self, engine: usize, ended: usize, now: Moment, released: &mut Vec<Job>) {
         let has_next = engine + 1 < self.placement.len();
         let Some(gathering) = self.gathering(engine) else { return };
@@ -150,6 +152,7 @@ impl Dispatcher {
 
     /// Gives jobs that came at a moment or before to the next engine, about so many at most; returns how many
     /// they are.
+    #[inline(never)]
     fn spill(
         &mut self,
         engine: usize,
