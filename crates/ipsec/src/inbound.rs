@@ -356,9 +356,12 @@ impl Ipsec {
                 Parsed::Drop(reason) => (Disposition::Drop(*reason), None),
             };
             last = spi;
-            runs.push(disposition);
             if let Disposition::Sa(sa_ref) = disposition {
+                // Another SA than that of the packet before: its SPI is another.
+                runs.begin(disposition);
                 self.inbound.prefetch(sa_ref);
+            } else {
+                runs.push(disposition);
             }
         }
     }

@@ -42,6 +42,12 @@ impl Runs {
         }
     }
 
+    /// Appends a packet that has another disposition than the one before.
+    #[inline(always)]
+    pub(crate) fn begin(&mut self, disposition: Disposition) {
+        self.0.push(SaRun { disposition, packets: 1 });
+    }
+
     /// Appends a packet that has the disposition of the one before.
     #[inline(always)]
     pub(crate) fn push_same(&mut self) {
