@@ -15,9 +15,10 @@
 //! says what; `fleet` has workers and what they share, `threads` runs them, `rings` is the paper's own
 //! parallel ESP, `handing_over` what the engine `cores` costs, `shared_lines` a model of more cores than
 //! there are. `order` is of one inbound SA that they release in order: `ordered` has its gateway, `line` its
-//! ports. `gateways` makes workers, `report` has rows.
+//! ports. `gateways` makes workers, `choice` chooses their engine, `report` has rows.
 
 mod chain;
+mod choice;
 mod experiments;
 mod fleet;
 mod gateways;
@@ -51,8 +52,8 @@ use super::case::{Carrier, Case, Order, Size, Suites, Way};
 use super::engines::Engines;
 use super::error::BenchError;
 use crate::progress::Progress;
+use choice::choose;
 use report::Outcome;
-use side_by_side::{Effort, side_by_side};
 
 /// Packets of a measurement of sizes and headroom, and how often it is repeated: short, and as in the paper.
 const SHORT: (u64, u32) = (4_096, 5);
@@ -284,36 +285,6 @@ fn make_folder(folder: &Path) -> Result<(), BenchError> {
 
 fn write(path: &Path, picture: &str) -> Result<(), BenchError> {
     fs::write(path, picture).map_err(|source| BenchError::File { path: path.to_owned(), source })
-}
-
-/// The engine of this name, or the fastest that seals and opens both ESP and VPE, or ESP where VPE lacks the
-/// suite.
-fn choose(engines: &Engines, name: Option<&str>, suite: Suite) -> Result<usize, BenchError> {
-    const TRIAL: Duration = Duration::from_millis(20);
-    let refusal = |engine: usize| {
-        let carriers =
-            [Carrier::Esp, Carrier::Vpe].into_iter().filter(|carrier| carrier.suite(suite).is_some());
-        let mut cases = carriers.map(|carrier| case(engine, suite, carrier, Way::Outbound, 1420));
-        cases.find_map(|case| engines.available.get(engine).and_then(|one| one.refusal(&case)))
-    };
-    if let Some(name) = name {
-        let named = (0..).zip(&engines.available).find(|(_, engine)| engine.name() == name);
-        let index = named.map_or(0, |(index, _)| index);
-        return refusal(index).map_or(Ok(index), |reason| Err(BenchError::Engine(reason)));
-    }
-    let able: Vec<usize> = (0..engines.available.len()).filter(|engine| refusal(*engine).is_none()).collect();
-    let speed = |&engine: &usize| {
-        let one = [case(engine, suite, Carrier::Esp, Way::Outbound, 1420)];
-        side_by_side(&one, engines, Effort::Time(TRIAL), None).map_or(0.0, |take| take.rate(0))
-    };
-    match able[..] {
-        [] => Err(BenchError::Engine(format!("no engine here does {suite} for ESP and VPE"))),
-        [only] => Ok(only),
-        _ => {
-            let speeds = able.iter().map(|engine| (*engine, speed(engine)));
-            Ok(speeds.max_by(|a, b| a.1.total_cmp(&b.1)).map_or(0, |(engine, _)| engine))
-        }
-    }
 }
 
 #[cfg(test)]
