@@ -66,8 +66,8 @@ pub use nic::BenchNicOptions;
 pub use options::BenchOptions;
 use report::Series;
 pub use scheduler::{BenchSchedulerOptions, SchedulerExperiment};
-pub(crate) use vpe::threads;
 pub use vpe::{BenchVpeOptions, Experiment};
+pub(crate) use vpe::{fastest_engine, threads};
 
 /// What stands for the engine where jobs are placed by what they cost.
 const LIVE: &str = "live";

@@ -39,7 +39,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use testudo_gateway::Candidate;
 
-use crate::bench::{BenchError, Gpus};
+use crate::bench::{BenchError, Gpus, fastest_engine};
 use crate::efficiency::prices_of;
 use crate::estimate::{self, Estimate};
 use crate::meters::Meters;
@@ -144,15 +144,26 @@ pub(crate) fn report(
     let prices = options.prices.as_deref().map(PriceFile::read).transpose()?;
     let (machine, program) = (Machine::here(&candidates, gpus, meters()), machine::program());
     let engines = measure::Shared::new(candidates.into_iter().chain(on_gpus).collect());
+    let items: Vec<&Item> = registry::all().filter(|item| options.is_wanted(item)).collect();
+    let has_vpe = items.iter().filter_map(|item| item.method()).any(Method::is_of_vpe);
+    let engine = if has_vpe { engine_of_vpe(&engines) } else { None };
     let session = Session {
         options,
-        items: registry::all().filter(|item| options.is_wanted(item)).collect(),
+        items,
         machine,
         program,
         prices,
+        engine,
         measure: &|command| measure::measure(command, &engines, gpus, meters),
     };
     session.run()
+}
+
+/// The engine of all figures of VPE beside ESP. Where there is none, they say so themselves.
+fn engine_of_vpe(engines: &measure::Shared) -> Option<String> {
+    // In a thread of its own, as every measurement: all else is made even if it panics.
+    let chosen = std::thread::scope(|scope| scope.spawn(|| fastest_engine(engines.all())).join());
+    chosen.ok()?.ok().map(str::to_owned)
 }
 
 /// A run.
@@ -162,13 +173,16 @@ struct Session<'a> {
     machine: Machine,
     program: String,
     prices: Option<PriceFile>,
+    /// That of all figures of VPE beside ESP; each chooses one for itself where it is `None`.
+    engine: Option<String>,
     /// Runs a command of the program; its rows.
     measure: &'a (dyn Fn(&str) -> Result<Value, BenchError> + Sync),
 }
 
 impl<'a> Session<'a> {
-    fn run(self) -> Result<String, BenchError> {
+    fn run(mut self) -> Result<String, BenchError> {
         let store = Store::open(&self.options.out)?;
+        self.engine = self.engine_of_results(&store);
         let before = self.items.iter().map(|&item| Entry { item, state: State::before(item) });
         let mut report = Report {
             mode: self.options.mode(),
@@ -188,11 +202,32 @@ impl<'a> Session<'a> {
         self.ended(&report, kept)
     }
 
+    /// The engine of what earlier runs have measured, or that which was chosen: of two that are about as fast
+    /// either may be, and a report has one.
+    fn engine_of_results(&self, store: &Store) -> Option<String> {
+        let chosen = self.engine.as_ref()?;
+        let is_kept = |engine: &&String| {
+            let of_vpe = self.items.iter().filter_map(|item| Some((*item, item.method()?)));
+            let mut of_vpe = of_vpe.filter(|(_, method)| method.is_of_vpe());
+            of_vpe.any(|(item, method)| {
+                let settings = self.settings_with(item, method, Some(engine.as_str()));
+                matches!(store.find(item, self.options.mode(), &settings), Found::Kept(_))
+            })
+        };
+        let kept = self.machine.engines.iter().filter(|_| !self.options.again).find(is_kept);
+        Some(kept.unwrap_or(chosen).clone())
+    }
+
     fn settings(&self, item: &Item, method: &Method) -> Settings {
+        self.settings_with(item, method, self.engine.as_deref())
+    }
+
+    fn settings_with(&self, item: &Item, method: &Method, engine: Option<&str>) -> Settings {
         let mode = self.options.mode();
         let prices = self.prices.as_ref().filter(|_| method.has_prices());
         let path = prices.map(|file| file.path.as_str());
         let command = method.command(mode, self.machine.processors, path);
+        let command = item::with_engine(&command, engine);
         Settings {
             id: item.id(),
             mode: mode.name().to_owned(),

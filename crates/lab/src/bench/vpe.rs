@@ -53,6 +53,7 @@ use super::engines::Engines;
 use super::error::BenchError;
 use crate::progress::Progress;
 use choice::choose;
+pub(crate) use choice::fastest_engine;
 use report::Outcome;
 
 /// Packets of a measurement of sizes and headroom, and how often it is repeated: short, and as in the paper.

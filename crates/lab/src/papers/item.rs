@@ -119,6 +119,11 @@ impl Method {
         self.quick.contains(PRICES)
     }
 
+    /// Whether it measures VPE beside ESP.
+    pub(super) fn is_of_vpe(&self) -> bool {
+        self.quick.starts_with(OF_VPE)
+    }
+
     /// Whether packets cross the kernel, in processes of their own.
     pub(super) fn crosses_the_kernel(&self) -> bool {
         self.quick.starts_with("lab tcp ")
@@ -139,14 +144,25 @@ impl Method {
     }
 }
 
+/// A command with these words more, wherever one of its parts begins with one of those.
+fn with(command: &str, words: Option<String>, beginnings: &[&str]) -> String {
+    let Some(words) = words else { return command.to_owned() };
+    let is_meant = |part: &str| beginnings.iter().any(|beginning| part.starts_with(beginning));
+    let more = |part: &str| if is_meant(part) { format!("{part} {words}") } else { part.to_owned() };
+    command.split(AND).map(more).collect::<Vec<_>>().join(AND)
+}
+
 /// A command with this GPU, wherever it measures one.
 pub(super) fn with_gpu(command: &str, gpu: Option<&str>) -> String {
-    let measures_one = |part: &str| ["bench gpu ", "bench scheduler "].iter().any(|of| part.starts_with(of));
-    let named = |part: &str| match gpu.filter(|_| measures_one(part)) {
-        Some(gpu) => format!("{part} --gpu {gpu}"),
-        None => part.to_owned(),
-    };
-    command.split(AND).map(named).collect::<Vec<_>>().join(AND)
+    with(command, gpu.map(|gpu| format!("--gpu {gpu}")), &["bench gpu ", "bench scheduler "])
+}
+
+/// What measures VPE beside ESP.
+const OF_VPE: &str = "bench vpe ";
+
+/// A command with this engine, wherever it measures VPE beside ESP: figures of one paper are of one engine.
+pub(super) fn with_engine(command: &str, engine: Option<&str>) -> String {
+    with(command, engine.map(|engine| format!("--engine {engine}")), &[OF_VPE])
 }
 
 /// Whether and how an item can be repeated.

@@ -95,6 +95,7 @@ fn session<'a>(options: &'a PapersOptions, measure: Measure<'a>) -> Session<'a> 
         machine: machine(),
         program: "p 1".to_owned(),
         prices: None,
+        engine: None,
         measure,
     }
 }
@@ -455,6 +456,7 @@ fn every_measurement_of_the_registry_is_made_and_fills_the_report() {
         machine: machine(),
         program: "p".to_owned(),
         prices: None,
+        engine: None,
         measure: &|command| match command.strip_prefix("lab tcp ") {
             Some(words) => {
                 Ok(sample::rows(&tcp_options(words), |_, _, _, mtu, _| 500.0 + f64::from(mtu) / 100.0))
@@ -765,6 +767,49 @@ fn a_gpu_that_was_named_is_in_each_command_that_measures_one() {
     let parsed = |words: [&str; 3]| Program::try_parse_from(words).map(|program| program.options.gpu);
     assert_eq!(parsed(["papers", "--gpu", "H100"]).unwrap().as_deref(), Some("H100"));
     assert!(parsed(["papers", "--gpu", "two words"]).is_err());
+}
+
+/// One after the other they would choose, and have chosen, two.
+#[test]
+fn figures_of_paper_003_are_of_the_engine_that_their_commands_name() {
+    let folder = tempfile::tempdir().unwrap();
+    for words in ["--quick", ""] {
+        let (counted, options) = (Counted::default(), options(folder.path(), words));
+        let measure = |command: &str| -> Result<Value, BenchError> {
+            counted.rows(command);
+            Err(BenchError::NotPossible("its words count".to_owned()))
+        };
+        let items = registry::all().filter(|item| item.paper == Paper::Vpe).collect();
+        let session = Session { items, engine: Some("own".to_owned()), ..session(&options, &measure) };
+        session.run().unwrap();
+        let commands = counted.0.lock().unwrap();
+        assert_eq!(commands.len(), 4, "{commands:?}");
+        for command in commands.keys() {
+            assert!(command.ends_with(" --engine own") && measure::parse(command).is_ok(), "{command}");
+        }
+    }
+    let other = "lab rfc2544 --quick";
+    assert_eq!(super::item::with_engine(other, Some("own")), other);
+}
+
+/// Of two engines that are about as fast either may be chosen: a run that goes on has that of the results.
+#[test]
+fn a_run_goes_on_with_the_engine_of_what_it_has_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let counted = Counted::default();
+    let measure = |command: &str| Ok(counted.rows(command));
+    let of_vpe = Method { quick: "bench vpe --json", ..*FAKES[0].method().unwrap() };
+    let item = Item { how: How::Measured(of_vpe), ..FAKES[0] };
+    let run = |engine: &str, words: &str| {
+        let options = options(folder.path(), words);
+        let engine = Some(engine.to_owned());
+        let machine = Machine { engines: vec!["one".to_owned(), "two".to_owned()], ..machine() };
+        Session { items: vec![&item], engine, machine, ..session(&options, &measure) }.run().unwrap();
+        ["one", "two"].map(|engine| counted.times(&format!("bench vpe --json --engine {engine}")))
+    };
+    assert_eq!([run("two", "--quick"), run("one", "--quick")], [[0, 1]; 2]);
+    assert_eq!(run("one", "--quick --again"), [1, 1]);
+    assert_eq!(run("two", "--quick"), [1, 1]);
 }
 
 #[test]

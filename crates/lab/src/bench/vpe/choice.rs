@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use testudo_crypto::Suite;
+use testudo_gateway::Candidate;
 
 use super::case;
 use super::side_by_side::{Effort, side_by_side};
@@ -46,6 +47,17 @@ pub(super) fn choose(engines: &Engines, name: Option<&str>, suite: Suite) -> Res
         _ => fastest(&able, |some, effort| in_turns(engines, suite, some, effort))
             .map_err(|what| BenchError::Invalid { case: "choosing an engine".to_owned(), what }),
     }
+}
+
+/// The engine that gateways have where none is named, of these and the portable one: for who gives several
+/// commands whose figures are to be of one engine.
+///
+/// # Errors
+/// [`BenchError`] if none seals and opens ESP and VPE.
+pub(crate) fn fastest_engine(candidates: Vec<Candidate>) -> Result<&'static str, BenchError> {
+    let engines = Engines::start(candidates, &[])?;
+    let chosen = choose(&engines, None, Suite::AES128GCM16)?;
+    Ok(engines.available[chosen].name())
 }
 
 /// How many times as fast as the first of these engines each of them is.
@@ -91,7 +103,6 @@ mod tests {
     use testudo_crypto::{
         Capability, Direction, Engine, EngineError, Job, KeyId, KeyMaterial, PortableEngine,
     };
-    use testudo_gateway::Candidate;
     use testudo_packet::ticks;
 
     use super::*;
@@ -166,13 +177,17 @@ mod tests {
         }
     }
 
+    fn slow() -> Candidate {
+        let open = || -> Result<Box<dyn Engine>, EngineError> { Ok(Box::new(Slow(PortableEngine::new()))) };
+        Candidate { name: "slow", open: Box::new(open) }
+    }
+
     #[test]
     fn the_faster_of_two_engines_is_chosen_by_packets() {
-        let open = || -> Result<Box<dyn Engine>, EngineError> { Ok(Box::new(Slow(PortableEngine::new()))) };
-        let slow = Candidate { name: "slow", open: Box::new(open) };
-        let engines = Engines::start(vec![slow], &[]).unwrap();
+        let engines = Engines::start(vec![slow()], &[]).unwrap();
         assert_eq!(engines.available.len(), 2, "{:?}", engines.missing);
         let chosen = |name| engines.available[choose(&engines, name, Suite::AES128GCM16).unwrap()].name();
         assert_eq!([chosen(None), chosen(Some("slow"))], ["portable", "slow"]);
+        assert_eq!(fastest_engine(vec![slow()]).unwrap(), "portable");
     }
 }
