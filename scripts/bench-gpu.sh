@@ -73,7 +73,7 @@ measure scheduler-placement.json bench scheduler --experiment placement --sizes 
     --chunks "$chunks" "${gpu[@]}"
 measure live.json bench --live --engines "gpu,$others" --suites aes128gcm16,aes128-sha1,3des-sha1,mixed \
     --sizes 64,1420,imix "${short[@]}" "${gpu[@]}"
-measure cores.json bench vpe --experiment scaling --workers "$workers" --repeat "$repeat"
+measure cores.json bench vpe --experiment scaling --cores --workers "$workers" --repeat "$repeat"
 measure placements.json lab placements --latency --suites aes128-sha1,3des-sha1 "${quick[@]}"
 measure placements-gpu.json lab placements --latency --offload-engine gpu --suites aes128-sha1,3des-sha1 "${quick[@]}" "${gpu[@]}"
 measure papers.json lab papers --only 002 --out "$folder/papers" "${quick[@]}" "${gpu[@]}"

@@ -192,7 +192,7 @@ fn the_script_that_measures_a_gpu_measures_all_of_it_by_commands_that_there_are(
             ("bench scheduler --experiment threading ", true),
             ("bench scheduler --experiment latency ", true),
             ("bench --live --engines gpu,", true),
-            ("bench vpe --experiment scaling --workers 1,2", false),
+            ("bench vpe --experiment scaling --cores --workers 1,2", false),
             ("lab placements --latency --suites ", false),
             ("lab placements --latency --offload-engine gpu ", true),
             ("lab papers --only 002 ", true),

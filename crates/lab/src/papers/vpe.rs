@@ -38,8 +38,8 @@ const SINGLE: Method = Method {
     read: single,
 };
 const SCALING: Method = Method {
-    quick: "bench vpe --experiment scaling --duration 40 --repeat 2 --workers 1,2",
-    full: "bench vpe --experiment scaling --duration 200 --repeat 5 --workers {workers}",
+    quick: "bench vpe --experiment scaling --cores --duration 40 --repeat 2 --workers 1,2",
+    full: "bench vpe --experiment scaling --cores --duration 200 --repeat 5 --workers {workers}",
     quick_seconds: 14,
     full_seconds: 120,
     conditions: "Workers seal side by side, in memory; opening is in the JSON. \"Of linear\" is beside as many gateways that share nothing, on the same cores in the same run. Parallel ESP is the \

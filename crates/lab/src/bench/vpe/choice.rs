@@ -20,8 +20,8 @@ const ALONE: u64 = 64;
 /// How often they take turns, all built anew, and how long each is measured then.
 const TAKES: u32 = 5;
 const TRIAL: Duration = Duration::from_millis(20);
-/// How many times as fast an engine has to be as one that comes before it. Of two that are about as fast, each
-/// run takes the same.
+/// How many times as fast an engine has to be as one that comes before it: of two that are about as fast,
+/// each run takes the same.
 const FASTER: f64 = 1.02;
 /// Length of the packets, in bytes.
 const INNER_BYTES: usize = 1420;

@@ -74,7 +74,7 @@ pub(super) fn expected(experiment: Experiment, options: &BenchVpeOptions) -> Dur
         Experiment::SizeSweep => pair.saturating_mul(many(swept(options).len())),
         Experiment::Headroom => pair.saturating_mul(many(2 * MOVED.count())),
         Experiment::Scaling => {
-            let rows = scaling::rows(options.workers.len()).saturating_mul(options.repeat());
+            let rows = scaling::rows(options).saturating_mul(options.repeat());
             (options.duration() + AROUND).saturating_mul(2).saturating_mul(rows)
         }
         Experiment::Qos => Duration::from_secs(2),

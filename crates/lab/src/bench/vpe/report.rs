@@ -50,9 +50,9 @@ pub(super) struct Row {
     pub(super) threading: Threading,
     pub(super) workers: usize,
     pub(super) inner_bytes: usize,
-    /// `None` where no time was measured.
+    /// `None` where no time was measured: then the row has no such member.
     pub(super) packets_per_second: Option<Spread>,
-    /// What this experiment has beyond the members of all.
+    /// What this experiment has beyond the members of all; `null` stands for no figure.
     pub(super) more: Vec<(&'static str, Value)>,
 }
 
@@ -63,17 +63,22 @@ impl Row {
         Self { experiment, carrier, threading, workers: 1, inner_bytes, packets_per_second, more: Vec::new() }
     }
 
+    /// With the members that have something to say: who reads one finds a figure there, or no member.
     pub(super) fn json(&self) -> Value {
         let mut object = Map::new();
-        let mut put = |name: &str, value: Value| object.insert(name.to_owned(), value);
+        let mut put = |name: &str, value: Value| {
+            if !value.is_null() {
+                object.insert(name.to_owned(), value);
+            }
+        };
         put("experiment", json!(self.experiment.name()));
         put("encapsulation", json!(if is_vpe(self.carrier) { "vpe" } else { "esp" }));
         put("in_udp", json!(is_in_udp(self.carrier)));
         put("threading", json!(self.threading.name()));
         put("workers", json!(self.workers));
         put("inner_bytes", json!(self.inner_bytes));
-        put("packets_per_second", json!(self.packets_per_second.map(|rate| rate.median)));
-        if let Some(Spread { lowest, highest, .. }) = self.packets_per_second {
+        if let Some(Spread { median, lowest, highest }) = self.packets_per_second {
+            put("packets_per_second", json!(median));
             put("packets_per_second_lowest", json!(lowest));
             put("packets_per_second_highest", json!(highest));
         }

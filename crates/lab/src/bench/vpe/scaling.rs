@@ -13,7 +13,7 @@ use super::handing_over::HandingOver;
 use super::report::{Outcome, Row, Threading, line, millions, range_millions};
 use super::shared_lines::{Costs, FITTED, Handover, PREDICTED};
 use super::threads::{self, Share};
-use super::{Experiment, Setup};
+use super::{BenchVpeOptions, Experiment, Setup};
 use crate::bench::case::{Carrier, Case, Suites, Way};
 use crate::bench::chart::{self, Extent, Panel};
 use crate::bench::error::{BenchError, Wrong};
@@ -27,9 +27,8 @@ use testudo_port_memory::LoopPort;
 
 /// Lengths of inner packets, in bytes.
 const SIZES: [usize; 2] = [64, 1420];
-/// What is compared with independent gateways.
-const DIVISIONS: [Division; 5] =
-    [Division::Vpe, Division::Shared, Division::PerWorker, Division::Rings, Division::Cores];
+/// What is compared with independent gateways, as the paper does and beside it.
+const DIVISIONS: [Division; 4] = [Division::Vpe, Division::Shared, Division::PerWorker, Division::Rings];
 /// Slices of a measurement, at least.
 const SLICES: u32 = 4;
 
@@ -78,9 +77,14 @@ fn numbers(setup: &Setup<'_>) -> Vec<usize> {
     numbers
 }
 
+/// [`DIVISIONS`], and the engine `cores` where that is asked for.
+fn divisions(options: &BenchVpeOptions) -> Vec<Division> {
+    DIVISIONS.into_iter().chain(options.cores.then_some(Division::Cores)).collect()
+}
+
 /// How many rows there are.
-pub(super) fn rows(workers: usize) -> u32 {
-    let rows = 2 * SIZES.len() * DIVISIONS.len() * workers;
+pub(super) fn rows(options: &BenchVpeOptions) -> u32 {
+    let rows = 2 * SIZES.len() * divisions(options).len() * options.workers.len();
     u32::try_from(rows).unwrap_or(u32::MAX)
 }
 
@@ -88,7 +92,7 @@ fn keys(setup: &Setup<'_>) -> Vec<Key> {
     let mut keys = Vec::new();
     for way in [Way::Outbound, Way::Inbound] {
         for inner_bytes in SIZES {
-            for division in DIVISIONS {
+            for division in divisions(setup.options) {
                 let of = numbers(setup).into_iter();
                 keys.extend(of.map(|workers| Key { way, inner_bytes, workers, division }));
             }
@@ -221,6 +225,8 @@ fn alone(setup: &Setup<'_>, cells: &[Cell]) -> Result<Vec<Alone>, BenchError> {
 
 /// The model, of this run; `None` where there is one core.
 struct Model {
+    /// What it is asked about.
+    divisions: Vec<Division>,
     handover: Handover,
     alone: Vec<Alone>,
     /// What [`FITTED`] workers were measured to reach, of linear.
@@ -237,8 +243,8 @@ impl Model {
             cell.key.workers == FITTED && has_all
         });
         let measured = fits.filter_map(|cell| Some((cell.key, cell.of_linear()?.median))).collect();
-        let peer_window = setup.options.peer_window;
-        Ok(Some(Self { handover, alone: alone(setup, cells)?, measured, peer_window }))
+        let (divisions, peer_window) = (divisions(setup.options), setup.options.peer_window);
+        Ok(Some(Self { divisions, handover, alone: alone(setup, cells)?, measured, peer_window }))
     }
 
     /// What the model starts from for a division, and whether it is fitted.
@@ -272,20 +278,27 @@ pub(super) fn scaling(setup: &mut Setup<'_>) -> Result<Outcome, BenchError> {
     let processors = threads::processors();
     let cells = measure(setup, &processors)?;
     let model = Model::of(setup, &cells, &processors)?;
-    let handing_over = HandingOver::measure(setup, &processors, setup.options.duration());
-    let case = "scaling, handing jobs over".to_owned();
-    let handing_over = handing_over.map_err(|what| BenchError::Invalid { case, what })?;
+    let cost = if setup.options.cores { handing_over(setup, &processors)? } else { None };
     let mut rows: Vec<Row> =
         cells.iter().map(|cell| row(setup, cell, &cells, model.as_ref(), &processors)).collect();
     let of_cores = rows.iter_mut().filter(|row| row.threading == Threading::Cores && row.workers > 1);
-    for (row, cost) in of_cores.zip(handing_over.iter().cycle()) {
+    for (row, cost) in of_cores.zip(cost.iter().cycle()) {
         let of_job = [cost.direct, cost.handed_over].map(|cycles| json!(cycles));
         row.more.extend(["direct_cycles_per_job", "handed_over_cycles_per_job"].into_iter().zip(of_job));
     }
     rows.extend(model.iter().flat_map(predicted_rows));
-    let text = text(setup, &cells, model.as_ref(), &processors) + &cost_in_words(handing_over);
+    let mut text = text(setup, &cells, model.as_ref(), &processors);
+    if setup.options.cores {
+        text += &cores_in_words(cost);
+    }
     let picture = Some(draw(setup, &cells, model.as_ref()));
     Ok(Outcome { rows, text, picture })
+}
+
+/// What it costs the engine `cores` to hand a job over; `None` where there is one core.
+fn handing_over(setup: &Setup<'_>, processors: &[usize]) -> Result<Option<HandingOver>, BenchError> {
+    let cost = HandingOver::measure(setup, processors, setup.options.duration());
+    cost.map_err(|what| BenchError::Invalid { case: "scaling, handing jobs over".to_owned(), what })
 }
 
 fn threading(division: Division) -> Threading {
@@ -364,13 +377,12 @@ fn row(setup: &Setup<'_>, cell: &Cell, cells: &[Cell], model: Option<&Model>, pr
 fn predicted_rows(model: &Model) -> Vec<Row> {
     let mut rows = Vec::new();
     for alone in &model.alone {
-        for division in DIVISIONS {
+        for &division in &model.divisions {
             for workers in PREDICTED {
                 let mut row = Row::of_one(Experiment::Scaling, division.carrier(), alone.inner_bytes);
                 (row.threading, row.workers) = (threading(division), workers);
                 let predicted = model.of_linear(division, alone.way, alone.inner_bytes, workers);
                 row.more = vec![
-                    ("of_linear", json!(null)),
                     ("predicted_of_linear", json!(predicted)),
                     ("direction", json!(alone.way.name())),
                     ("not_measured", json!("a prediction, from what cache lines and two workers cost")),
@@ -418,7 +430,7 @@ fn text(setup: &Setup<'_>, cells: &[Cell], model: Option<&Model>, processors: &[
         "scaling: throughput over workers on {} cores, {} ({}), peer_window {}; medians of {} times {} ms in turns\n{table}\
          Of linear: as many independent gateways with an SA of ESP each on the same cores, in the same run (median of ratios).\n\
          Rings have a thread more than workers; a gateway on each core that they use is linear for them.\n\
-         Engine cores: one worker, which has its share in the cryptography; the other threads do nothing else.\n{}{}",
+         {}{}",
         processors.len(),
         setup.options.suite,
         setup.engine_name(),
@@ -430,13 +442,16 @@ fn text(setup: &Setup<'_>, cells: &[Cell], model: Option<&Model>, processors: &[
     )
 }
 
-fn cost_in_words(handing_over: Option<HandingOver>) -> String {
-    let Some(HandingOver { direct, handed_over }) = handing_over else {
-        return "What it costs to hand a job over was not measured; it takes two cores.\n".to_owned();
+/// What there is to say of the engine `cores`.
+fn cores_in_words(cost: Option<HandingOver>) -> String {
+    let cost = match cost {
+        Some(HandingOver { direct, handed_over }) => format!(
+            "A job, without its cryptography: {handed_over:.0} cycles of the worker's by submit and poll, {direct:.0} by a direct call"
+        ),
+        None => "What it costs to hand a job over was not measured; it takes two cores".to_owned(),
     };
     format!(
-        "A job of the engine cores, without its cryptography: {handed_over:.0} cycles of the worker's by submit and poll,\n\
-         {direct:.0} by a direct call\n"
+        "Engine cores: one worker, which has its share in the cryptography; the other threads do nothing else.\n{cost}.\n"
     )
 }
 
@@ -451,7 +466,7 @@ fn prediction(model: Option<&Model>) -> String {
     heads.extend(PREDICTED.map(|workers| format!("{workers} workers")));
     let mut table = Table::new(&heads.iter().map(String::as_str).collect::<Vec<_>>());
     for alone in &model.alone {
-        for division in DIVISIONS {
+        for &division in &model.divisions {
             let mut row =
                 vec![alone.way.name().to_owned(), alone.inner_bytes.to_string(), words(division).to_owned()];
             let fitted = model.fitted(division, alone.way, alone.inner_bytes);
@@ -489,7 +504,7 @@ fn draw(setup: &Setup<'_>, cells: &[Cell], model: Option<&Model>) -> String {
             let points: Vec<_> = PREDICTED.into_iter().filter_map(share).collect();
             [measured, line(format!("{}, predicted", words(division)), colour, 1, points)]
         };
-        let lines = DIVISIONS.into_iter().enumerate().flat_map(of);
+        let lines = divisions(setup.options).into_iter().enumerate().flat_map(of);
         Panel {
             title: format!("Testudo: of linear, {}, {inner_bytes} bytes", way.name()),
             subtitle: format!(

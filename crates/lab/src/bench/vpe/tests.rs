@@ -23,16 +23,26 @@ fn printed(words: &str) -> String {
     measure(&options(words), Vec::new()).unwrap_or_else(|error| panic!("{words}: {error}"))
 }
 
-/// The rows of a short run, each with the members that all have.
+/// All names of experiments and of ways to divide the work, but for those that are asked for by name.
+const EXPERIMENTS: [&str; 5] = ["single_thread", "scaling", "size_sweep", "headroom", "qos"];
+const THREADINGS: [&str; 4] = ["run_to_completion", "shared_sa", "parallel_esp", "sa_per_worker"];
+
+/// The rows of a short run, each with the members that all have, and with none that has no figure.
 fn rows(words: &str) -> Vec<Value> {
     let rows: Vec<Value> = serde_json::from_str(&printed(&format!("--json {words}"))).unwrap();
     for row in &rows {
-        assert!(["esp", "vpe"].contains(&row["encapsulation"].as_str().unwrap()), "{row}");
-        let threadings = ["run_to_completion", "shared_sa", "parallel_esp", "sa_per_worker", "cores"];
-        assert!(threadings.contains(&row["threading"].as_str().unwrap()), "{row}");
+        let [experiment, encapsulation, threading] =
+            ["experiment", "encapsulation", "threading"].map(|name| row[name].as_str().unwrap());
+        let is_order = experiment == "order" && words.contains("--experiment order");
+        assert!(EXPERIMENTS.contains(&experiment) || is_order, "{row}");
+        assert!(["esp", "vpe"].contains(&encapsulation), "{row}");
+        let is_cores = threading == "cores" && words.contains("--cores");
+        assert!(THREADINGS.contains(&threading) || is_cores, "{row}");
         assert!(row["workers"].is_u64() && row["inner_bytes"].is_u64(), "{row}");
-        assert!(row["packets_per_second"].as_f64().is_none_or(|rate| rate > 0.0), "{row}");
-        let is_scaling = row["experiment"] == "scaling";
+        assert!(row.as_object().unwrap().values().all(|member| !member.is_null()), "{row}");
+        let is_rate = |rate: &Value| rate.as_f64().is_some_and(|rate| rate > 0.0);
+        assert!(row.get("packets_per_second").is_none_or(is_rate), "{row}");
+        let is_scaling = experiment == "scaling" && row.get("packets_per_second").is_some();
         assert_eq!(row.get("of_linear").is_some(), is_scaling, "of_linear is scaling's alone: {row}");
         assert!(row["cores"].is_object() || row.get("cores").is_none(), "which they are: {row}");
         let roles = [&row["cores"]["worker"], &row["cores"]["gateways"]];
@@ -70,13 +80,34 @@ fn esp_and_vpe_take_turns_both_ways_with_and_without_udp() {
     }
 }
 
+/// What programs read that know the five experiments and the four ways to divide the work.
+#[test]
+fn rows_have_the_names_of_closed_lists_unless_others_are_asked_for_and_no_member_without_a_figure() {
+    let short = "--duration 1 --repeat 1 --packets 8 --size-step 300 --chain-runs 1 --workers 1";
+    let rows = rows(short);
+    for (member, names) in [("experiment", &EXPERIMENTS[..]), ("threading", &THREADINGS[..])] {
+        for name in names {
+            assert!(rows.iter().any(|row| row[member] == *name), "no row with {member} {name}");
+        }
+    }
+    for row in &rows {
+        let is_counted = row["experiment"] == "qos" || row.get("not_measured").is_some();
+        assert_eq!(row.get("packets_per_second").is_none(), is_counted, "{row}");
+    }
+    let of = |words: &str| options(words).experiments().into_iter().map(Experiment::name).collect::<Vec<_>>();
+    assert!(!of("").contains(&"order") && of("").len() == EXPERIMENTS.len());
+    assert_eq!(of("--experiment order,qos"), ["qos", "order"]);
+    let text = printed("--experiment scaling --duration 1 --repeat 1 --workers 1");
+    assert!(!text.to_lowercase().contains("engine cores"), "{text}");
+}
+
 /// After them ipsec-secgw, of which there are no figures, and the chain.
 #[test]
 fn goodput_after_a_round_trip_has_a_mean_and_its_interval() {
     let rows = rows("--experiment single_thread --duration 2 --repeat 1 --chain-runs 3");
     for (row, bytes) in rows[16..18].iter().zip([64, 1420]) {
         assert_eq!((&row["implementation"], &row["inner_bytes"]), (&"ipsec-secgw".into(), &bytes.into()));
-        assert!(row["packets_per_second"].is_null() && row["not_measured"].is_string(), "{row}");
+        assert!(row.get("packets_per_second").is_none() && row["not_measured"].is_string(), "{row}");
     }
     for (row, (encapsulation, bytes)) in
         rows[18..].iter().zip([("esp", 64), ("esp", 1420), ("vpe", 64), ("vpe", 1420)])
@@ -113,7 +144,7 @@ fn figures_of_another_implementation_are_shown_beside() {
 /// The members of all rows, and what a row has that was not measured.
 #[test]
 fn every_division_is_beside_as_many_independent_gateways() {
-    let rows = rows("--experiment scaling --duration 4 --repeat 1 --workers 2 --peer-window 1024");
+    let rows = rows("--experiment scaling --cores --duration 4 --repeat 1 --workers 2 --peer-window 1024");
     let (predicted, measured): (Vec<_>, Vec<_>) = rows
         .iter()
         .partition(|row| row["not_measured"].as_str().is_some_and(|why| why.starts_with("a prediction")));
@@ -127,7 +158,7 @@ fn every_division_is_beside_as_many_independent_gateways() {
         if let Some(reason) = row["not_measured"].as_str() {
             // Where workers cannot share an SA of VPE, the row says so.
             assert!(row["encapsulation"] == "vpe" && row["workers"] == 2 && reason.contains("VPE"), "{row}");
-            assert!(row["packets_per_second"].is_null() && row["of_linear"].is_null(), "{row}");
+            assert!(row.get("packets_per_second").is_none() && row.get("of_linear").is_none(), "{row}");
             continue;
         }
         assert!(number(row, "of_linear") > 0.0 && number(row, "of_one_worker") > 0.0, "{row}");
@@ -151,7 +182,7 @@ fn every_division_is_beside_as_many_independent_gateways() {
     // Predictions are none of the measured members.
     assert!(predicted.is_empty() || predicted.len() == 2 * 2 * 5 * 5, "{}", predicted.len());
     for row in predicted {
-        assert!(row["packets_per_second"].is_null() && row["of_linear"].is_null(), "{row}");
+        assert!(row.get("packets_per_second").is_none() && row.get("of_linear").is_none(), "{row}");
         assert!((0.0..=1.000_001).contains(&number(row, "predicted_of_linear")), "{row}");
     }
 }
@@ -212,7 +243,7 @@ fn esp_loses_what_is_overtaken_and_vpe_nothing_whatever_its_window() {
     for (index, row) in first.iter().enumerate() {
         assert_eq!(row["network"], ["priority", "two_paths"][index / 6]);
         assert_eq!(row["replay_window"], [64, 1024, 4096][index % 3]);
-        assert_eq!((number(row, "sent_packets"), &row["packets_per_second"]), (65_536.0, &Value::Null));
+        assert_eq!((number(row, "sent_packets"), row.get("packets_per_second")), (65_536.0, None));
         match row["encapsulation"].as_str() {
             Some("vpe") => assert_eq!(row["lost_packets"], 0, "{row}"),
             _ => assert!(number(row, "lost_percent") > 10.0, "{row}"),
