@@ -243,6 +243,11 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::papers::item::Mode;
+    use crate::papers::machine::Machine;
+    use crate::papers::report::{Entry, Report};
+    use crate::papers::store::{Record, Settings};
+    use crate::papers::{markdown, measured};
 
     /// As `bench vpe` has the chain: its rate is what comes back, by the clock of the day.
     #[test]
@@ -275,6 +280,53 @@ mod tests {
         ];
         assert_eq!(of_linear.collect::<Vec<_>>(), expected);
         assert_eq!(reading.remarks, ["Engine portable."]);
+    }
+
+    fn machine() -> Machine {
+        let (processor, kernel) = ("p".to_owned(), "k".to_owned());
+        Machine { processor, processors: 2, memory_gib: 7, kernel, ..Machine::default() }
+    }
+
+    /// In Markdown they stand in the column of predictions, and what was measured stands in its own.
+    #[test]
+    fn the_report_in_markdown_has_what_is_predicted_of_4_to_64_workers_in_a_column_of_its_own() {
+        let item = ITEMS.iter().find(|item| item.name == "Figure 6").unwrap();
+        let row = |workers: u32| {
+            json!({ "threading": "run_to_completion", "direction": "outbound", "inner_bytes": 64,
+                    "workers": workers })
+        };
+        let predicted = |workers: u32| {
+            let mut row = row(workers);
+            row["predicted_of_linear"] = json!(0.5);
+            row
+        };
+        let mut rows = vec![row(2)];
+        (rows[0]["packets_per_second"], rows[0]["of_linear"]) = (json!(2e9), json!(0.75));
+        rows.extend([4, 8, 16, 32, 64].map(predicted));
+        let settings = Settings {
+            id: item.id(),
+            mode: "full".to_owned(),
+            command: "c".to_owned(),
+            prices: None,
+            program: "p".to_owned(),
+            machine: machine(),
+        };
+        let record = Record::new(settings, 1.0, None, rows.into());
+        let state = measured(Box::new(record), item.method().unwrap(), false);
+        let text = markdown::document(&Report {
+            mode: Mode::Full,
+            only: Vec::new(),
+            made_at: "now".to_owned(),
+            program: "p".to_owned(),
+            machine: machine(),
+            entries: vec![Entry { item, state }],
+        });
+        let has = |line: &str| assert!(text.lines().any(|other| other == line), "{line}: {text}");
+        has("|  | measured here | lowest to highest | predicted | paper |");
+        has("| VPE, 64 bytes, workers: 2 | 0.750 of linear |  |  |  |");
+        for workers in [4, 8, 16, 32, 64] {
+            has(&format!("| VPE, 64 bytes, workers: {workers} |  |  | 0.500 of linear |  |"));
+        }
     }
 
     /// Rows of earlier runs have none in UDP.

@@ -461,9 +461,10 @@ fn prediction(model: Option<&Model>) -> String {
         return "No prediction for more workers: what a line costs that two cores write was not measured; it takes two cores.\n"
             .to_owned();
     };
+    let [fewest, .., most] = PREDICTED;
     let mut heads = vec!["direction".to_owned(), "inner bytes".to_owned(), "division".to_owned()];
     heads.extend([format!("fitted at {FITTED}"), "extra ns".to_owned()]);
-    heads.extend(PREDICTED.map(|workers| format!("{workers} workers")));
+    heads.extend(PREDICTED.map(|workers| format!("predicted at {workers}")));
     let mut table = Table::new(&heads.iter().map(String::as_str).collect::<Vec<_>>());
     for alone in &model.alone {
         for &division in &model.divisions {
@@ -481,7 +482,7 @@ fn prediction(model: Option<&Model>) -> String {
         }
     }
     format!(
-        "Prediction, not measured: of linear, by a model, from {:.0} ns for an atomic operation on a line that another one wrote\n\
+        "Prediction, not measured: of linear with {fewest} to {most} workers, by a model, from {:.0} ns for an atomic operation on a line that another one wrote\n\
          ({}), from what a packet costs one worker, and from what {FITTED} workers were measured to\n\
          cost beyond that (extra: for each block of numbers where one SA of ESP seals, else for each packet), all of this run\n{table}",
         model.handover.ns,
@@ -524,4 +525,47 @@ fn draw(setup: &Setup<'_>, cells: &[Cell], model: Option<&Model>) -> String {
         .flat_map(|way| SIZES.map(|bytes| panel(way, bytes)))
         .collect();
     chart::svg(&panels)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The cells of a line of a table, between which are two blanks at least.
+    fn cells(line: &str) -> Vec<&str> {
+        line.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect()
+    }
+
+    /// They are no figures of the table of what was measured, and no rates in JSON.
+    #[test]
+    fn what_is_predicted_of_4_to_64_workers_has_columns_and_members_of_its_own() {
+        let (way, inner_bytes, division) = (Way::Outbound, 64, Division::Shared);
+        let key = Key { way, inner_bytes, workers: FITTED, division };
+        let model = Model {
+            divisions: vec![division],
+            handover: Handover { ns: 36.0, between: [0, 1], is_apart: true },
+            alone: vec![Alone { way, inner_bytes, packet_ns: 71.0, cryptography_ns: 20.0 }],
+            measured: vec![(key, 0.65)],
+            peer_window: 32,
+        };
+        let rows: Vec<_> = predicted_rows(&model).iter().map(Row::json).collect();
+        let predicted = rows.iter().map(|row| row["predicted_of_linear"].as_f64().unwrap());
+        let predicted: Vec<String> = predicted.map(|of_linear| format!("{of_linear:.2}")).collect();
+        for (row, workers) in rows.iter().zip([4, 8, 16, 32, 64]) {
+            assert_eq!((&row["experiment"], &row["workers"]), (&json!("scaling"), &json!(workers)));
+            assert!(row["not_measured"].as_str().unwrap().starts_with("a prediction"), "{row}");
+            for name in ["packets_per_second", "of_linear"] {
+                assert!(row.get(name).is_none(), "{name}: {row}");
+            }
+        }
+        let text = prediction(Some(&model));
+        assert!(text.starts_with("Prediction, not measured: of linear with 4 to 64 workers"), "{text}");
+        let mut lines = text.lines().skip_while(|line| !line.starts_with("direction"));
+        let heads = [4, 8, 16, 32, 64].map(|workers| format!("predicted at {workers}"));
+        assert_eq!(cells(lines.next().unwrap())[5..], heads, "{text}");
+        let row = cells(lines.next().unwrap());
+        assert_eq!(row[..4], ["outbound", "64", "ESP, one SA shared", "0.65"], "{text}");
+        assert_eq!((row[5..].len(), rows.len()), (5, 5), "{text}");
+        assert_eq!(row[5..], predicted, "{text}");
+    }
 }
