@@ -128,7 +128,7 @@ pub struct BenchVpeOptions {
     pub repeat: Option<u32>,
 
     /// Measure as much as the paper does: 25 times 10 million packets, 60 runs of the chain of 1 s. It takes
-    /// most of a day
+    /// half a day to a day and a half, by the engine
     #[arg(long)]
     pub full: bool,
 
