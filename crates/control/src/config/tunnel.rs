@@ -351,8 +351,12 @@ fn read_addresses(
         let (span, key) = (&remote.span, remote.key.clone());
         match (remote.value, local) {
             (Remote::Any, _) if encapsulation == Some(Encapsulation::Esp) => {
-                let problem = Problem::expected("an address, where ESP is not in UDP");
-                walker.report(span, key, problem.help("add `encapsulation = \"esp-in-udp\"`"));
+                let (what, help) = match carried {
+                    Some(_) => ("VPE", "use `encapsulation = \"vpe-in-udp\"`"),
+                    None => ("ESP", "add `encapsulation = \"esp-in-udp\"`"),
+                };
+                let problem = Problem::expected(format!("an address, where {what} is not in UDP"));
+                walker.report(span, key, problem.help(help));
             }
             (Remote::Address(remote), Some(local)) if remote.is_ipv6() != local.is_ipv6() => {
                 let version = if local.is_ipv6() { "IPv6" } else { "IPv4" };

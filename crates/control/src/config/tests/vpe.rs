@@ -123,6 +123,9 @@ fn what_vpe_has_not_is_refused_in_words() {
     expect(&vpe("local_port = 4501"), &["only where ESP is in UDP", "`udp_port`"]);
     expect(&in_udp("udp_port = 4500"), &["another port than 4500", "RFC 3948 2.2"]);
     expect(&in_udp("ip_protocol = 253"), &["no `ip_protocol` where VPE is in UDP"]);
+    let to_any = vpe("").replace("\"192.0.2.2\"", "\"any\"");
+    expect(&to_any, &["where VPE is not in UDP", "`encapsulation = \"vpe-in-udp\"`"]);
+    assert!(!error(&to_any).contains("esp-in-udp"), "that would be no VPE");
     for key in [
         "ip_protocol = 253",
         "slots = 8",
