@@ -23,7 +23,7 @@ use support::fragments::{fragmentable, fragments};
 use support::gateway::portable;
 use support::sealer::encapsulate;
 use support::vpe::vpe;
-use support::{Handmade, Inner, LeaseTwin, Sealer, Side, TunnelSpec, random_bytes};
+use support::{Handmade, Inner, LeaseTwin, Sealer, Side, TunnelSpec, group, random_bytes};
 use testudo_crypto::{
     Capability, Direction, Engine, EngineError, Job, KeyId, KeyMaterial, PortableEngine, Profile, Suite,
 };
@@ -36,6 +36,7 @@ use testudo_gateway::{
 };
 use testudo_ipsec::{
     Action, Mode, Moment, Policy, PortRange, ReplayWindow, Selector, Spd, TunnelIndex, TunnelParameters,
+    VpeRules,
 };
 use testudo_packet::{Batch, DropReason, Pool, Port, PortCounters, PortError};
 use used::Used;
@@ -472,6 +473,41 @@ fn a_flood_of_unknown_spis_and_forgeries_allocates_nothing() {
     assert!(
         drops.get(DropReason::UnknownSpi) > 50_000 && drops.get(DropReason::AuthenticationFailed) > 50_000
     );
+}
+
+/// A member of a group at so many workers, to the first of which comes what is written. It has used numbers
+/// below 1,000 before it was started.
+fn member(workers: usize, unprotected: Writer) -> Vec<Worker> {
+    let worker = |unprotected| {
+        let port = |write: Writer| Box::new(Source { write, counters: PortCounters::default() });
+        let ports = PortPair { protected: port(silent()), unprotected: port(unprotected) };
+        let policies = Box::new(Spd::new(group::policies()).expect("few prefixes"));
+        Worker::new(ports, Pool::new(512, 2048), portable(), policies)
+    };
+    let mut all = vec![worker(unprotected)];
+    all.extend((1..workers).map(|_| worker(silent())));
+    let mut store = LeaseTwin::new(1 << 20);
+    store.begin_at(group::spec().spi_from(Side::A), 1000);
+    let install = vec![group::install(VpeRules::default().with_sender(OWN_ID), &mut store, None)];
+    let update = Update { install, ..Update::default() };
+    let (_, outcome) = Worker::update_all(&mut all, update, Moment::default()).remove(0);
+    outcome.expect("there is room");
+    all
+}
+
+const OWN_ID: u16 = 9;
+
+/// `docs/VPE.md`, "Groups": who hears what a member sends can send it back, as often as he likes and without
+/// the key. Each copy is opened, and asks whether another device has the member's Sender ID.
+#[test]
+fn copies_of_what_a_member_of_a_group_has_sent_allocate_nothing() {
+    for workers in [1, 2] {
+        let sent = group::sent_by(OWN_ID, 0, 7);
+        let mut members = member(workers, Box::new(move |out: &mut [u8]| copy(&sent, out)));
+        assert_eq!(allocations(&mut members[0], 16_384), 0, "{workers} workers");
+        assert!(members[0].pool().drops().get(DropReason::VpeSender) >= 16_384);
+        assert_eq!(members[0].take_events(), [], "it is silenced by none of them");
+    }
 }
 
 fn idle(spec: &TunnelSpec) -> Worker {

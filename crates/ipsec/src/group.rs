@@ -45,17 +45,23 @@ impl Ipsec {
         let Some(windows) = self.vpe_windows.get_mut(sa_ref).filter(|windows| windows.has_news()) else {
             return;
         };
-        let news = windows.take_news();
-        let Some((spi, tunnel)) = self.inbound.get(sa_ref).map(|sa| (sa.spi, sa.tunnel)) else { return };
-        for news in news {
-            match news {
-                News::Own { window, number, address } => {
-                    self.hear_own_sender(tunnel, spi, (window, number), address);
-                }
-                News::Twice { sender, before, address } => {
-                    let kind = EventKind::SenderTwice { spi, sender, before, address };
-                    self.events.push(Event { tunnel, kind });
-                }
+        let mut all = std::mem::take(&mut self.news);
+        windows.swap_news(&mut all);
+        if let Some((spi, tunnel)) = self.inbound.get(sa_ref).map(|sa| (sa.spi, sa.tunnel)) {
+            all.iter().for_each(|news| self.hear_sender(tunnel, spi, *news));
+        }
+        all.clear();
+        self.news = all;
+    }
+
+    fn hear_sender(&mut self, tunnel: TunnelIndex, spi: u32, news: News) {
+        match news {
+            News::Own { window, number, address } => {
+                self.hear_own_sender(tunnel, spi, (window, number), address);
+            }
+            News::Twice { sender, before, address } => {
+                let kind = EventKind::SenderTwice { spi, sender, before, address };
+                self.events.push(Event { tunnel, kind });
             }
         }
     }

@@ -58,6 +58,8 @@ pub struct Ipsec {
     pub(crate) vpe: vpe::Places,
     /// Windows of SAs of VPE from peers.
     pub(crate) vpe_windows: vpe::InboundWindows,
+    /// Memory for what is heard of senders of groups, empty but while that is followed.
+    pub(crate) news: Vec<vpe::News>,
     /// Jobs that datagrams of ESP became in their second SA, or the reverse.
     pub(crate) again: Vec<Job>,
     pub(crate) udp_ports: UdpPorts,

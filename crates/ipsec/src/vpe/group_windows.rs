@@ -152,8 +152,8 @@ impl GroupWindows {
         self.senders.has_news()
     }
 
-    pub(crate) fn take_news(&mut self) -> Vec<News> {
-        self.senders.take_news()
+    pub(crate) fn swap_news(&mut self, empty: &mut Vec<News>) {
+        self.senders.swap_news(empty);
     }
 
     /// Whether no worker has said yet that our own Sender ID is taken; then it is said.

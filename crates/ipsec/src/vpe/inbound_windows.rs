@@ -87,12 +87,12 @@ impl SaWindows {
         }
     }
 
-    /// What was heard since the last call.
-    pub(crate) fn take_news(&mut self) -> Vec<News> {
+    /// Swaps what was heard since the last call for an empty list.
+    pub(crate) fn swap_news(&mut self, empty: &mut Vec<News>) {
         match self {
-            Self::Owned(windows) => windows.take_news(),
-            Self::Shared(_) => Vec::new(),
-            Self::Group(windows) => windows.take_news(),
+            Self::Owned(windows) => windows.swap_news(empty),
+            Self::Shared(_) => {}
+            Self::Group(windows) => windows.swap_news(empty),
         }
     }
 

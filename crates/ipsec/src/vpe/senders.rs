@@ -152,9 +152,10 @@ impl Senders {
         !self.news.is_empty()
     }
 
-    /// What is new since the last call: no more than two for each packet in between.
-    pub(crate) fn take_news(&mut self) -> Vec<News> {
-        std::mem::take(&mut self.news)
+    /// Swaps what is new since the last call, no more than two for each packet in between, for an empty list:
+    /// both keep their memory, as copies of what we have sent are news that anybody can make.
+    pub(crate) fn swap_news(&mut self, empty: &mut Vec<News>) {
+        std::mem::swap(&mut self.news, empty);
     }
 }
 
@@ -180,7 +181,9 @@ mod tests {
     fn hear(senders: &mut Senders, sender: u16, from: u8, ms: u64) -> Vec<News> {
         let header = VpeHeader { sender, window: 3, number: 9, spi: 0x1000 };
         senders.hear(&header, Some(address(from)), at(ms));
-        senders.take_news()
+        let mut news = Vec::new();
+        senders.swap_news(&mut news);
+        news
     }
 
     /// `docs/VPE.md`: one Sender ID from two outer addresses within a second is two devices; who moves is

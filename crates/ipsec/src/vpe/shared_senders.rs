@@ -170,8 +170,9 @@ impl WorkersSenders {
         !self.news.is_empty()
     }
 
-    pub(super) fn take_news(&mut self) -> Vec<News> {
-        std::mem::take(&mut self.news)
+    /// [`Senders::swap_news`](super::Senders::swap_news).
+    pub(super) fn swap_news(&mut self, empty: &mut Vec<News>) {
+        std::mem::swap(&mut self.news, empty);
     }
 }
 

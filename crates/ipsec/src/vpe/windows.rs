@@ -197,9 +197,11 @@ impl Windows {
         self.group.as_ref().is_some_and(|group| group.has_news())
     }
 
-    /// What was heard since the last call.
-    pub(crate) fn take_news(&mut self) -> Vec<News> {
-        self.group.as_mut().map(|group| group.take_news()).unwrap_or_default()
+    /// [`Senders::swap_news`].
+    pub(crate) fn swap_news(&mut self, empty: &mut Vec<News>) {
+        if let Some(group) = &mut self.group {
+            group.swap_news(empty);
+        }
     }
 
     /// The highest number of any window, before the first packet that up to which all are closed.
