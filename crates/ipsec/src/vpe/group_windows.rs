@@ -170,3 +170,84 @@ impl GroupWindows {
 #[cfg(all(test, not(loom)))]
 #[path = "group_windows_tests.rs"]
 mod tests;
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use super::*;
+    use loom::thread;
+
+    type Packet = (WindowName, u64);
+
+    const ONE: WindowName = (1, 5);
+    const OTHER: WindowName = (2, 5);
+
+    /// A worker of a group whose Sender ID is 9.
+    fn worker(all: &Arc<SharedWindows>, limit: u32) -> GroupWindows {
+        GroupWindows::new(Arc::clone(all), limit, (9, [192, 0, 2, 9].into()), Arc::default())
+    }
+
+    /// Takes authentic packets, one after the other; returns those that are accepted.
+    fn take(mut worker: GroupWindows, packets: &[Packet]) -> Vec<Packet> {
+        let mut accepted = Vec::new();
+        for &((sender, window), number) in packets {
+            let header = VpeHeader { sender, window, number, spi: 0 };
+            if worker.check(&header).is_ok() && worker.commit_one(&header).is_ok() {
+                accepted.push(((sender, window), number));
+            }
+        }
+        accepted
+    }
+
+    /// Two workers take packets where there may be so many windows; checks those that were accepted, and how
+    /// many windows were made.
+    fn take_at_two(
+        limit: u32,
+        packets: [&'static [Packet]; 2],
+        check: impl Fn(&[Packet], u32) + Sync + Send + 'static,
+    ) {
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = Some(3);
+        model.check(move || {
+            let all = Arc::new(SharedWindows::new(32));
+            let [one, other] = [(); 2].map(|()| worker(&all, limit));
+            let other = thread::spawn(move || take(other, packets[1]));
+            let mut accepted = take(one, packets[0]);
+            accepted.extend(other.join().unwrap());
+            accepted.sort_unstable();
+            check(&accepted, all.made());
+        });
+    }
+
+    /// The first packet of a window of a sender at two workers at once: it is accepted once.
+    #[test]
+    fn a_packet_of_a_group_that_makes_a_window_at_two_workers_is_accepted_once() {
+        take_at_two(1, [&[(ONE, 7)], &[(ONE, 7)]], |accepted, made| {
+            assert_eq!((accepted, made), (&[(ONE, 7)][..], 1));
+        });
+    }
+
+    /// The last window that there may be, made by two workers at once: neither is refused for the other.
+    #[test]
+    fn nobody_is_refused_because_another_makes_the_last_window_of_a_group() {
+        take_at_two(1, [&[(ONE, 7)], &[(ONE, 8)]], |accepted, made| {
+            assert_eq!((accepted, made), (&[(ONE, 7), (ONE, 8)][..], 1));
+        });
+    }
+
+    /// Windows of two senders where there may be one.
+    #[test]
+    fn no_more_windows_of_a_group_are_made_than_there_may_be() {
+        take_at_two(1, [&[(ONE, 7)], &[(OTHER, 7)]], |accepted, made| {
+            assert_eq!(made, 1);
+            assert!(accepted == [(ONE, 7)] || accepted == [(OTHER, 7)], "{accepted:?}");
+        });
+    }
+
+    /// Both want the first place of the map, and who comes second goes on below it.
+    #[test]
+    fn windows_of_two_senders_that_are_made_at_once_are_both_there() {
+        take_at_two(2, [&[(ONE, 7)], &[(OTHER, 7)]], |accepted, made| {
+            assert_eq!((accepted, made), (&[(ONE, 7), (OTHER, 7)][..], 2));
+        });
+    }
+}

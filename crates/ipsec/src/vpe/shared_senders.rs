@@ -196,3 +196,55 @@ mod tests {
         assert_eq!(seen.note(address(2), now, false), Some((address(1), true)));
     }
 }
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use super::*;
+    use loom::thread;
+
+    /// Enters a sender, as a worker does that has not heard it: its row, and whether it is new.
+    fn enter(all: &SharedSenders, sender: u16) -> (Option<usize>, bool) {
+        let (address, now) = ([192, 0, 2, 1].into(), Moment::default());
+        let make = || Seen {
+            row: all.row(sender),
+            noted: AtomicU64::new(word_of(address, now)),
+            last: Mutex::new(Heard::new(address, now)),
+        };
+        let (seen, is_new) = all.seen.get_or_insert(sender.into(), make).unwrap();
+        (seen.row, is_new)
+    }
+
+    /// Two workers hear senders for the first time, at once.
+    fn enter_at_two(senders: [u16; 2], check: impl Fn([(Option<usize>, bool); 2]) + Sync + Send + 'static) {
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = Some(3);
+        model.check(move || {
+            let all = Arc::new(SharedSenders::new());
+            let other = {
+                let all = Arc::clone(&all);
+                thread::spawn(move || enter(&all, senders[1]))
+            };
+            let one = enter(&all, senders[0]);
+            check([one, other.join().unwrap()]);
+        });
+    }
+
+    /// It is counted by who has entered it, and shown in one row by both.
+    #[test]
+    fn a_sender_that_two_workers_hear_first_is_counted_once_in_one_row() {
+        enter_at_two([1, 1], |[(one, is_new), (other, is_new_there)]| {
+            assert_eq!((one, other), (Some(0), Some(0)));
+            assert!(is_new != is_new_there);
+        });
+    }
+
+    #[test]
+    fn two_senders_that_are_heard_at_once_have_a_row_each() {
+        enter_at_two([1, 2], |[(one, is_new), (other, is_new_there)]| {
+            assert!(is_new && is_new_there);
+            let mut rows = [one, other];
+            rows.sort_unstable();
+            assert_eq!(rows, [Some(0), Some(1)]);
+        });
+    }
+}
