@@ -31,8 +31,8 @@
 
 use crate::flow::flow_hash;
 use crate::ip::IpHeader;
+use crate::protocol;
 use crate::udp::UdpHeader;
-use crate::{protocol, vpe};
 use std::num::{NonZeroU16, NonZeroU32};
 
 /// Slots of VPE, spread over so many queues, until they are turned by one: see [the module](self).
@@ -75,20 +75,20 @@ pub enum Shown<'a> {
 }
 
 impl<'a> Shown<'a> {
-    /// What a whole IP datagram shows. `None` for a fragment, for what is neither ESP, AH, VPE (with its
-    /// default protocol number) nor UDP, and for what is no datagram.
+    /// What a whole IP datagram shows. `None` for a fragment, for what is neither ESP, AH, VPE by one of
+    /// these IP protocol numbers nor UDP, and for what is no datagram.
     #[must_use]
-    pub fn of(datagram: &'a [u8]) -> Option<Self> {
+    pub fn of(datagram: &'a [u8], vpe_numbers: &[u8]) -> Option<Self> {
         let header = IpHeader::parse(datagram).ok().filter(|header| header.fragment.is_none())?;
         let content = header.payload(datagram);
         match header.protocol {
-            protocol::ESP | vpe::VPE_PROTOCOL => Some(Shown::Esp(content)),
+            protocol::ESP => Some(Shown::Esp(content)),
             protocol::AH => Some(Shown::Ah(content)),
             protocol::UDP => {
                 let udp = UdpHeader::parse(content).ok()?;
                 Some(Shown::Udp(udp.source_port, content.get(8..udp.total_bytes)?))
             }
-            _ => None,
+            number => vpe_numbers.contains(&number).then_some(Shown::Esp(content)),
         }
     }
 }
@@ -125,14 +125,14 @@ impl Steering {
         number.map_or(0, |number| number % queues)
     }
 
-    /// The queue of a whole IP datagram. What [shows nothing](Shown::of) goes to queue 0: fragments are put
-    /// together at one place.
+    /// The queue of a whole IP datagram, where VPE has these IP protocol numbers. What
+    /// [shows nothing](Shown::of) goes to queue 0: fragments are put together at one place.
     ///
     /// # Panics
     /// If there are no queues.
     #[must_use]
-    pub fn queue_of_datagram(self, datagram: &[u8], queues: u32) -> u32 {
-        Shown::of(datagram).map_or(0, |shown| self.queue(shown, queues))
+    pub fn queue_of_datagram(self, datagram: &[u8], queues: u32, vpe_numbers: &[u8]) -> u32 {
+        Shown::of(datagram, vpe_numbers).map_or(0, |shown| self.queue(shown, queues))
     }
 }
 
@@ -141,8 +141,15 @@ impl Steering {
 pub enum Spread {
     /// Packets that are not protected yet, by their flows.
     Flows(FlowBuckets),
-    /// Protected packets, over so many queues: at least one.
-    Protected(Steering, u32),
+    /// Protected packets.
+    Protected {
+        /// How they are spread.
+        steering: Steering,
+        /// The IP protocol numbers of VPE, of all tunnels that have it: it is configured for each.
+        vpe_numbers: Vec<u8>,
+        /// How many queues there are: at least one.
+        queues: u32,
+    },
 }
 
 impl Spread {
@@ -151,7 +158,7 @@ impl Spread {
     pub fn queues(&self) -> u32 {
         match self {
             Spread::Flows(buckets) => buckets.queues(),
-            Spread::Protected(_, queues) => (*queues).max(1),
+            Spread::Protected { queues, .. } => (*queues).max(1),
         }
     }
 
@@ -160,7 +167,9 @@ impl Spread {
     pub fn queue(&self, datagram: &[u8]) -> u32 {
         match self {
             Spread::Flows(buckets) => buckets.queue(datagram),
-            Spread::Protected(steering, queues) => steering.queue_of_datagram(datagram, (*queues).max(1)),
+            Spread::Protected { steering, vpe_numbers, queues } => {
+                steering.queue_of_datagram(datagram, (*queues).max(1), vpe_numbers)
+            }
         }
     }
 
@@ -168,7 +177,7 @@ impl Spread {
     pub fn resize(&mut self, wanted: u32) {
         match self {
             Spread::Flows(buckets) => buckets.resize(wanted),
-            Spread::Protected(_, queues) => *queues = wanted.max(1),
+            Spread::Protected { queues, .. } => *queues = wanted.max(1),
         }
     }
 }
@@ -252,6 +261,7 @@ impl FlowBuckets {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::vpe::VPE_PROTOCOL;
 
     const THREE: NonZeroU16 = NonZeroU16::new(3).unwrap();
     const BLOCK: NonZeroU32 = NonZeroU32::new(64).unwrap();
@@ -335,35 +345,57 @@ mod tests {
                 assert_eq!(steering.queue(Shown::Udp(4501, content), 5), 0, "{steering:?} {content:?}");
             }
             assert_eq!(steering.queue(Shown::Esp(&[9, 9, 9]), 5), 0);
-            assert_eq!(steering.queue_of_datagram(&[0x45; 8], 5), 0);
+            assert_eq!(steering.queue_of_datagram(&[0x45; 8], 5, &[VPE_PROTOCOL]), 0);
         }
         assert_eq!(Steering::BySequence { block: BLOCK }.queue(Shown::Esp(&[9; 7]), 5), 0);
         assert_eq!(Steering::BySpi.queue(Shown::Ah(&[9; 7]), 5), 0);
     }
 
+    fn datagram(number: u8, content: &[u8]) -> Vec<u8> {
+        let header = crate::ip::OuterHeader {
+            source: [10, 0, 0, 1].into(),
+            destination: [10, 0, 0, 2].into(),
+            protocol: number,
+            traffic_class: 0,
+            hop_limit: 64,
+            dont_fragment: true,
+        };
+        let mut bytes = vec![0; 20];
+        header.write(&mut bytes, 20 + content.len(), 0).unwrap();
+        [bytes, content.to_vec()].concat()
+    }
+
     #[test]
     fn a_datagram_shows_what_follows_its_headers() {
-        let datagram = |number: u8, content: &[u8]| {
-            let header = crate::ip::OuterHeader {
-                source: [10, 0, 0, 1].into(),
-                destination: [10, 0, 0, 2].into(),
-                protocol: number,
-                traffic_class: 0,
-                hop_limit: 64,
-                dont_fragment: true,
-            };
-            let mut bytes = vec![0; 20];
-            header.write(&mut bytes, 20 + content.len(), 0).unwrap();
-            [bytes, content.to_vec()].concat()
-        };
         let content = esp(7, 1);
         let udp = [&4500_u16.to_be_bytes()[..], &4500_u16.to_be_bytes(), &[0, 16, 0, 0], &content].concat();
-        assert_eq!(Shown::of(&datagram(50, &content)), Some(Shown::Esp(&content)));
-        assert_eq!(Shown::of(&datagram(253, &content)), Some(Shown::Esp(&content)));
-        assert_eq!(Shown::of(&datagram(51, &content)), Some(Shown::Ah(&content)));
-        assert_eq!(Shown::of(&datagram(17, &udp)), Some(Shown::Udp(4500, &content)));
-        assert_eq!(Shown::of(&datagram(6, &content)), None);
-        assert_eq!(Steering::BySpi.queue_of_datagram(&datagram(17, &udp), 4), 3);
+        for (number, content, shown) in [
+            (50, &content, Some(Shown::Esp(&content))),
+            (253, &content, Some(Shown::Esp(&content))),
+            (51, &content, Some(Shown::Ah(&content))),
+            (17, &udp, Some(Shown::Udp(4500, &content))),
+            (6, &content, None),
+        ] {
+            assert_eq!(Shown::of(&datagram(number, content), &[VPE_PROTOCOL]), shown, "protocol {number}");
+        }
+        assert_eq!(Steering::BySpi.queue_of_datagram(&datagram(17, &udp), 4, &[]), 3);
+    }
+
+    /// The number is configured for each tunnel (`ip_protocol`); what others use by it is no VPE.
+    #[test]
+    fn windows_are_spread_under_the_protocol_numbers_that_vpe_has() {
+        let steering = Steering::ByWindow { classes: NonZeroU16::MIN };
+        let vpe_numbers = vec![200, VPE_PROTOCOL];
+        let mut spread = Spread::Protected { steering, vpe_numbers, queues: 4 };
+        for window in 0..8_u8 {
+            let of = |number| datagram(number, &[[0, 0, window, 0], [9; 4]].concat());
+            let queue = u32::from(window) % 4;
+            assert_eq!([200, VPE_PROTOCOL, 50].map(|number| spread.queue(&of(number))), [queue; 3]);
+            assert_eq!([201, 6].map(|number| spread.queue(&of(number))), [0; 2]);
+        }
+        spread.resize(2);
+        let third = datagram(200, &[0, 0, 3, 0, 9, 9, 9, 9]);
+        assert_eq!((spread.queues(), spread.queue(&third)), (2, 1));
     }
 
     /// Shares differ by one at most, and a change moves only what the new shares ask for.

@@ -386,7 +386,7 @@ fn workers_of_a_group_share_windows_and_senders() {
         let sent = senders[seed as usize % 2].seal(flow.bytes()).remove(0);
         let header = VpeHeader::parse(&sent[20..]).expect("a header");
         assert_eq!((header.sender, header.window / 8), (1, seed as u16 % 2), "its worker's windows");
-        let worker = steering.queue_of_datagram(&sent, 3) as usize;
+        let worker = steering.queue_of_datagram(&sent, 3, &[VPE_PROTOCOL]) as usize;
         assert_eq!(receivers[worker].open(sent.clone()), [flow.bytes()]);
         came[worker] += 1;
         for gateway in &mut receivers {

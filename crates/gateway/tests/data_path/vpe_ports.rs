@@ -73,7 +73,7 @@ fn each_window_has_a_source_port_of_its_own_and_all_have_one_destination() {
                 assert_eq!((source, destination), (0xC000 + window, PORT), "over {outer:?}");
                 assert_eq!(*ports.entry(window).or_insert(source), source);
                 queues
-                    .entry(Steering::ByUdpSource.queue_of_datagram(&datagram, 4))
+                    .entry(Steering::ByUdpSource.queue_of_datagram(&datagram, 4, &[]))
                     .or_default()
                     .insert(window);
                 assert_eq!(b.open(datagram), [&packet[..]]);

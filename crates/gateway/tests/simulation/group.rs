@@ -26,7 +26,7 @@ use testudo_ipsec::{Event, EventKind, Moment, VpeClasses, VpeRules};
 use testudo_packet::DropReason;
 use testudo_wire::ip::IpHeader;
 use testudo_wire::steering::Steering;
-use testudo_wire::vpe::VpeHeader;
+use testudo_wire::vpe::{VPE_PROTOCOL, VpeHeader};
 
 const MEMBERS: u16 = 3;
 /// The DSCP of some packets, which have windows of their own.
@@ -301,7 +301,8 @@ impl Site {
     /// Half of what arrives goes astray, to any worker.
     fn arrive(&mut self, arrival: Arrival) {
         let steering = Steering::ByWindow { classes: CLASSES };
-        let steered = steering.queue_of_datagram(&arrival.bytes, self.workers as u32) as usize;
+        let queues = self.workers as u32;
+        let steered = steering.queue_of_datagram(&arrival.bytes, queues, &[VPE_PROTOCOL]) as usize;
         let worker = if self.random.bool() { self.random.usize(..self.workers) } else { steered };
         self.pushed += 1;
         let member = &mut self.members[worker];

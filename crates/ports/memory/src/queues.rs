@@ -165,7 +165,8 @@ mod tests {
             packets.push(&head, 20);
         }
         let block = NonZeroU32::new(8).unwrap();
-        let spread = Spread::Protected(Steering::BySequence { block }, 2);
+        let steering = Steering::BySequence { block };
+        let spread = Spread::Protected { steering, vpe_numbers: Vec::new(), queues: 2 };
         let mut ports = LoopPort::queues("load", &packets, &spread);
         for (queue, port) in (0..).zip(&mut ports) {
             let (mut pool, mut batch) = (Pool::new(64, 100), Batch::new());

@@ -31,11 +31,12 @@ use testudo_wire::ip::{IpHeader, OuterHeader, Version};
 use testudo_wire::protocol;
 use testudo_wire::steering::Steering;
 use testudo_wire::udp::{UdpHeader, complete_ipv6_checksum};
+use testudo_wire::vpe::VPE_PROTOCOL;
 
 const ADDRESSES: [[&str; 2]; 2] = [["10.8.0.1", "10.8.0.2"], ["fd08::1", "fd08::2"]];
 const UDP: Encapsulation = Encapsulation::Udp { port: 4500 };
 const BESIDE: Encapsulation = Encapsulation::UdpBeside { port: 4510 };
-const VPE: Encapsulation = Encapsulation::RawVpe { number: testudo_wire::vpe::VPE_PROTOCOL };
+const VPE: Encapsulation = Encapsulation::RawVpe { number: VPE_PROTOCOL };
 /// `IPPROTO_RAW`: whole datagrams.
 const RAW: i32 = 255;
 const STEERINGS: [Steering; 4] = [
@@ -196,7 +197,8 @@ fn assert_steered(sender: &Socket, ports: &mut [SocketPort], steering: Steering,
     let mut expected = BTreeMap::new();
     let mut seen: BTreeMap<u64, Vec<u32>> = BTreeMap::new();
     for (index, datagram) in datagrams.iter().enumerate() {
-        expected.insert(mark(datagram), steering.queue_of_datagram(datagram, ports.len() as u32));
+        let queue = steering.queue_of_datagram(datagram, ports.len() as u32, &[VPE_PROTOCOL]);
+        expected.insert(mark(datagram), queue);
         let destination = IpHeader::parse(datagram).unwrap().destination;
         sender.send_to(datagram, &SocketAddr::new(destination, 0).into()).unwrap();
         while seen.len() <= index {
@@ -328,7 +330,7 @@ fn to_queue_0(sites: &mut Sites) -> TestResult {
         for content in [&[1, 2, 3][..], &[9], &[1, 2, 3, 5, 6, 7, 8]] {
             let short = datagram(pair, protocol::ESP, content);
             sender.send_to(&short, &SocketAddr::new(pair[1], 0).into())?;
-            let expected = Steering::BySpi.queue_of_datagram(&short, 4) as usize;
+            let expected = Steering::BySpi.queue_of_datagram(&short, 4, &[VPE_PROTOCOL]) as usize;
             assert!(wait_for(&mut ports[expected], 1)[0].ends_with(content));
             assert!(ports.iter_mut().all(|port| received(port).is_empty()), "{content:?}");
         }

@@ -33,6 +33,7 @@ use testudo_engine_late::LateConfig;
 use testudo_gateway::UseFrom;
 use testudo_packet::DropReason;
 use testudo_wire::steering::Steering;
+use testudo_wire::vpe::VPE_PROTOCOL;
 use wire::{DELAY, Wire};
 
 /// Numbers of an SA that come to one worker where it is spread.
@@ -190,7 +191,8 @@ impl World {
         let count = self.sites[at].members.len();
         for arrival in self.wires[1 - at].arriving(self.step) {
             let is_astray = self.scenario.is_hostile && self.random.bool();
-            let steered = self.scenario.steering().queue_of_datagram(&arrival.bytes, count as u32);
+            let steering = self.scenario.steering();
+            let steered = steering.queue_of_datagram(&arrival.bytes, count as u32, &[VPE_PROTOCOL]);
             let worker = if is_astray { self.random.usize(..count) } else { steered as usize };
             self.sites[at].arrive(worker, arrival);
         }

@@ -132,7 +132,7 @@ fn queues_spread_them_by_their_source_ports([left, right]: &[Namespace; 2]) {
     let sent: Vec<_> = (0..16).map(|n| there.udp((0xC000 + n, PORT), &[9; 64])).collect();
     assert_eq!(send(&mut sender, &sent), []);
     for (queue, port) in (0..).zip(&mut ports) {
-        let own = sent.iter().filter(|p| Steering::ByUdpSource.queue_of_datagram(p, 2) == queue);
+        let own = sent.iter().filter(|p| Steering::ByUdpSource.queue_of_datagram(p, 2, &[]) == queue);
         let own: Vec<_> = own.map(|p| p[20..22].to_vec()).collect();
         assert!(!own.is_empty(), "queue {queue}");
         let received: Vec<_> = receive(port, own.len()).iter().map(|p| p[20..22].to_vec()).collect();
