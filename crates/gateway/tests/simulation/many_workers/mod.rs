@@ -1,5 +1,6 @@
 //! Two gateways of several workers each, in one process, driven by a seed: a turn of any worker at a time, a
-//! step of a command at any worker, a store that grants numbers late, crashes, restarts, new keys.
+//! step of a command at any worker, a store that grants numbers late, crashes, restarts, new keys, workers
+//! that come and go.
 //!
 //! ```text
 //!   packets ─► worker 0 ─┐                        ┌─► worker 0 ─► judge: once, in order, and all
@@ -55,6 +56,8 @@ pub enum Fault {
     WindowsForgotten,
     /// Now and then a packet that a worker has sent is gone, and nobody counts it.
     PacketsVanish,
+    /// A worker that goes sleeps at once, with what it has not sent.
+    SleepsAtOnce,
 }
 
 impl Fault {
@@ -73,6 +76,8 @@ pub struct Scenario {
     is_late: bool,
     /// Workers crash and restart, and keys are replaced.
     changes: bool,
+    /// Workers come and go: packets are led to some of them.
+    moves: bool,
     /// Each SA is spread over the workers, which release its packets in order.
     in_order: bool,
     fault: Option<Fault>,
@@ -93,6 +98,10 @@ struct Outcome {
     waits: u64,
     /// Packets that engines had until they were left of the window.
     aged: u64,
+    /// Changes of how many workers get packets.
+    moves: u64,
+    /// Turns that were those of workers that had gone and slept.
+    slept: u64,
 }
 
 /// Packet `id` of a side, whatever worker gets it.
@@ -189,10 +198,12 @@ impl World {
     /// What arrives at a side goes to workers as the port steers it; on a hostile wire to any.
     fn arrive(&mut self, at: usize) {
         let count = self.sites[at].members.len();
+        let may_overtake = self.scenario.is_hostile || self.scenario.in_order;
+        let queues = self.sites[at].queues(may_overtake) as u32;
         for arrival in self.wires[1 - at].arriving(self.step) {
             let is_astray = self.scenario.is_hostile && self.random.bool();
             let steering = self.scenario.steering();
-            let steered = steering.queue_of_datagram(&arrival.bytes, count as u32, &[VPE_PROTOCOL]);
+            let steered = steering.queue_of_datagram(&arrival.bytes, queues, &[VPE_PROTOCOL]);
             let worker = if is_astray { self.random.usize(..count) } else { steered as usize };
             self.sites[at].arrive(worker, arrival);
         }
@@ -201,7 +212,7 @@ impl World {
     /// Packets for a worker, and now and then a port that takes few or all.
     fn load(&mut self, at: usize) {
         let side = [Side::A, Side::B][at];
-        let worker = self.random.usize(..self.sites[at].members.len());
+        let worker = self.random.usize(..self.sites[at].running);
         for _ in 0..self.random.usize(..12) {
             let packet = packet(side, self.next_id[at]);
             self.next_id[at] += 1;
@@ -239,6 +250,12 @@ impl World {
             if self.scenario.changes {
                 self.disturb(at);
             }
+            if self.scenario.moves && self.random.usize(..30) == 0 {
+                self.move_workers(at);
+            }
+        }
+        if self.scenario.moves {
+            self.leave_one();
         }
         self.settle();
         if self.scenario.is_hostile {
@@ -248,6 +265,27 @@ impl World {
             self.settle();
         }
         self.conclude()
+    }
+
+    /// Other workers get packets from now on: the first so many.
+    fn move_workers(&mut self, at: usize) {
+        let site = &mut self.sites[at];
+        let wanted = self.random.usize(1..=site.members.len());
+        self.outcome.moves += u64::from(wanted != site.running);
+        site.lead_to(wanted);
+    }
+
+    /// Each worker gets a last packet, and then all but the first go: they must send it all the same.
+    fn leave_one(&mut self) {
+        for (at, side) in [Side::A, Side::B].into_iter().enumerate() {
+            let workers = self.sites[at].members.len();
+            self.sites[at].lead_to(workers);
+            for worker in 0..workers {
+                self.sites[at].push_protected(worker, packet(side, self.next_id[at]));
+                self.next_id[at] += 1;
+            }
+            self.sites[at].lead_to(1);
+        }
     }
 
     fn disturb(&mut self, at: usize) {
@@ -361,6 +399,7 @@ impl World {
             self.outcome.refused += judge.refused;
             self.outcome.replayed += site.dropped(DropReason::ReplayDuplicate);
             self.outcome.not_leased += site.dropped(DropReason::SequenceNotLeased);
+            self.outcome.slept += site.slept;
         }
         std::mem::take(&mut self.outcome)
     }
@@ -372,10 +411,10 @@ fn run(scenario: Scenario) -> Outcome {
 }
 
 fn run_world(scenario: Scenario) -> (World, Outcome) {
-    let Scenario { case, seed: own, is_hostile, is_late, changes, in_order, .. } = &scenario;
+    let Scenario { case, seed: own, is_hostile, is_late, changes, moves, in_order, .. } = &scenario;
     let name = format!(
         "{}, window {}, seed {own:#x}, hostile {is_hostile}, late {is_late}, changes {changes}, \
-         in order {in_order}",
+         moves {moves}, in order {in_order}",
         case.name, case.spec.window
     );
     let run = || {
@@ -395,18 +434,42 @@ fn run_world(scenario: Scenario) -> (World, Outcome) {
 
 /// Every case, with engines that answer at once and late, and with changes and without.
 fn run_all(salt: u64, is_hostile: bool, window: Option<u32>, in_order: bool) -> Outcome {
+    let all = run_each(salt, is_hostile, window, in_order, &[(false, false), (true, false)]);
+    assert!(all.crashes > 10 && all.restarts > 10 && all.keys > 10, "it was disturbed");
+    assert!(all.not_leased > 0 && all.waits > 100, "numbers were scarce");
+    all
+}
+
+/// Every case, with engines that answer at once and late, while workers come and go.
+fn run_moving(salt: u64, is_hostile: bool, window: Option<u32>, in_order: bool) -> Outcome {
+    let all = run_each(salt, is_hostile, window, in_order, &[(is_hostile, true)]);
+    assert!(all.moves > 100 && all.slept > 100, "workers came and went");
+    all
+}
+
+/// Every case, with engines that answer at once and late, for each pair of `changes` and `moves`.
+fn run_each(
+    salt: u64,
+    is_hostile: bool,
+    window: Option<u32>,
+    in_order: bool,
+    disturbances: &[(bool, bool)],
+) -> Outcome {
     let mut all = Outcome::default();
     let mut number = 0;
+    let each =
+        [false, true].into_iter().flat_map(|is_late| disturbances.iter().map(move |of| (is_late, *of)));
     // An SA of VPE has no order: each of its windows has one, and comes to one worker.
     for case in encapsulation::all().into_iter().filter(|case| !in_order || case.number_bits < 64) {
-        for (is_late, changes) in [(false, false), (false, true), (true, false), (true, true)] {
+        for (is_late, (changes, moves)) in each.clone() {
             number += 1;
             let window = window.unwrap_or(case.spec.window);
             let case = Case { spec: TunnelSpec { window, ..case.spec.clone() }, ..case.clone() };
             let seed = seed() ^ salt << 56 ^ number << 32;
             let steps = if changes { 3000 } else { 1000 };
             let fault = None;
-            let scenario = Scenario { case, seed, steps, is_hostile, is_late, changes, in_order, fault };
+            let scenario =
+                Scenario { case, seed, steps, is_hostile, is_late, changes, moves, in_order, fault };
             let outcome = run(scenario);
             assert!(outcome.delivered * 2 > outcome.sent, "too little came through: {outcome:?}");
             for (sum, more) in all.each_mut().into_iter().zip(outcome.each()) {
@@ -415,19 +478,29 @@ fn run_all(salt: u64, is_hostile: bool, window: Option<u32>, in_order: bool) -> 
         }
     }
     println!("{all:?}");
-    assert!(all.crashes > 10 && all.restarts > 10 && all.keys > 10, "it was disturbed");
-    assert!(all.not_leased > 0 && all.waits > 100, "numbers were scarce");
     all
 }
 
 impl Outcome {
-    fn each_mut(&mut self) -> [&mut u64; 10] {
-        let Self { sent, delivered, refused, crashes, restarts, keys, replayed, not_leased, waits, aged } =
-            self;
-        [sent, delivered, refused, crashes, restarts, keys, replayed, not_leased, waits, aged]
+    fn each_mut(&mut self) -> [&mut u64; 12] {
+        let Self {
+            sent,
+            delivered,
+            refused,
+            crashes,
+            restarts,
+            keys,
+            replayed,
+            not_leased,
+            waits,
+            aged,
+            moves,
+            slept,
+        } = self;
+        [sent, delivered, refused, crashes, restarts, keys, replayed, not_leased, waits, aged, moves, slept]
     }
 
-    fn each(mut self) -> [u64; 10] {
+    fn each(mut self) -> [u64; 12] {
         self.each_mut().map(|of| *of)
     }
 }
@@ -450,6 +523,24 @@ fn many_workers_that_release_in_order_lose_nothing_and_let_no_replay_through() {
     assert!(all.replayed > 10_000, "the network tried");
 }
 
+/// Numbers of those that go are no others' again, and none keeps what others wait for: a worker that has sent
+/// what it had has no turn until it comes back.
+#[test]
+fn workers_that_come_and_go_lose_nothing_and_a_window_of_32_takes_all_that_they_send() {
+    run_moving(9, false, Some(32), false);
+}
+
+#[test]
+fn workers_that_come_and_go_use_no_nonce_twice_and_let_no_replay_through() {
+    let all = run_moving(10, true, None, false);
+    assert!(all.replayed > 1000 && all.crashes > 10 && all.keys > 10, "{all:?}");
+}
+
+#[test]
+fn workers_that_come_and_go_release_in_order_and_lose_nothing() {
+    run_moving(11, false, Some(4096), true);
+}
+
 /// RFC 4303 3.4.3: the window moves by packets that proved authentic. One that an engine has meanwhile may be
 /// left of it when it is proved: with the seeds 2, 3 and 0x7e570d0d among others.
 #[test]
@@ -459,8 +550,9 @@ fn a_packet_that_an_engine_has_while_the_window_moves_on_is_too_old_and_no_other
         let case = encapsulation::all().into_iter().find(|case| case.spec.window == 256);
         let (case, seed) = (case.expect("there is one"), 0x0600_000f_0000_0000 ^ seed);
         let (steps, is_hostile, is_late, changes, in_order) = (1000, true, true, false, true);
-        let fault = None;
-        aged += run(Scenario { case, seed, steps, is_hostile, is_late, changes, in_order, fault }).aged;
+        let (moves, fault) = (false, None);
+        let scenario = Scenario { case, seed, steps, is_hostile, is_late, changes, moves, in_order, fault };
+        aged += run(scenario).aged;
     }
     assert!(aged > 0, "it happened");
 }
@@ -474,6 +566,7 @@ fn many_workers_do_the_same_again_from_the_same_seed() {
         is_hostile: true,
         is_late: true,
         changes: true,
+        moves: true,
         in_order: true,
         fault: None,
     };
@@ -487,10 +580,11 @@ fn run_with(fault: Fault) {
 
 fn run_case_with(case: Case, fault: Fault) {
     let (seed, steps) = (seed() ^ 4 << 56, 1000);
-    let changes = !fault.is_of_sharing();
+    let moves = fault == Fault::SleepsAtOnce;
+    let changes = !fault.is_of_sharing() && !moves;
     let fault = Some(fault);
     let (is_late, in_order) = (false, false);
-    run(Scenario { case, seed, steps, is_hostile: true, is_late, changes, in_order, fault });
+    run(Scenario { case, seed, steps, is_hostile: true, is_late, changes, moves, in_order, fault });
 }
 
 /// The simulation is worth something.
@@ -504,6 +598,12 @@ fn many_workers_that_number_by_themselves_are_found() {
 #[should_panic(expected = "delivered")]
 fn many_workers_that_note_replays_by_themselves_are_found() {
     run_with(Fault::WindowsApart);
+}
+
+#[test]
+#[should_panic(expected = "it does not come to rest")]
+fn workers_that_go_with_packets_that_they_have_not_sent_are_found() {
+    run_with(Fault::SleepsAtOnce);
 }
 
 /// Of VPE: two workers that send in the same windows.
@@ -543,8 +643,8 @@ fn packets_of_vpe_that_nobody_counts_are_found() {
 fn workers_with_sas_of_their_own_send_through_these_alone() {
     for case in encapsulation::all().into_iter().filter(|case| case.own_sas) {
         let (seed, steps, is_hostile) = (seed() ^ 8 << 56, 3000, true);
-        let (is_late, changes, in_order, fault) = (true, true, false, None);
-        let scenario = Scenario { case, seed, steps, is_hostile, is_late, changes, in_order, fault };
+        let (is_late, changes, moves, in_order, fault) = (true, true, false, false, None);
+        let scenario = Scenario { case, seed, steps, is_hostile, is_late, changes, moves, in_order, fault };
         let (world, outcome) = run_world(scenario);
         assert!(outcome.crashes + outcome.restarts > 2 && outcome.keys > 1, "{outcome:?}");
         for (wire, site) in world.wires.iter().zip(&world.sites) {
@@ -565,8 +665,8 @@ fn many_workers_of_vpe_use_many_windows() {
     for case in encapsulation::all().into_iter().filter(|case| case.number_bits == 64) {
         let begins_after = case.begins_after;
         let (seed, steps, is_hostile) = (seed() ^ 7 << 56, 3000, true);
-        let (is_late, changes, in_order, fault) = (true, true, false, None);
-        let scenario = Scenario { case, seed, steps, is_hostile, is_late, changes, in_order, fault };
+        let (is_late, changes, moves, in_order, fault) = (true, true, false, false, None);
+        let scenario = Scenario { case, seed, steps, is_hostile, is_late, changes, moves, in_order, fault };
         let (world, outcome) = run_world(scenario);
         assert!(outcome.crashes + outcome.restarts > 2 && outcome.keys > 0, "{outcome:?}");
         for wire in &world.wires {

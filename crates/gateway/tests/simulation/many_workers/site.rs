@@ -26,6 +26,8 @@ pub struct Member {
     /// Commands on their way to it: `true` if the control plane waits for the answer.
     orders: VecDeque<(SaChange, bool)>,
     answers: SaOutcome,
+    /// It found nothing to do in its last turn, and was told nothing since.
+    is_idle: bool,
 }
 
 /// A command that not all workers have answered.
@@ -58,6 +60,12 @@ pub struct Site {
     in_order: bool,
     /// How many workers there are.
     workers: usize,
+    /// The first so many get packets to send.
+    pub running: usize,
+    /// The first so many get what arrives.
+    queues: usize,
+    /// Turns of workers that slept.
+    pub slept: u64,
     /// Drops of workers that are gone.
     drops: HashMap<DropReason, u64>,
     now: Duration,
@@ -103,6 +111,9 @@ impl Site {
             fault: scenario.fault,
             in_order: scenario.in_order,
             workers,
+            running: workers,
+            queues: workers,
+            slept: 0,
             drops: HashMap::new(),
             now: Duration::ZERO,
             pushed: 0,
@@ -149,8 +160,45 @@ impl Site {
                 spis: inbound.clone(),
                 orders: VecDeque::new(),
                 answers: Vec::new(),
+                is_idle: false,
             })
             .collect();
+        (self.running, self.queues) = (self.workers, self.workers);
+    }
+
+    /// Packets are led to the first so many workers from now on, as `workers set` does. The others send what
+    /// they have, and their ports take it; then they sleep.
+    pub fn lead_to(&mut self, running: usize) {
+        self.running = running;
+        for (at, Member { gateway, .. }) in self.members.iter().enumerate() {
+            gateway.worker.counters().set_parked(at >= running);
+            if at >= running {
+                gateway.protected.set_room(None);
+                gateway.unprotected.set_room(None);
+            }
+        }
+    }
+
+    /// How many workers what arrives is spread over. Packets that come to another worker overtake what the
+    /// one before still has (`docs/WORKERS.md`); where none may, they are led to others when nobody has any.
+    pub fn queues(&mut self, may_overtake: bool) -> usize {
+        let has_none = |m: &Member| m.queue.is_empty() && !m.gateway.worker.is_busy();
+        if may_overtake || self.members.iter().all(has_none) {
+            self.queues = self.running;
+        }
+        self.queues
+    }
+
+    /// Whether a worker that gets no packets has nothing left to do, so that its thread sleeps.
+    fn sleeps(&self, at: usize) -> bool {
+        if at < self.running || self.fault == Some(Fault::SleepsAtOnce) {
+            return at >= self.running;
+        }
+        let Member { gateway, is_idle, .. } = &self.members[at];
+        let worker = &gateway.worker;
+        let waits = worker.waits_for_numbers() || worker.waits_for_order();
+        let has_any = gateway.protected.arriving() + gateway.unprotected.arriving() > 0;
+        *is_idle && !has_any && !worker.is_busy() && worker.is_waiting() == (false, false) && !waits
     }
 
     /// The SAs from the peer under a key: as many as it may have workers.
@@ -311,6 +359,7 @@ impl Site {
             _ => {}
         }
         let outcome = member.gateway.worker.change_sa(change, now);
+        member.is_idle = false;
         if is_awaited {
             assert!(outcome.is_ok(), "{outcome:?}");
             member.answers.push(outcome);
@@ -358,9 +407,13 @@ impl Site {
 
     /// A turn of a worker. Returns the datagrams that left it; `judge` has what came in and what came out.
     pub fn turn(&mut self, at: usize, judge: &mut Judge) -> Vec<Vec<u8>> {
+        if self.sleeps(at) {
+            self.slept += 1;
+            return Vec::new();
+        }
         let member = &mut self.members[at];
         let before = member.gateway.unprotected.arriving();
-        member.gateway.turn();
+        member.is_idle = member.gateway.turn() == 0;
         let taken = before - member.gateway.unprotected.arriving();
         for arrival in member.queue.drain(..taken) {
             judge.receive(at, &arrival, member.spis.contains(&arrival.shown.spi));
@@ -393,6 +446,7 @@ impl Site {
         self.members.iter_mut().for_each(|member| member.gateway.clock.advance(by));
         for at in (0..count).map(|n| (first + n) % count).filter(|_| is_due) {
             self.members[at].gateway.worker.tick(now);
+            self.members[at].is_idle = false;
         }
     }
 
