@@ -58,9 +58,10 @@ impl TimedDevice for Timed {
     }
 
     fn time(&mut self, launches: u32) -> Result<Launches, String> {
-        let LaunchTimes { packets, to_device_bytes, kernel, transfers, with_transfers, alone, .. } =
-            self.0.time(launches)?;
-        Ok(Launches { packets, transfer_bytes: to_device_bytes, kernel, transfers, with_transfers, alone })
+        let times = self.0.time(launches)?;
+        let LaunchTimes { packets, to_device_bytes: transfer_bytes, kernel, bus, .. } = times;
+        let LaunchTimes { transfers, with_transfers, alone, .. } = times;
+        Ok(Launches { packets, transfer_bytes, kernel, transfers, bus, with_transfers, alone })
     }
 }
 

@@ -35,7 +35,7 @@ fn launches_are_timed_apart_and_the_engine_is_as_it_was() {
     // Text, digest and plan of each, and some more.
     assert!((20 * (88 + 68 + 48)..20 * 300).contains(&times.to_device_bytes), "{times:?}");
     let launches = faults.launches.load(Ordering::Relaxed) - before;
-    assert_eq!(launches, 4 * (3 + 5) + 2 + 5, "four kinds, one by one, and one kind two at a time");
+    assert_eq!(launches, 4 * (3 + 5) + 2 * (2 + 5), "four kinds, one by one, and two kinds two at a time");
     assert_eq!(gpu.engine().in_flight(), 0, "its jobs are dropped");
     gpu.engine().remove(id);
     assert_eq!(self_test(gpu.engine()), Ok(()));

@@ -15,8 +15,11 @@ pub struct Launches {
     pub transfer_bytes: usize,
     /// The kernel alone.
     pub kernel: Duration,
-    /// Transfers alone, there and back.
+    /// Transfers alone, there and back, one after the other.
     pub transfers: Duration,
+    /// Transfers alone, two launches under way, there and back at once where the bus does that: from one end
+    /// to the next.
+    pub bus: Duration,
     /// Both, two launches under way: from one end to the next.
     pub with_transfers: Duration,
     /// Both, nothing else under way: from hand-over to the end.

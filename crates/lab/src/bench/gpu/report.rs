@@ -64,9 +64,9 @@ impl Row {
         self.launches.map(|launches| self.of_launches(launches.with_transfers.as_nanos() as f64))
     }
 
-    /// What transfers alone would allow.
+    /// What transfers alone would allow, both ways at once.
     fn bus(&self) -> Option<f64> {
-        self.launches.map(|launches| self.of_launches(launches.transfers.as_nanos() as f64))
+        self.launches.map(|launches| self.of_launches(launches.bus.as_nanos() as f64))
     }
 
     fn predicted(&self) -> [Option<f64>; 3] {
@@ -129,6 +129,7 @@ impl Row {
             ("launch_packets", json!(LAUNCH_PACKETS)),
             ("kernel_us", json!(us(|launches| launches.kernel))),
             ("transfers_us", json!(us(|launches| launches.transfers))),
+            ("bus_us", json!(us(|launches| launches.bus))),
             ("with_transfers_us", json!(us(|launches| launches.with_transfers))),
             ("launch_alone_us", json!(us(|launches| launches.alone))),
             ("transfer_bytes", json!(self.launches.map(|launches| launches.transfer_bytes))),
@@ -292,7 +293,7 @@ pub(super) fn table(rows: &[Row], missing: Option<&str>, model: &Model, cores: u
 fn legend(rows: &[Row], is_missing: bool, model: &Model, cores: usize) -> String {
     let mut text = format!(
         "\n  Gbit/s, unless a head says otherwise: of frames of the plain side with check sequence; bytes: of the inner packet.\n  \
-         kernel, kernels, with transfers, bus alone: of launches of {LAUNCH_PACKETS} packets, without the processor's work; with transfers: two under way.\n  \
+         kernel, kernels, with transfers, bus alone: of launches of {LAUNCH_PACKETS} packets, without the processor's work; with transfers, bus alone: two under way, so that the bus carries both ways at once.\n  \
          gateway: end to end in memory, one worker; gateways, all cores: one on each of {cores} cores. one core, all cores: the fastest engine of the processor.\n  \
          p50, p99: how long a packet is in one gateway, from port to port, under half of the load that it takes.\n"
     );

@@ -130,6 +130,7 @@ impl TimedDevice for Timed {
             transfer_bytes: jobs.iter().map(|job| job.text_bytes as usize).sum(),
             kernel: us(100),
             transfers: us(50),
+            bus: us(25),
             with_transfers: us(200),
             alone: us(300),
         })
@@ -176,6 +177,9 @@ fn a_gpu_is_measured_from_its_kernels_to_gateways_beside_the_processor_and_pipse
         let near = |name: &str, gbit_s: f64| (row[name].as_f64().unwrap() / gbit_s - 1.0).abs() < 1e-9;
         assert!(near("kernels_gbit_s", 2048.0 * 1042.0 * 8e-5), "{row:#}");
         assert!(near("with_transfers_gbit_s", 2048.0 * 1042.0 * 4e-5), "{row:#}");
+        // Of the bus both ways at once, not of copies there and back one after the other.
+        assert!(near("bus_gbit_s", 2048.0 * 1042.0 * 32e-5), "{row:#}");
+        assert!(near("transfers_us", 50.0) && near("bus_us", 25.0), "{row:#}");
         for name in ["latency_us", "processor_latency_us"] {
             assert!(row[name]["p99"].as_f64() >= row[name]["p50"].as_f64(), "{row:#}");
             assert!(row[name]["p50"].as_f64().is_some_and(|us| us > 0.0), "{row:#}");
