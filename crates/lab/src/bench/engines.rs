@@ -1,12 +1,28 @@
 //! The engines that can be measured on this machine.
 
-use testudo_crypto::{Engine, EngineError, PortableEngine, Suite, self_test};
-use testudo_gateway::Candidate;
+use testudo_crypto::{Engine, EngineError, Job, JobStatus, PortableEngine, Suite, self_test};
+use testudo_gateway::{Candidate, WithdrawalReason, Worker};
 
 use super::case::Case;
 use super::device::Device;
 use super::error::{BenchError, Wrong};
 use super::tunnels::OVERHEAD_BYTES;
+
+/// How many of these jobs an engine has done: not those that it has failed at, or still has.
+pub(super) fn done(jobs: &[Job]) -> u64 {
+    jobs.iter().filter(|job| job.status == JobStatus::Done).count() as u64
+}
+
+/// An error that names an engine which went out of service since this was asked last: what the next one does
+/// of its packets from then on is no figure of it.
+pub(super) fn all_in_service(worker: &mut Worker) -> Result<(), Wrong> {
+    let Some(gone) = worker.take_withdrawals().into_iter().next() else { return Ok(()) };
+    let why = match gone.reason {
+        WithdrawalReason::KeptPackets => "it kept packets",
+        WithdrawalReason::Failed => "it failed",
+    };
+    Err(format!("{} went out of service, since {why}: figures would be the next engine's", gone.engine))
+}
 
 /// Engines on devices that somebody has to choose.
 const ON_REQUEST: [&str; 2] = ["cryptodev", "gpu"];

@@ -1,7 +1,7 @@
 //! A gateway in memory that is kept supplied, or is offered a rate: one on each thread.
 //!
-//! With a deep engine the bins are never overfilled: a packet that finds no place would be the next engine's,
-//! and is counted as such.
+//! With a deep engine the bins are never overfilled: a packet that finds no place would be the next engine's.
+//! What that one did is counted, whatever the reason, and a deep engine that goes out of service is an error.
 
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
@@ -14,9 +14,11 @@ use testudo_packet::{Pool, PortCounters, ticks};
 use testudo_port_memory::{Demand, LoopPort, Packets, SinkHandle, SinkPort};
 
 use super::super::case::{Case, Way};
+use super::super::engines::all_in_service;
 use super::super::error::Wrong;
 use super::super::tunnels::{self, OVERHEAD_BYTES};
 use super::super::vpe::threads::bind;
+use super::lent::Done;
 use crate::generator::Latency;
 use crate::supply::Supply;
 
@@ -38,6 +40,8 @@ pub(super) struct Parts {
     pub(super) engines: Vec<Box<dyn Engine>>,
     /// How a deep engine's jobs are gathered; `None` for engines that are not.
     pub(super) scheduler: Option<SchedulerSettings>,
+    /// What the first engine has done, where another one is behind it.
+    pub(super) done: Option<Done>,
     pub(super) feed: Packets,
 }
 
@@ -49,6 +53,8 @@ pub(super) struct Gateway {
     sink: SinkHandle,
     clock: SystemClock,
     way: Way,
+    /// With how many there were of these at the start.
+    done: Option<(Done, u64)>,
     asked: u64,
     /// The most packets under way, and the most that wait for the engine.
     window: u64,
@@ -70,7 +76,7 @@ pub(super) struct Rate {
     pub(super) elapsed: Duration,
     /// The same in ticks of the processor's.
     pub(super) ticks: u64,
-    /// Of all packets: those that the next engine did.
+    /// Of all packets: those that the first engine did not do, but the next one.
     pub(super) spilled: u64,
     pub(super) all: u64,
 }
@@ -79,11 +85,25 @@ impl Rate {
     pub(super) fn per_second(&self) -> f64 {
         self.packets as f64 / self.elapsed.as_secs_f64().max(1e-9)
     }
+
+    /// The same of what the first engine did.
+    pub(super) fn of_first_engine(&self) -> f64 {
+        self.per_second() * (1.0 - share(self.spilled, self.all))
+    }
+}
+
+/// The share of packets that others are of all; 0 of none.
+pub(super) fn share(some: u64, all: u64) -> f64 {
+    some as f64 / all.max(1) as f64
 }
 
 impl Gateway {
     pub(super) fn new(case: &Case, parts: Parts) -> Result<Self, Wrong> {
-        let Parts { engines, scheduler, feed } = parts;
+        let Parts { engines, scheduler, done, feed } = parts;
+        let done = done.map(|done| {
+            let before = done.count();
+            (done, before)
+        });
         let (feed, demand) = LoopPort::on_demand("feed", feed);
         let (sink_port, sink) = SinkPort::new("sink");
         let ports = match case.way {
@@ -104,7 +124,8 @@ impl Gateway {
         let supply = tunnels::install(&mut worker, case, case.way)?;
         let places = if chunk == 0 { window } else { chunk } as u64;
         let (clock, window) = (SystemClock::default(), window as u64);
-        Ok(Self { worker, supply, demand, sink, clock, way: case.way, asked: 0, window, places, refused: 0 })
+        let (way, asked, refused) = (case.way, 0, 0);
+        Ok(Self { worker, supply, demand, sink, clock, way, done, asked, window, places, refused })
     }
 
     fn sent(&self) -> u64 {
@@ -113,6 +134,17 @@ impl Gateway {
             Way::Inbound => self.worker.protected_port().counters(),
         };
         counters.tx_packets
+    }
+
+    /// Of the packets that were sent, each of which is one job: those that the first engine did not do.
+    pub(super) fn spilled(&self) -> u64 {
+        let Some((done, before)) = &self.done else { return 0 };
+        self.sent().saturating_sub(done.count().wrapping_sub(*before))
+    }
+
+    /// Their share.
+    pub(super) fn share_spilled(&self) -> f64 {
+        share(self.spilled(), self.sent())
     }
 
     fn scheduled(&self) -> Option<Scheduled> {
@@ -130,6 +162,8 @@ impl Gateway {
         let now = self.clock.now();
         self.worker.turn(now).map_err(|error| error.to_string())?;
         self.supply.serve(now);
+        // What it kept is lost: this says why.
+        all_in_service(&mut self.worker)?;
         match self.worker.pool().drops().total() {
             0 => Ok(()),
             _ => Err(self.loss()),
@@ -199,9 +233,8 @@ impl Gateway {
         };
         self.settle()?;
         let last = if last.0 == first.0 { (self.sent(), Instant::now(), ticks()) } else { last };
-        let spilled = self.scheduled().map_or(0, |scheduled| scheduled.no_room + scheduled.too_late);
         let (packets, elapsed, ticks) = (last.0 - first.0, last.1 - first.1, last.2.wrapping_sub(first.2));
-        Ok(Rate { packets, elapsed, ticks, spilled, all: self.sent() })
+        Ok(Rate { packets, elapsed, ticks, spilled: self.spilled(), all: self.sent() })
     }
 
     /// Offers packets at a rate; how long each was in the gateway from when it was due at the port until it

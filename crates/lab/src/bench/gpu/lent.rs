@@ -8,17 +8,36 @@ use testudo_crypto::{
     Capability, Direction, Engine, EngineError, Job, KeyId, KeyMaterial, Profile, Suite, Unwritten,
 };
 
+use crate::bench::engines::done;
+
+/// How many jobs an engine has done.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Done(Arc<AtomicU64>);
+
+impl Done {
+    /// Of all gateways so far.
+    pub(super) fn count(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    fn add(&self, jobs: &[Job]) {
+        self.0.fetch_add(done(jobs), Ordering::Relaxed);
+    }
+}
+
 /// An engine that gateways have one after the other.
 #[derive(Clone)]
 pub(super) struct Owned {
     engine: Arc<Mutex<Box<dyn Engine>>>,
     /// Submissions that began with a packet whose headers were left to the engine.
     unwritten: Arc<AtomicU64>,
+    /// Jobs that it has done for gateways.
+    pub(super) done: Done,
 }
 
 impl Owned {
     pub(super) fn new(engine: Box<dyn Engine>) -> Self {
-        Self { engine: Arc::new(Mutex::new(engine)), unwritten: Arc::default() }
+        Self { engine: Arc::new(Mutex::new(engine)), unwritten: Arc::default(), done: Done::default() }
     }
 
     /// For one gateway, until that ends. `writes_headers`: headers may be left to it, if it writes any.
@@ -98,7 +117,9 @@ impl Engine for Lent {
         if self.writes_headers && jobs.first().is_some_and(|job| job.unwritten != Unwritten::NOTHING) {
             self.engine.unwritten.fetch_add(1, Ordering::Relaxed);
         }
-        self.engine.lock().submit(jobs)
+        let taken = self.engine.lock().submit(jobs);
+        self.engine.done.add(jobs.get(..taken).unwrap_or_default());
+        taken
     }
 
     fn flush(&mut self) {
@@ -106,7 +127,9 @@ impl Engine for Lent {
     }
 
     fn poll(&mut self, done: &mut Vec<Job>, max: usize) {
+        let before = done.len();
         self.engine.lock().poll(done, max);
+        self.engine.done.add(done.get(before..).unwrap_or_default());
     }
 
     fn in_flight(&self) -> usize {

@@ -8,8 +8,8 @@ use testudo_gateway::SchedulerSettings;
 use testudo_port_memory::{LoopPort, Packets};
 
 use super::devices::{GpuDevice, Launches, StepsOf, TimedDevice};
-use super::gateway::{Gateway, Parts, Rate, Until, together};
-use super::lent::Owned;
+use super::gateway::{Gateway, Parts, Rate, Until, share, together};
+use super::lent::{Done, Owned};
 use super::model::{Load, Prediction};
 use super::options::{BenchGpuOptions, Headers, Part};
 use crate::bench::case::{Carrier, Case, Order, Size, Suites, Way};
@@ -66,6 +66,17 @@ impl AtWork {
         let timed = gpu.timed.as_ref().filter(|_| are_wanted).map(|open| open()).transpose()?;
         Ok(Self { device, engines, timed })
     }
+
+    /// An error where the next engine did all that was measured, or does all from now on: figures would be
+    /// the processor's under the device's name.
+    fn did_its_part(&self, spilled: f64) -> Result<(), Wrong> {
+        let gone = self.engines.iter().map(Owned::lock).find(|engine| engine.is_out_of_service());
+        match gone {
+            Some(gone) => Err(format!("{} is out of service: {}", gone.name(), gone.description())),
+            None if spilled >= 1.0 => Err("the GPU did none of the packets".to_owned()),
+            None => Ok(()),
+        }
+    }
 }
 
 /// Gateways with one kind of engine.
@@ -75,10 +86,11 @@ pub(super) struct Gateways {
     /// Packets per second: of one, and of one on each core.
     pub(super) one: Option<f64>,
     pub(super) all: Option<f64>,
-    /// Share of packets that the engine had no place for.
-    pub(super) spilled: f64,
-    /// Under half of what one reaches.
+    /// Of a device: the share of packets that it did not do, but the engine behind it; of one, and of all.
+    pub(super) spilled: [f64; 2],
+    /// Under half of what one reaches, and that share.
     pub(super) latency: Option<Latency>,
+    pub(super) latency_spilled: f64,
     pub(super) judged: u64,
     /// The processors that they were bound to.
     pub(super) processors: BTreeSet<usize>,
@@ -204,14 +216,16 @@ impl Bench<'_> {
         let run = |workers: usize| -> Result<Vec<Rate>, Wrong> {
             let build = |idle: &Owned| -> Result<Gateway, Wrong> {
                 let next = self.best_at_hand(&case).ok_or("no engine of the processor does it")?.open()?;
-                let engines = vec![idle.lend(false), next];
-                Gateway::new(&case, Parts { engines, scheduler: Some(settings(true)), feed: feed.clone() })
+                let (engines, scheduler) = (vec![idle.lend(false), next], Some(settings(true)));
+                let (done, feed) = (Some(idle.done.clone()), feed.clone());
+                Gateway::new(&case, Parts { engines, scheduler, done, feed })
             };
             let gateways = self.idle.iter().take(workers).map(build);
             let mut gateways = gateways.collect::<Result<Vec<_>, Wrong>>()?;
             together(&mut gateways, until, self.processors)
         };
-        let sum = |rates: &[Rate]| rates.iter().map(Rate::per_second).sum::<f64>();
+        // What its processor sealed was not handed over.
+        let sum = |rates: &[Rate]| rates.iter().map(Rate::of_first_engine).sum::<f64>();
         let one = run(1)?;
         let all = if self.idle.len() > 1 { sum(&run(self.idle.len())?) } else { sum(&one) };
         let ticks = one.iter().map(|rate| rate.ticks as f64 / rate.packets.max(1) as f64).sum();
@@ -275,10 +289,11 @@ impl Bench<'_> {
             return Ok(None);
         }
         let settings = settings(is_fast);
-        let with = |number: usize, settings| -> Result<(Vec<Box<dyn Engine>>, _), Wrong> {
+        let with = |number: usize, settings| -> Result<Opened, Wrong> {
             let next = self.best_at_hand(case).ok_or("no engine of the processor does it")?.open()?;
             let engine = device.engines.get(number).ok_or("there are fewer engines than gateways")?;
-            Ok((vec![engine.lend(headers == Headers::Gpu), next], Some(settings)))
+            let (engines, done) = (vec![engine.lend(headers == Headers::Gpu), next], engine.done.clone());
+            Ok(Opened { engines, scheduler: Some(settings), done: Some(done) })
         };
         let count = if is_fast { RING_PACKETS } else { FEW_PACKETS };
         let workers = device.engines.len();
@@ -288,6 +303,7 @@ impl Bench<'_> {
         let name = device.engines.first().map_or("", |engine| engine.lock().name());
         let mut found = self.gateways(case, originals, (count, workers), &|number| with(number, settings))?;
         found.engine = name;
+        found.spilled.into_iter().try_for_each(|spilled| device.did_its_part(spilled))?;
         // A figure of what was not done would be the processor's.
         let left = device.engines.iter().filter(|engine| engine.take_unwritten()).count();
         if headers == Headers::Gpu && left < workers {
@@ -295,7 +311,9 @@ impl Bench<'_> {
         }
         if let Some(rate) = found.one.filter(|_| is_fast && self.options.has(Part::Latency)) {
             let usual = || with(0, SchedulerSettings::default());
-            found.latency = Some(self.latency(case, originals, rate * SHARE, &usual)?);
+            let (latency, spilled) = self.latency(case, originals, rate * SHARE, &usual)?;
+            (found.latency, found.latency_spilled) = (Some(latency), spilled);
+            device.did_its_part(spilled)?;
         }
         Ok(Some(found))
     }
@@ -304,19 +322,19 @@ impl Bench<'_> {
     fn on_processor(&self, case: &Case, originals: &Packets) -> Result<Gateways, Wrong> {
         let mut best: Option<(f64, &Available)> = None;
         for engine in self.able(case) {
-            let open = |_| Ok((vec![engine.open()?], None));
+            let open = |_| Opened::alone(engine);
             let one = self.gateways(case, originals, (PROCESSOR_PACKETS, 1), &open)?.one.unwrap_or(0.0);
             if best.is_none_or(|(rate, _)| rate < one) {
                 best = Some((one, engine));
             }
         }
         let (rate, engine) = best.ok_or("no engine of the processor does it")?;
-        let open = |_| Ok((vec![engine.open()?], None));
+        let open = |_| Opened::alone(engine);
         let workers = self.processors.len();
         let mut found = self.gateways(case, originals, (PROCESSOR_PACKETS, workers), &open)?;
         found.engine = engine.name();
         if self.options.has(Part::Latency) {
-            found.latency = Some(self.latency(case, originals, rate * SHARE, &|| open(0))?);
+            found.latency = Some(self.latency(case, originals, rate * SHARE, &|| open(0))?.0);
         }
         Ok(found)
     }
@@ -332,10 +350,10 @@ impl Bench<'_> {
     ) -> Result<Gateways, Wrong> {
         let mut found = Gateways { processors: placed(workers, self.processors), ..Gateways::default() };
         let (feed, until) = self.feed(case, originals, count)?;
-        let mut run = |workers: usize| -> Result<f64, Wrong> {
+        let mut run = |workers: usize| -> Result<(f64, f64), Wrong> {
             let build = |number| {
-                let (engines, scheduler) = open(number)?;
-                Gateway::new(case, Parts { engines, scheduler, feed: feed.clone() })
+                let Opened { engines, scheduler, done } = open(number)?;
+                Gateway::new(case, Parts { engines, scheduler, done, feed: feed.clone() })
             };
             let mut gateways = (0..workers).map(build).collect::<Result<Vec<_>, Wrong>>()?;
             let rates = together(&mut gateways, until, self.processors)?;
@@ -345,13 +363,13 @@ impl Bench<'_> {
                 found.judged += kept.len() as u64;
                 self.judge(case, kept, originals)?;
             }
-            let sum = |part: fn(&Rate) -> u64| rates.iter().map(part).sum::<u64>() as f64;
-            found.spilled = sum(|rate| rate.spilled) / sum(|rate| rate.all).max(1.0);
-            Ok(rates.iter().map(Rate::per_second).sum())
+            let sum = |part: fn(&Rate) -> u64| rates.iter().map(part).sum::<u64>();
+            let spilled = share(sum(|rate| rate.spilled), sum(|rate| rate.all));
+            Ok((rates.iter().map(Rate::per_second).sum(), spilled))
         };
         let one = run(1)?;
         let all = if workers > 1 { run(workers)? } else { one };
-        Ok(Gateways { one: Some(one), all: Some(all), ..found })
+        Ok(Gateways { one: Some(one.0), all: Some(all.0), spilled: [one.1, all.1], ..found })
     }
 
     /// Packets to send, and how long they last: those that come sealed come once.
@@ -374,30 +392,43 @@ impl Bench<'_> {
         }
     }
 
-    /// How long packets are in one gateway with one tunnel that is offered this rate.
+    /// How long packets are in one gateway with one tunnel that is offered this rate, and the share of them
+    /// that its first engine did not do.
     fn latency(
         &self,
         case: &Case,
         originals: &Packets,
         per_second: f64,
         open: &dyn Fn() -> Result<Opened, Wrong>,
-    ) -> Result<Latency, Wrong> {
+    ) -> Result<(Latency, f64), Wrong> {
         let case = Case { sas: 1, policies: 1, ..*case };
         let originals = match case.suites {
             Suites::One(_) => packets(case.suites, case.size, 1).map_err(|error| error.to_string())?,
             _ => originals.clone(),
         };
         let (feed, until) = self.feed(&case, &originals, PROCESSOR_PACKETS)?;
-        let (engines, scheduler) = open()?;
-        let mut gateway = Gateway::new(&case, Parts { engines, scheduler, feed })?;
+        let Opened { engines, scheduler, done } = open()?;
+        let mut gateway = Gateway::new(&case, Parts { engines, scheduler, done, feed })?;
         let latency = gateway.offered(per_second.max(1.0), until)?;
         self.judge(&case, gateway.kept(), &originals)?;
-        Ok(latency)
+        Ok((latency, gateway.share_spilled()))
     }
 }
 
-/// Engines, and how a deep one's jobs are gathered.
-type Opened = (Vec<Box<dyn Engine>>, Option<SchedulerSettings>);
+/// Engines, how a deep one's jobs are gathered, and what it has done.
+struct Opened {
+    engines: Vec<Box<dyn Engine>>,
+    scheduler: Option<SchedulerSettings>,
+    done: Option<Done>,
+}
+
+impl Opened {
+    /// An engine of the processor with none behind it.
+    fn alone(engine: &Available) -> Result<Self, Wrong> {
+        Ok(Self { engines: vec![engine.open()?], scheduler: None, done: None })
+    }
+}
+
 /// Those for the gateway of this number.
 type OpenFor<'a> = dyn Fn(usize) -> Result<Opened, Wrong> + 'a;
 

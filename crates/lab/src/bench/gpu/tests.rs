@@ -21,9 +21,31 @@ fn options(words: &str) -> BenchGpuOptions {
     <Program as clap::Parser>::parse_from(words).options
 }
 
+/// At which jobs a device fails, counted from its start with those of its self-test.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fails {
+    Never,
+    /// All behind so many, and it says that it is out of service.
+    Behind(u64),
+    /// Each second one behind so many, and it says nothing.
+    EachSecondBehind(u64),
+}
+
+impl Fails {
+    fn at(self, number: u64) -> bool {
+        match self {
+            Self::Never => false,
+            Self::Behind(last) => number > last,
+            Self::EachSecondBehind(last) => number > last && number.is_multiple_of(2),
+        }
+    }
+}
+
 /// A deep engine: what it is given it does when it is asked, by the portable engine. It writes headers.
 struct Deep {
     says: &'static str,
+    fails: Fails,
+    ended: u64,
     portable: PortableEngine,
     frames: HashMap<KeyId, (Option<KeyFrame>, Suite)>,
     open: VecDeque<Job>,
@@ -32,8 +54,14 @@ struct Deep {
 
 impl Deep {
     fn new(says: &'static str) -> Self {
+        Self::that(says, Fails::Never)
+    }
+
+    fn that(says: &'static str, fails: Fails) -> Self {
         Self {
             says,
+            fails,
+            ended: 0,
             portable: PortableEngine::new(),
             frames: HashMap::new(),
             open: VecDeque::new(),
@@ -53,7 +81,9 @@ impl Engine for Deep {
 
     fn capability(&self, suite: Suite) -> Option<Capability> {
         let capability = self.portable.capability(suite)?;
-        Some(Capability { writes_frames: !suite.is_for_vpe(), takes_chains: false, ..capability })
+        // One that fails does at its start what its self-test asks of it: few jobs, without frames.
+        let writes_frames = self.fails == Fails::Never && !suite.is_for_vpe();
+        Some(Capability { writes_frames, takes_chains: false, ..capability })
     }
 
     fn install(&mut self, key: &KeyMaterial, direction: Direction) -> Result<KeyId, EngineError> {
@@ -72,6 +102,10 @@ impl Engine for Deep {
 
     fn is_synchronous(&self) -> bool {
         false
+    }
+
+    fn is_out_of_service(&self) -> bool {
+        matches!(self.fails, Fails::Behind(last) if self.ended > last)
     }
 
     fn submit(&mut self, jobs: &mut [Job]) -> usize {
@@ -94,6 +128,12 @@ impl Engine for Deep {
             match first.pop_front() {
                 None => drop(self.away.pop_front()),
                 Some(mut job) => {
+                    self.ended += 1;
+                    if self.fails.at(self.ended) {
+                        job.status = JobStatus::Fault;
+                        done.push(job);
+                        continue;
+                    }
                     if job.unwritten.trailer().is_some() {
                         let (frame, suite) = self.frames[&job.key];
                         assert!(frame::complete(&mut job, frame.unwrap(), suite));
@@ -143,10 +183,15 @@ fn steps(suite: Suite, _: Direction, _: usize, _: usize) -> Option<Steps> {
 }
 
 fn gpus(says: Option<&'static str>) -> Gpus {
+    gpus_that(says, Fails::Never)
+}
+
+/// Only gateways have those that fail.
+fn gpus_that(says: Option<&'static str>, fails: Fails) -> Gpus {
     let find = move |_: Option<&str>, count: GpuCount| {
         let says = says.ok_or("nothing of the kind")?;
         let device = GpuDevice {
-            engine: Box::new(move || Ok(Box::new(Deep::new(says)))),
+            engine: Box::new(move || Ok(Box::new(Deep::that(says, fails)))),
             timed: (count == GpuCount::default()).then(|| -> devices::Open<dyn TimedDevice> {
                 Box::new(move || Ok(Box::new(Timed(Deep::new(says)))))
             }),
@@ -196,6 +241,40 @@ fn a_gpu_is_measured_from_its_kernels_to_gateways_beside_the_processor_and_pipse
         assert!(text.contains(part), "{part}");
     }
     assert!(!text.contains("prediction"), "{text}");
+}
+
+/// Else the row, and each after it, would have the processor's figures under the GPU's name.
+#[test]
+fn a_gpu_that_goes_out_of_service_in_a_row_is_an_error_that_names_it_and_no_figure() {
+    // More packets than that are let through before any count.
+    let gpus = gpus_that(Some("A Maker, a GPU"), Fails::Behind(10_000));
+    for parts in ["gateways", "gateways,latency,processor"] {
+        let words =
+            format!("--milliseconds 2 --suites aes128-sha1 --sizes 64 --directions outbound --parts {parts}");
+        let error = measure(&options(&words), Vec::new(), &gpus).unwrap_err().to_string();
+        assert!(error.starts_with("aes128-sha1 outbound, 64: gpu "), "{error}");
+        assert!(error.contains("out of service"), "{error}");
+    }
+}
+
+/// Whatever the reason: bins were full, it was late, or the GPU has failed at them.
+#[test]
+fn what_the_processor_did_of_a_gpus_packets_is_told_and_no_part_of_the_goal() {
+    let words = "--milliseconds 2 --suites aes128-sha1 --sizes 1024 --directions outbound";
+    let options = options(&format!("{words} --parts gateways,latency"));
+    let gpus = gpus_that(Some("A Maker, a GPU"), Fails::EachSecondBehind(4000));
+    let (rows, _) = rows(&options, Vec::new(), &gpus).unwrap();
+    let (text, json) = (report::table(&rows, None, &options.model(), 1), report::json(&rows));
+    let row = &json[0];
+    let [rate, spilled] = ["gateways_gbit_s", "spilled"].map(|name| row[name].as_f64().unwrap());
+    for share in [&row["gateway_spilled"], &row["spilled"], &row["latency_us"]["spilled"]] {
+        assert!(share.as_f64().is_some_and(|share| (0.2..1.0).contains(&share)), "{row:#}");
+    }
+    assert!(text.contains("spilled %"), "{text}");
+    let of_gpu =
+        format!("of packets that the GPU did: 200 Gbit/s: not reached ({:.1})", rate * (1.0 - spilled));
+    assert!(text.contains(&of_gpu), "{of_gpu}: {text}");
+    assert!(text.contains("below 1 ms at p99: not known, "), "{text}");
 }
 
 /// Several as one engine are measured end to end; what a launch takes is each device's own.

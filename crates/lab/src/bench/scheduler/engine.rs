@@ -12,6 +12,7 @@ use testudo_gateway::{Clock, ManualClock};
 use testudo_ipsec::Moment;
 
 use super::lanes::{Geometry, Lane, Tally};
+use crate::bench::engines::done;
 
 /// The model's name on the command line and in rows.
 pub(super) const MODEL: &str = "model";
@@ -32,6 +33,7 @@ struct Seen {
     tally: Tally,
     is_counting: bool,
     in_flight: usize,
+    done: u64,
 }
 
 /// What an [`Observed`] engine has done, for those who own it no more.
@@ -57,6 +59,11 @@ impl Watch {
     /// Jobs that the engine has.
     pub(super) fn in_flight(&self) -> usize {
         self.seen().in_flight
+    }
+
+    /// Jobs that the engine has done, all in all: neither those that it refused nor those that it failed at.
+    pub(super) fn done(&self) -> u64 {
+        self.seen().done
     }
 }
 
@@ -91,8 +98,11 @@ impl Observed {
         (Self { inner, geometry, kinds, launch: Vec::new(), watch: watch.clone() }, watch)
     }
 
-    fn note_in_flight(&self) {
-        self.watch.seen().in_flight = self.inner.in_flight();
+    /// Takes note of what the engine has, and of jobs that have ended.
+    fn note(&self, ended: &[Job]) {
+        let mut seen = self.watch.seen();
+        seen.in_flight = self.inner.in_flight();
+        seen.done += done(ended);
     }
 }
 
@@ -137,7 +147,7 @@ impl Engine for Observed {
         self.launch.extend(lanes);
         let taken = self.inner.submit(jobs);
         self.launch.truncate(before + taken);
-        self.note_in_flight();
+        self.note(jobs.get(..taken).unwrap_or_default());
         taken
     }
 
@@ -154,8 +164,9 @@ impl Engine for Observed {
     }
 
     fn poll(&mut self, done: &mut Vec<Job>, max: usize) {
+        let before = done.len();
         self.inner.poll(done, max);
-        self.note_in_flight();
+        self.note(done.get(before..).unwrap_or_default());
     }
 
     fn in_flight(&self) -> usize {

@@ -161,7 +161,7 @@ impl Row {
             ("lanes_used", json!(outcome.tally.lanes_used())),
             ("chunks", json!(outcome.scheduled.chunks)),
             ("left_over", json!(outcome.scheduled.left_over)),
-            ("spilled", json!(outcome.scheduled.no_room + outcome.scheduled.too_late)),
+            ("spilled", json!(outcome.spilled)),
             ("reordered", json!(outcome.reordered)),
             ("judged_packets", json!(outcome.judged)),
             ("predicted_gbit_s", json!(self.is_predicted().then(|| self.predicted_gbit_s()))),
@@ -205,6 +205,7 @@ impl Row {
             format!("{:.0}", self.per_launch(outcome.tally.groups)),
             outcome.scheduled.chunks.to_string(),
             outcome.scheduled.left_over.to_string(),
+            format!("{:.1}", 100.0 * outcome.spilled as f64 / outcome.judged.max(1) as f64),
             outcome.reordered.to_string(),
             predicted(self.predicted_gbit_s()),
             predicted(self.predicted_diverging_gbit_s()),
@@ -213,13 +214,14 @@ impl Row {
     }
 }
 
-const HEADS: [&str; 10] = [
+const HEADS: [&str; 11] = [
     "setting, bytes",
     "lanes %",
     "packets",
     "groups",
     "chunks",
     "left over",
+    "spilled %",
     "reordered",
     "predicted Gbit/s",
     "if mixed",
@@ -253,7 +255,7 @@ fn legend(rows: &[Row]) -> String {
     let judged: u64 = rows.iter().map(|row| row.outcome.judged).sum();
     let mut text = format!(
         "\n  lanes: what lanes did of what they could have done until their group's longest packet ended; packets, groups: of a launch.\n  \
-         left over: packets that found no bin when they came; reordered: packets at another place of their SA's order (goal: 0).\n  \
+         left over: packets that found no bin when they came; spilled: packets that the engine did not do, but the portable one behind it; reordered: packets at another place of their SA's order (goal: 0).\n  \
          predicted: what the costs of the engine's profile make of these launches on the given units and lanes: a prediction, not a measurement.\n  \
          if mixed: the same for work-groups that take packets of several kinds and do one kind after the other, as PIPSEA's do; ours have one kind.\n  \
          Gbit/s: of frames of the plain side with check sequence. No packet was lost; {judged} were judged by a peer or compared, and all are right.\n"

@@ -26,6 +26,7 @@ use super::engine::Watch;
 use super::lanes::Tally;
 use super::stay::{Latencies, Stay, Time};
 use crate::bench::case::{Carrier, Case, Order, Size, Suites, Way};
+use crate::bench::engines::all_in_service;
 use crate::bench::error::Wrong;
 use crate::bench::load::packets;
 use crate::bench::tunnels::{self, OVERHEAD_BYTES};
@@ -106,6 +107,8 @@ impl Plan {
 pub(super) struct Outcome {
     pub(super) tally: Tally,
     pub(super) scheduled: Scheduled,
+    /// Packets that the engine did not do, but the portable one behind it.
+    pub(super) spilled: u64,
     /// Packets that came out at another place of their SA's order.
     pub(super) reordered: u64,
     /// Packets that a peer or a comparison has judged: all.
@@ -219,6 +222,7 @@ impl End {
         let now = self.time.now();
         let moved = self.worker.turn(now).map_err(|error| error.to_string())?;
         self.supply.serve(now);
+        all_in_service(&mut self.worker)?;
         Ok(moved)
     }
 
@@ -322,18 +326,33 @@ pub(super) fn run(plan: &Plan, engine: Box<dyn Engine>, watch: &Watch, time: Tim
     let (opened, sealed) = (opened.take(), sealed.take());
     let scheduled = subject.worker.counters().scheduled().next();
     let (_, scheduled) = scheduled.ok_or("the engine is not deep")?;
-    let tally = watch.tally();
+    let (tally, done) = (watch.tally(), watch.done());
     drop(subject);
+    if done == 0 {
+        return Err("the engine did none of the packets".to_owned());
+    }
     let reordered = disordered_numbers(&sealed) + disordered(&opened, &others, counts[1]);
     judge::compare(&opened, &others)?;
     let count = sealed.len();
     let judged = (count + opened.len()) as u64;
+    let spilled = judged.saturating_sub(done);
     let recovered = by_peer(plan, portable(), false, sealed.into(), count);
     let recovered = recovered.map_err(|wrong| format!("a peer refuses the sealed packets: {wrong}"))?;
     judge::compare(&recovered, &originals)?;
     let Span { packets, elapsed, latency_us } = span;
     let mean_bytes = originals.bytes() as f64 / originals.len().max(1) as f64;
-    Ok(Outcome { tally, scheduled, reordered, judged, packets, mean_bytes, elapsed, latency_us, processors })
+    Ok(Outcome {
+        tally,
+        scheduled,
+        spilled,
+        reordered,
+        judged,
+        packets,
+        mean_bytes,
+        elapsed,
+        latency_us,
+        processors,
+    })
 }
 
 /// What came out while launches counted.
@@ -441,4 +460,114 @@ fn disordered(opened: &[Vec<u8>], fed: &Packets, count: usize) -> u64 {
         next.flatten() != headers(packet)
     };
     opened.iter().filter(is_elsewhere).count() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use testudo_crypto::{
+        Capability, Direction, EngineError, Job, JobStatus, KeyId, KeyMaterial, Profile, Suite,
+    };
+    use testudo_gateway::ManualClock;
+
+    use super::super::Experiment;
+    use super::super::engine::{Model, Observed};
+    use super::super::experiments::cells;
+    use super::super::lanes::Geometry;
+    use super::*;
+
+    const GEOMETRY: Geometry = Geometry { units: 8, lanes: 64 };
+
+    /// A model of a device that fails at some of its jobs, counted from 1, and may say that it is out of
+    /// service from the first of these on.
+    struct Failing {
+        inner: Model,
+        fails: fn(u64) -> bool,
+        says_so: bool,
+        jobs: u64,
+        has_failed: bool,
+    }
+
+    impl Engine for Failing {
+        fn name(&self) -> &'static str {
+            self.inner.name()
+        }
+
+        fn description(&self) -> String {
+            self.inner.description()
+        }
+
+        fn capability(&self, suite: Suite) -> Option<Capability> {
+            self.inner.capability(suite)
+        }
+
+        fn install(&mut self, key: &KeyMaterial, direction: Direction) -> Result<KeyId, EngineError> {
+            self.inner.install(key, direction)
+        }
+
+        fn remove(&mut self, key: KeyId) {
+            self.inner.remove(key);
+        }
+
+        fn profile(&self, suite: Suite) -> Profile {
+            self.inner.profile(suite)
+        }
+
+        fn is_out_of_service(&self) -> bool {
+            self.says_so && self.has_failed
+        }
+
+        fn submit(&mut self, jobs: &mut [Job]) -> usize {
+            for job in &mut *jobs {
+                self.jobs += 1;
+                if (self.fails)(self.jobs) {
+                    self.has_failed = true;
+                    job.status = JobStatus::Fault;
+                } else {
+                    self.inner.submit(std::slice::from_mut(job));
+                }
+            }
+            jobs.len()
+        }
+
+        fn flush(&mut self) {
+            self.inner.flush();
+        }
+
+        fn poll(&mut self, done: &mut Vec<Job>, max: usize) {
+            self.inner.poll(done, max);
+        }
+
+        fn in_flight(&self) -> usize {
+            self.inner.in_flight()
+        }
+    }
+
+    fn outcome(fails: fn(u64) -> bool, says_so: bool) -> Result<Outcome, Wrong> {
+        let clock = ManualClock::default();
+        let inner = Model::new(clock.clone(), GEOMETRY);
+        let failing = Failing { inner, fails, says_so, jobs: 0, has_failed: false };
+        let (observed, watch) = Observed::new(Box::new(failing), GEOMETRY);
+        let plan = cells(Experiment::Ranges, &[Size::Bytes(64)], 1)[0].plan;
+        run(&plan, Box::new(observed), &watch, Time::Model(clock))
+    }
+
+    /// Else the rest of the row is the portable engine's.
+    #[test]
+    fn a_device_that_goes_out_of_service_ends_the_measurement() {
+        let error = outcome(|number| number > 5000, true).unwrap_err();
+        assert!(error.starts_with("model went out of service"), "{error}");
+        let error = outcome(|_| true, false).unwrap_err();
+        assert_eq!(error, "the engine did none of the packets");
+    }
+
+    /// A fault is in no counter of what found no room or was late.
+    #[test]
+    fn packets_that_a_device_fails_at_are_not_its_own() {
+        let Outcome { spilled, judged, scheduled, .. } =
+            outcome(|number| number.is_multiple_of(2), false).unwrap();
+        assert!(spilled < judged && 2 * spilled + 1 >= judged, "{spilled} of {judged}");
+        assert!(scheduled.no_room + scheduled.too_late < spilled, "{scheduled:?}");
+        let none = outcome(|_| false, false).unwrap();
+        assert_eq!(none.spilled, none.scheduled.no_room + none.scheduled.too_late);
+    }
 }

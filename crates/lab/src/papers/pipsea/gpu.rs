@@ -64,6 +64,10 @@ pub(super) fn beside_processor(rows: &[Value]) -> Result<Reading, Wrong> {
             reading.findings.push(found(format!("{gpu}, {}", length.words()), "Gbit/s", rate));
             lines.add(&gpu, (colour, dash), length, Spread::of([rate.0]));
         }
+        let spilled = row.get("spilled").and_then(Value::as_f64).filter(|share| *share >= 0.01);
+        if let Some(share) = spilled {
+            reading.remark(format!("{suite}: {:.0} % of the GPU's were the processor's.", 100.0 * share));
+        }
         name_device(&mut reading, row);
     }
     reading.panels.push(lines.panel(
