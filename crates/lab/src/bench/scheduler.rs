@@ -13,13 +13,16 @@
 //!
 //! `experiments` says what is compared, `run` has the gateway, `engine` watches or models a device, `lanes`
 //! is the measure, `stay` has times, `in_memory` is what takes a GPU's place beside threads, `report` prints.
-//! `placement` is an experiment of its own, over load and mix.
+//! `placement` is an experiment of its own, over load and mix: `offered` has a gateway that is offered a rate,
+//! `priced` engines of configured cost.
 
 mod engine;
 mod experiments;
 mod in_memory;
 mod lanes;
+mod offered;
 mod placement;
+mod priced;
 mod report;
 mod run;
 mod stay;

@@ -11,9 +11,6 @@
 //! are. The engines of the machine are measured in turns, and the repetition in the middle counts. A
 //! processor in a GPU's place (PoCL) is left out: it would be no speed.
 
-mod offered;
-mod priced;
-
 use std::collections::BTreeMap;
 use std::io::IsTerminal;
 use std::time::Duration;
@@ -25,6 +22,8 @@ use testudo_gateway::{
 };
 
 use super::engine::MODEL;
+use super::offered::{Carried, Feeds, carry};
+use super::priced::{self, Device, Priced};
 use super::run::{Plan, SAS};
 use super::stay::Time;
 use super::{BenchSchedulerOptions, Experiment};
@@ -35,8 +34,6 @@ use crate::bench::error::BenchError;
 use crate::generator::FRAME_EXTRA_BYTES;
 use crate::progress::Progress;
 use crate::table::Table;
-use offered::{Carried, Feeds, carry};
-use priced::{Device, Priced};
 
 /// Of the best engine's capacity.
 const LOADS: [f64; 6] = [0.1, 0.25, 0.5, 0.75, 1.0, 1.5];

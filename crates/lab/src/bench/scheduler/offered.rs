@@ -8,8 +8,8 @@ use testudo_gateway::{Clock, ManualClock};
 use testudo_ipsec::Moment;
 use testudo_port_memory::{Packets, SinkHandle};
 
-use super::super::run::{End, Plan, by_peer, reversed};
-use super::super::stay::Time;
+use super::run::{End, Plan, by_peer, reversed};
+use super::stay::Time;
 use crate::bench::case::Way;
 use crate::bench::error::Wrong;
 use crate::bench::load::packets;

@@ -10,8 +10,8 @@ use testudo_crypto::{
 };
 use testudo_gateway::ManualClock;
 
-use super::super::engine::Model;
-use super::super::lanes::Geometry;
+use super::engine::Model;
+use super::lanes::Geometry;
 
 /// The name of the engine that stands for the processor's.
 pub(super) const PROCESSOR: &str = "processor";
