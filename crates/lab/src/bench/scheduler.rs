@@ -13,9 +13,10 @@
 //!
 //! `experiments` says what is compared, `run` has the gateway, `engine` watches or models a device, `lanes`
 //! is the measure, `stay` has times, `in_memory` is what takes a GPU's place beside threads, `report` prints.
-//! `placement` is an experiment of its own, over load and mix: `offered` has a gateway that is offered a rate,
-//! `priced` engines of configured cost.
+//! Two are experiments of their own: `placement`, over load and mix, and `bound`, of latencies under half
+//! load. `offered` has a gateway that is offered a rate, `priced` engines of configured cost.
 
+mod bound;
 mod engine;
 mod experiments;
 mod in_memory;
@@ -72,12 +73,15 @@ pub enum SchedulerExperiment {
     /// Live placement beside each engine alone, over load and mix: a model's prediction, and engines of this
     /// machine; only if it is named, and by itself
     Placement,
+    /// How long packets are in a gateway of each placement and threading model under half of what it carries,
+    /// beside the default bound; only if it is named, and by itself
+    Bound,
 }
 
 use SchedulerExperiment as Experiment;
 
 impl Experiment {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 9] = [
         Self::Ideas,
         Self::Chunks,
         Self::Ranges,
@@ -86,7 +90,13 @@ impl Experiment {
         Self::Threading,
         Self::Tuning,
         Self::Placement,
+        Self::Bound,
     ];
+
+    /// Whether it has rows of its own, and is measured by itself.
+    fn is_by_itself(self) -> bool {
+        matches!(self, Self::Placement | Self::Bound)
+    }
 
     /// Name on the command line and in JSON.
     #[must_use]
@@ -100,6 +110,7 @@ impl Experiment {
             Self::Threading => "threading",
             Self::Tuning => "tuning",
             Self::Placement => "placement",
+            Self::Bound => "bound",
         }
     }
 }
@@ -107,7 +118,7 @@ impl Experiment {
 /// Options of `testudo bench scheduler`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct BenchSchedulerOptions {
-    /// Experiments [default: all but threading, tuning and placement]
+    /// Experiments [default: all but threading, tuning, placement and bound]
     #[arg(long, value_enum, value_delimiter = ',', value_name = "NAME,…")]
     pub experiment: Vec<SchedulerExperiment>,
 
@@ -152,20 +163,20 @@ pub struct BenchSchedulerOptions {
 impl BenchSchedulerOptions {
     fn cells(&self) -> Vec<Cell> {
         let is_wanted = |one: &Experiment| match self.experiment.is_empty() {
-            true => ![Experiment::Threading, Experiment::Tuning, Experiment::Placement].contains(one),
+            true => !one.is_by_itself() && ![Experiment::Threading, Experiment::Tuning].contains(one),
             false => self.experiment.contains(one),
         };
         let experiments = Experiment::ALL.into_iter().filter(is_wanted);
         experiments.flat_map(|one| experiments::cells(one, &self.sizes, self.chunks.into())).collect()
     }
 
-    /// Whether placement is measured, which is done by itself.
-    fn is_placement(&self) -> Result<bool, BenchError> {
+    /// The experiment that is measured by itself, if one of these is.
+    fn alone(&self) -> Result<Option<Experiment>, BenchError> {
         match self.experiment.as_slice() {
-            [Experiment::Placement] if self.svg.is_none() => Ok(true),
-            others if !others.contains(&Experiment::Placement) => Ok(false),
+            [one] if one.is_by_itself() && self.svg.is_none() => Ok(Some(*one)),
+            others if !others.iter().any(|one| one.is_by_itself()) => Ok(None),
             _ => {
-                let what = "--experiment placement: by itself, and without --svg";
+                let what = "--experiment placement, or bound: by itself, and without --svg";
                 Err(BenchError::Usage(what.to_owned()))
             }
         }
@@ -181,10 +192,9 @@ pub(super) fn measure(
     options: &BenchSchedulerOptions,
     candidates: Vec<Candidate>,
 ) -> Result<String, BenchError> {
-    if options.is_placement()? {
-        let rows = placement::rows(options, candidates)?;
-        let json = || format!("{:#}\n", placement::json(&rows));
-        return Ok(if options.json { json() } else { placement::table(&rows) });
+    if let Some(one) = options.alone()? {
+        let (json, table) = by_itself(one, options, candidates)?;
+        return Ok(if options.json { format!("{json:#}\n") } else { table });
     }
     // Fail before the measurement, not after it, if the picture cannot be written.
     let picture = options.svg.as_deref().map(open_picture).transpose()?;
@@ -200,10 +210,24 @@ pub(crate) fn array(
     options: &BenchSchedulerOptions,
     candidates: Vec<Candidate>,
 ) -> Result<Value, BenchError> {
-    if options.is_placement()? {
-        return Ok(placement::json(&placement::rows(options, candidates)?));
+    if let Some(one) = options.alone()? {
+        return Ok(by_itself(one, options, candidates)?.0);
     }
     Ok(report::json(&rows(options, candidates)?))
+}
+
+/// What is printed of an experiment of its own: rows for programs, and a table for people.
+fn by_itself(
+    one: Experiment,
+    options: &BenchSchedulerOptions,
+    candidates: Vec<Candidate>,
+) -> Result<(Value, String), BenchError> {
+    if one == Experiment::Bound {
+        let rows = bound::rows(options, candidates)?;
+        return Ok((bound::json(&rows), bound::table(&rows)));
+    }
+    let rows = placement::rows(options, candidates)?;
+    Ok((placement::json(&rows), placement::table(&rows)))
 }
 
 fn rows(options: &BenchSchedulerOptions, candidates: Vec<Candidate>) -> Result<Vec<Row>, BenchError> {

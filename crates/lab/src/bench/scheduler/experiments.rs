@@ -97,12 +97,13 @@ fn threading(mix: Plan) -> Vec<(String, Plan)> {
     suites.flat_map(with).collect()
 }
 
-/// The rows of an experiment, of packets of one size each; placement has its own.
+/// The rows of an experiment, of packets of one size each; those that are measured by themselves have their
+/// own.
 pub(super) fn cells(experiment: Experiment, sizes: &[Size], chunks: usize) -> Vec<Cell> {
     let each = |size: Size| -> Vec<(String, Plan)> {
         let mix = mix(size, chunks);
         match experiment {
-            Experiment::Placement => Vec::new(),
+            Experiment::Placement | Experiment::Bound => Vec::new(),
             Experiment::Ideas => {
                 let with = |(name, formation, ideas): (&str, _, _)| {
                     let settings = SchedulerSettings { ideas, ..mix.settings };
@@ -168,7 +169,7 @@ mod tests {
     fn experiments_have_the_rows_of_their_figures() {
         let rows = |experiment| cells(experiment, &[Size::Random, Size::Imix], 1);
         let counts = Experiment::ALL.map(|experiment| rows(experiment).len() / 2);
-        assert_eq!(counts, [7, 12, 4, 7, 3, 6, 2, 0]);
+        assert_eq!(counts, [7, 12, 4, 7, 3, 6, 2, 0, 0]);
         let names: Vec<String> = rows(Experiment::Algorithms).into_iter().map(|cell| cell.setting).collect();
         assert_eq!(names[..3], ["AES-CBC+HMAC-SHA1 (ENC)", "AES-CBC+HMAC-SHA1 (DEC)", "AES-CBC (ENC)"]);
         assert_eq!(names[6], "Mix");

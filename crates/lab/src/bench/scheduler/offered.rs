@@ -73,6 +73,7 @@ impl Feeds {
 #[derive(Debug, Clone)]
 pub(super) struct Carried {
     pub(super) per_second: f64,
+    pub(super) p50_us: Option<f64>,
     pub(super) p99_us: Option<f64>,
     /// The share of the jobs that each engine did, where that is counted.
     pub(super) shares: Option<BTreeMap<&'static str, f64>>,
@@ -240,6 +241,9 @@ pub(super) fn carry(
             began = Some((sent, now));
         }
         quiet = if moved > 0 { 0 } else { quiet + 1 };
+        if quiet > 0 {
+            end.rest();
+        }
         if quiet > QUIET_TURNS || end.worker.pool().drops().total() > 0 {
             return Err(end.loss(all));
         }
@@ -249,7 +253,8 @@ pub(super) fn carry(
             let (last, to) = last.filter(is_counted).unwrap_or((sent, now));
             let per_second = (last - first) as f64 / to.saturating_sub(from).as_secs_f64().max(1e-9);
             let shares = shares(&end, &names, all);
-            return Ok(Carried { per_second, p99_us: inside.latency.quantile_us(0.99), shares });
+            let [p50_us, p99_us] = [0.5, 0.99].map(|share| inside.latency.quantile_us(share));
+            return Ok(Carried { per_second, p50_us, p99_us, shares });
         }
     }
 }

@@ -38,17 +38,17 @@ use crate::table::Table;
 /// Of the best engine's capacity.
 const LOADS: [f64; 6] = [0.1, 0.25, 0.5, 0.75, 1.0, 1.5];
 /// A rate beyond any.
-const FLOOD: f64 = 1e12;
+pub(super) const FLOOD: f64 = 1e12;
 /// Chunks under way at most: an SA's packets that the processor has done wait for those before them that a
 /// device has, so that the engines together hold more than the device alone.
 const UNDER_WAY: usize = 8;
 /// Repetitions of what is measured.
-const REPEATS: usize = 3;
+pub(super) const REPEATS: usize = 3;
 /// Packets for each of `--chunks`: with fewer, chunks that are under way at the end would be much of all.
-const PACKETS: usize = 16_384;
+pub(super) const PACKETS: usize = 16_384;
 /// Who carries less than this of what is offered does not keep up: what is under way at the end is less of
 /// all that counts.
-const SUSTAINED: f64 = 0.95;
+pub(super) const SUSTAINED: f64 = 0.95;
 /// What an engine is called that the jobs are placed over.
 const LIVE: &str = "live";
 
@@ -174,11 +174,10 @@ pub(super) fn rows(
     const VISIT: Duration = Duration::from_secs(4);
     let is_wanted = |name: &str| options.engines.is_empty() || options.engines.iter().any(|one| one == name);
     let candidates = candidates.into_iter().filter(|candidate| is_wanted(candidate.name)).collect();
-    let gpu = [GPU.to_owned()];
     let started = if options.engines.iter().any(|one| one == MODEL) && options.engines.len() == 1 {
         Engines::start(Vec::new(), &[])?
     } else {
-        started(candidates, &gpu)?
+        started(candidates)?
     };
     let of_machine: Vec<&Available> =
         started.available.iter().filter(|engine| engine.device().note.is_none()).collect();
@@ -208,9 +207,10 @@ pub(super) fn rows(
 }
 
 /// The engines that start, a GPU among them if there is one.
-fn started(candidates: Vec<Candidate>, gpu: &[String]) -> Result<Engines, BenchError> {
+pub(super) fn started(candidates: Vec<Candidate>) -> Result<Engines, BenchError> {
     let has_gpu = candidates.iter().any(|candidate| candidate.name == GPU && (candidate.open)().is_ok());
-    Engines::start(candidates, if has_gpu { gpu } else { &[] })
+    let wanted = has_gpu.then(|| GPU.to_owned());
+    Engines::start(candidates, wanted.as_slice())
 }
 
 /// A device before the processor's engines, whose last does all suites.

@@ -43,7 +43,7 @@ pub(super) fn median(mut rows: Vec<Row>) -> Option<Row> {
 }
 
 /// Threads of a model: the worker, and those beside it.
-const fn threads(model: ThreadingModel) -> usize {
+pub(super) const fn threads(model: ThreadingModel) -> usize {
     match model {
         ThreadingModel::RunToCompletion => 1,
         ThreadingModel::OneIo => 2,

@@ -226,6 +226,13 @@ impl End {
         Ok(moved)
     }
 
+    /// After a turn that moved nothing: threads beside the worker may need its processor.
+    pub(super) fn rest(&self) {
+        if self.shares {
+            std::thread::yield_now();
+        }
+    }
+
     fn counters(&self) -> [PortCounters; 2] {
         [self.worker.protected_port().counters(), self.worker.unprotected_port().counters()]
     }
@@ -250,8 +257,8 @@ impl End {
             }
             ask(sent, &self.demands);
             quiet = if self.turn()? > 0 { 0 } else { quiet + 1 };
-            if self.shares && quiet > 0 {
-                std::thread::yield_now();
+            if quiet > 0 {
+                self.rest();
             }
             if quiet > QUIET_TURNS || self.worker.pool().drops().total() > 0 {
                 return Err(self.loss(all));
