@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Measures all that is to be known of this machine's GPUs, and leaves it in one folder: what `testudo bench
-# gpu` (with headers by the processor and by the GPU, too), `bench scheduler` (figures 9 to 14 of paper 002),
-# `bench --live`, `bench vpe --experiment scaling` (the engine cores beside workers, over their number), `lab
-# placements` and `lab papers` print as JSON, each in a file, with what the machine is. NAME is one word of the
-# GPU's. One that fails leaves its words in FILE.err, and the others are run.
+# gpu` (with headers by the processor and by the GPU, too), `bench scheduler` (figures 9 to 14 of paper 002,
+# placement over load, latencies under half load), `bench --live`, `bench vpe --experiment scaling` (the engine
+# cores beside workers, over their number, with suites from cheap to dear), `lab placements` and `lab papers`
+# print as JSON, each in a file, with what the machine is. NAME is one word of the GPU's. One that fails leaves
+# its words in FILE.err, and the others are run.
 #
 # usage: bench-gpu.sh PROGRAM FOLDER [--quick] [--gpu NAME]
 set -uo pipefail
@@ -71,9 +72,13 @@ for experiment in ideas chunks ranges algorithms latency threading tuning; do
 done
 measure scheduler-placement.json bench scheduler --experiment placement --sizes 64,1420,random,imix \
     --chunks "$chunks" "${gpu[@]}"
+measure scheduler-bound.json bench scheduler --experiment bound --sizes 64,1420,imix --chunks "$chunks" "${gpu[@]}"
 measure live.json bench --live --engines "gpu,$others" --suites aes128gcm16,aes128-sha1,3des-sha1,mixed \
     --sizes 64,1420,imix "${short[@]}" "${gpu[@]}"
-measure cores.json bench vpe --experiment scaling --cores --workers "$workers" --repeat "$repeat"
+# The usual suite is cheaper than handing over, so that the engine stays alone; the others are not.
+for suite in aes128gcm16 aes128-sha1 3des-sha1; do
+    measure "cores-$suite.json" bench vpe --experiment scaling --cores --suite "$suite" --workers "$workers" --repeat "$repeat"
+done
 measure placements.json lab placements --latency --suites aes128-sha1,3des-sha1 "${quick[@]}"
 measure placements-gpu.json lab placements --latency --offload-engine gpu --suites aes128-sha1,3des-sha1 "${quick[@]}" "${gpu[@]}"
 measure papers.json lab papers --only 002 --out "$folder/papers" "${quick[@]}" "${gpu[@]}"
