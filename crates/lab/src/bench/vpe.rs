@@ -13,14 +13,16 @@
 //! One worker: `side_by_side` measures; `single`, `experiments` and `qos` say what; `placed` is a port that
 //! puts packets where it is told to, `chain` two gateways with goodput after a round trip. Several: `scaling`
 //! says what; `fleet` has workers and what they share, `threads` runs them, `rings` is the paper's own
-//! parallel ESP, `handing_over` what the engine `cores` costs, `shared_lines` a model of more cores than
-//! there are. `order` is of one inbound SA that they release in order: `ordered` has its gateway, `line` its
-//! ports. `gateways` makes workers, `choice` chooses their engine, `report` has rows.
+//! parallel ESP, `handing_over` what the engine `cores` costs, `framework` what a gateway's dispatcher does,
+//! `shared_lines` a model of more cores than there are. `order` is of one inbound SA that they release in
+//! order: `ordered` has its gateway, `line` its ports. `gateways` makes workers, `choice` chooses their
+//! engine, `report` has rows.
 
 mod chain;
 mod choice;
 mod experiments;
 mod fleet;
+mod framework;
 mod gateways;
 mod handing_over;
 mod line;

@@ -9,6 +9,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::fleet::{Division, Fleet, Plan};
+use super::framework::Framework;
 use super::handing_over::HandingOver;
 use super::report::{Outcome, Row, Threading, line, millions, range_millions};
 use super::shared_lines::{Costs, FITTED, Handover, PREDICTED};
@@ -278,27 +279,65 @@ pub(super) fn scaling(setup: &mut Setup<'_>) -> Result<Outcome, BenchError> {
     let processors = threads::processors();
     let cells = measure(setup, &processors)?;
     let model = Model::of(setup, &cells, &processors)?;
-    let cost = if setup.options.cores { handing_over(setup, &processors)? } else { None };
+    let cost = setup.options.cores.then(|| Cost::measure(setup, &processors)).transpose()?;
     let mut rows: Vec<Row> =
         cells.iter().map(|cell| row(setup, cell, &cells, model.as_ref(), &processors)).collect();
     let of_cores = rows.iter_mut().filter(|row| row.threading == Threading::Cores && row.workers > 1);
     for (row, cost) in of_cores.zip(cost.iter().cycle()) {
+        let of_packet = [cost.framework.in_place, cost.framework.late].map(|cycles| json!(cycles));
+        row.more.extend(["in_place_cycles_per_packet", "late_cycles_per_packet"].into_iter().zip(of_packet));
+        let Some(cost) = &cost.handing_over else { continue };
         let of_job = [cost.direct, cost.handed_over].map(|cycles| json!(cycles));
         row.more.extend(["direct_cycles_per_job", "handed_over_cycles_per_job"].into_iter().zip(of_job));
     }
     rows.extend(model.iter().flat_map(predicted_rows));
     let mut text = text(setup, &cells, model.as_ref(), &processors);
-    if setup.options.cores {
-        text += &cores_in_words(cost);
-    }
+    text.extend(cost.map(Cost::in_words));
     let picture = Some(draw(setup, &cells, model.as_ref()));
     Ok(Outcome { rows, text, picture })
 }
 
-/// What it costs the engine `cores` to hand a job over; `None` where there is one core.
-fn handing_over(setup: &Setup<'_>, processors: &[usize]) -> Result<Option<HandingOver>, BenchError> {
-    let cost = HandingOver::measure(setup, processors, setup.options.duration());
-    cost.map_err(|what| BenchError::Invalid { case: "scaling, handing jobs over".to_owned(), what })
+/// What it costs a worker that others do its cryptography.
+struct Cost {
+    framework: Framework,
+    /// `None` where there is one core.
+    handing_over: Option<HandingOver>,
+}
+
+impl Cost {
+    fn measure(setup: &Setup<'_>, processors: &[usize]) -> Result<Self, BenchError> {
+        let duration = setup.options.duration();
+        let invalid = |of: &str| {
+            let case = format!("scaling, {of}");
+            move |what| BenchError::Invalid { case, what }
+        };
+        let handing_over = HandingOver::measure(setup, processors, duration);
+        let handing_over = handing_over.map_err(invalid("handing jobs over"))?;
+        let suites = Suites::One(setup.options.suite);
+        let case = Case { suites, ..setup.case(Carrier::Esp, Way::Outbound, SIZES[0]) };
+        let framework = Framework::measure(case, processors, duration);
+        let framework = framework.map_err(invalid("a gateway without cryptography"))?;
+        Ok(Self { framework, handing_over })
+    }
+
+    /// What there is to say of the engine `cores`.
+    fn in_words(self) -> String {
+        let Framework { in_place, late } = self.framework;
+        let of_job = match self.handing_over {
+            Some(HandingOver { direct, handed_over }) => format!(
+                "A job of its ring, without a gateway and its cryptography: {handed_over:.0} cycles of the worker's by submit and poll,\n\
+                 {direct:.0} by a direct call.\n"
+            ),
+            None => "What it costs to hand a job over was not measured; it takes two cores.\n".to_owned(),
+        };
+        format!(
+            "Engine cores: one worker, which has its share in the cryptography; the other threads do nothing else.\n\
+             A packet of a gateway that goes out, without its cryptography: {in_place:.0} cycles of the worker's where the engine ends jobs\n\
+             inside submit, {late:.0} where it gives them back by poll: {:.0} are the dispatcher's tickets, order of the SA, rings and release.\n\
+             {of_job}",
+            late - in_place
+        )
+    }
 }
 
 fn threading(division: Division) -> Threading {
@@ -439,19 +478,6 @@ fn text(setup: &Setup<'_>, cells: &[Cell], model: Option<&Model>, processors: &[
         setup.options.duration,
         threads::TIMES,
         prediction(model),
-    )
-}
-
-/// What there is to say of the engine `cores`.
-fn cores_in_words(cost: Option<HandingOver>) -> String {
-    let cost = match cost {
-        Some(HandingOver { direct, handed_over }) => format!(
-            "A job, without its cryptography: {handed_over:.0} cycles of the worker's by submit and poll, {direct:.0} by a direct call"
-        ),
-        None => "What it costs to hand a job over was not measured; it takes two cores".to_owned(),
-    };
-    format!(
-        "Engine cores: one worker, which has its share in the cryptography; the other threads do nothing else.\n{cost}.\n"
     )
 }
 

@@ -171,6 +171,10 @@ fn every_division_is_beside_as_many_independent_gateways() {
         assert!(row["fitted_of_linear"].is_null() || row["predicted_of_linear"].is_null(), "{row}");
         let threads = row["workers"].as_u64().unwrap() + u64::from(threading == "parallel_esp");
         assert_eq!(row["threads"], threads);
+        if threading == "cores" && row["workers"] == 2 {
+            assert!(number(row, "in_place_cycles_per_packet") > 0.0, "{row}");
+            assert!(number(row, "late_cycles_per_packet") > 0.0, "{row}");
+        }
         if threading == "cores" && row["workers"] == 2 && row["cores_available"] != 1 {
             assert!(number(row, "direct_cycles_per_job") > 0.0, "{row}");
             assert!(number(row, "handed_over_cycles_per_job") > 0.0, "{row}");
