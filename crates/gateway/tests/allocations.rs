@@ -35,8 +35,8 @@ use testudo_gateway::{
     SystemClock, Update, Worker, serve,
 };
 use testudo_ipsec::{
-    Action, Mode, Moment, Policy, PortRange, ReplayWindow, Selector, Spd, TunnelIndex, TunnelParameters,
-    VpeRules,
+    Action, Mode, Moment, PacketRules, Policy, PortRange, ReplayWindow, Selector, Spd, TunnelIndex,
+    TunnelParameters, VpeRules,
 };
 use testudo_packet::{Batch, DropReason, Pool, Port, PortCounters, PortError};
 use used::Used;
@@ -171,6 +171,40 @@ fn opening_allocates_nothing_per_packet() {
         let mut b = worker(&spec, Side::B, silent(), source);
         assert_eq!(allocations(&mut b, 10_240 - WARM_UP), 0, "{suite}");
         assert_eq!(b.protected_port().counters().tx_packets, 10_240);
+    }
+}
+
+/// A clock that covers its load has a packet, or two, or none at each tick.
+#[test]
+fn a_clock_allocates_nothing_per_packet() {
+    for spec in [spec(), TunnelSpec::new(0, Suite::AES256_SHA256), vpe(Suite::ALL_FOR_VPE[0])] {
+        let rules = PacketRules { clocked_packets_per_second: 1000, ..spec.rules.clone() };
+        let spec = TunnelSpec { rules, ..spec };
+        let packet = Inner::udp("10.0.0.1", "172.16.0.2", 1000).bytes();
+        let offers = Arc::new(AtomicU64::new(0));
+        let left = Arc::clone(&offers);
+        let source = Box::new(move |out: &mut [u8]| match left.load(Ordering::SeqCst) {
+            0 => 0,
+            count => {
+                left.store(count - 1, Ordering::SeqCst);
+                copy(&packet, out)
+            }
+        });
+        let mut a = worker(&spec, Side::A, source, silent());
+        let mut now = Moment::default();
+        let mut run = |ticks: u64| {
+            for tick in 0..ticks {
+                offers.store(tick % 3, Ordering::SeqCst);
+                a.turn(now).expect("memory does not fail");
+                a.send_dummies(now);
+                now = Moment(now.0 + Duration::from_millis(1));
+            }
+        };
+        run(WARM_UP as u64);
+        let (used, ()) = Used::by(|| run(3000));
+        assert_eq!(used.allocations, 0, "{:?}, {}", spec.protocol, spec.suite);
+        assert_eq!(a.unprotected_port().counters().tx_packets, WARM_UP as u64 + 3000, "one at each tick");
+        assert_eq!((a.pool().drops().total(), a.waits_for_tick()), (0, true));
     }
 }
 

@@ -195,6 +195,7 @@ impl Ipsec {
         self.checker.end(index);
         self.held.tunnels -= usize::from(tunnel.parameters.packets_may_wait());
         self.release_clocked(index);
+        self.clocked.end(index);
         self.held.release(index);
         let (protocol, endpoints) = (tunnel.parameters.protocol, tunnel.parameters.endpoints);
         for member in &tunnel.outbound {

@@ -39,7 +39,6 @@ use crate::runs::Disposition;
 use crate::slots::SaRef;
 use crate::slow_path::is_cut;
 use crate::spd::{Action, Flow, TunnelIndex, Verdict};
-use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 use testudo_packet::{Batch, Buffer, DropReason, Pool};
@@ -90,7 +89,9 @@ fn is_later_fragment(header: &IpHeader) -> bool {
 /// The packets that wait for ticks.
 #[derive(Debug, Default)]
 pub(crate) struct Clocked {
-    /// Of each tunnel, oldest first; none is empty.
+    /// Of each tunnel that has had some, oldest first. A queue stays, empty or not, while its tunnel does: a
+    /// clock that covers its load has one packet, or none, and would make and free it for each. It grows to
+    /// what has waited in it at once: the room of all clocks together would be more than the pool has.
     queues: BTreeMap<TunnelIndex, VecDeque<Waiting>>,
     /// Packets in all queues.
     packets: usize,
@@ -171,51 +172,47 @@ impl Clocked {
     }
 
     fn take_first(&mut self, tunnel: TunnelIndex) -> Option<Waiting> {
-        let Entry::Occupied(mut queue) = self.queues.entry(tunnel) else { return None };
-        let first = queue.get_mut().pop_front();
-        if queue.get().is_empty() {
-            queue.remove();
-        }
-        self.packets -= usize::from(first.is_some());
-        first
+        let first = self.queues.get_mut(&tunnel)?.pop_front()?;
+        self.packets -= 1;
+        Some(first)
     }
 
     /// Takes all out that wait for the clock of a tunnel, oldest first.
-    fn take_all(&mut self, tunnel: TunnelIndex) -> impl DoubleEndedIterator<Item = Released> + use<> {
-        let queue = self.queues.remove(&tunnel).unwrap_or_default();
-        self.packets -= queue.len();
-        queue.into_iter().map(|waiting| waiting.packet)
+    fn take_all(&mut self, tunnel: TunnelIndex) -> impl DoubleEndedIterator<Item = Released> {
+        self.packets -= self.packets_of(tunnel);
+        let all = self.queues.get_mut(&tunnel).into_iter().flat_map(|queue| queue.drain(..));
+        all.map(|waiting| waiting.packet)
+    }
+
+    /// A tunnel of which nothing waits any more is gone, and so is its queue.
+    pub(crate) fn end(&mut self, tunnel: TunnelIndex) {
+        debug_assert_eq!(self.packets_of(tunnel), 0);
+        self.queues.remove(&tunnel);
     }
 
     /// Takes those out of a tunnel's queue of which that is so, oldest first.
     fn take_where(&mut self, tunnel: TunnelIndex, is_so: impl Fn(&Waiting) -> bool) -> VecDeque<Waiting> {
-        let Entry::Occupied(mut queue) = self.queues.entry(tunnel) else { return VecDeque::new() };
+        let Some(queue) = self.queues.get_mut(&tunnel) else { return VecDeque::new() };
         // Seldom any.
-        if !queue.get().iter().any(&is_so) {
+        if !queue.iter().any(&is_so) {
             return VecDeque::new();
         }
-        let all = std::mem::take(queue.get_mut());
-        let (taken, left): (VecDeque<_>, VecDeque<_>) = all.into_iter().partition(&is_so);
+        let (taken, left) = std::mem::take(queue).into_iter().partition::<VecDeque<_>, _>(&is_so);
+        *queue = left;
         self.packets -= taken.len();
-        if left.is_empty() {
-            queue.remove();
-        } else {
-            *queue.get_mut() = left;
-        }
         taken
     }
 
     /// Takes those out that have waited too long.
     fn take_expired(&mut self, now: Moment) -> Vec<(TunnelIndex, Buffer)> {
+        // One of which pieces have left goes on: a slow clock would send none of a long one whole.
+        let is_over = |first: &Waiting| first.cut.is_none() && now.since(first.since) >= HOLD;
         let mut expired = Vec::new();
-        self.queues.retain(|tunnel, queue| {
-            // One of which pieces have left goes on: a slow clock would send none of a long one whole.
-            let is_over = |first: &Waiting| first.cut.is_none() && now.since(first.since) >= HOLD;
+        for (tunnel, queue) in &mut self.queues {
             while queue.front().is_some_and(is_over) {
                 expired.extend(queue.pop_front().map(|waiting| (*tunnel, waiting.packet.packet)));
             }
-            !queue.is_empty()
-        });
+        }
         self.packets -= expired.len();
         expired
     }
@@ -226,9 +223,10 @@ impl Clocked {
         self.recheck
     }
 
-    /// All that wait.
-    pub(crate) fn into_packets(self) -> impl Iterator<Item = Released> {
-        self.queues.into_values().flatten().map(|waiting| waiting.packet)
+    /// Takes out all that wait.
+    pub(crate) fn drain(&mut self) -> impl Iterator<Item = Released> {
+        (self.packets, self.recheck) = (0, false);
+        self.queues.values_mut().flat_map(|queue| queue.drain(..)).map(|waiting| waiting.packet)
     }
 }
 
@@ -287,8 +285,8 @@ impl Ipsec {
         if !std::mem::take(&mut self.clocked.recheck) {
             return;
         }
-        let tunnels: Vec<_> = self.clocked.queues.keys().copied().collect();
-        for index in tunnels {
+        let queues = self.clocked.queues.iter().filter(|(_, queue)| !queue.is_empty());
+        for index in queues.map(|(tunnel, _)| *tunnel).collect::<Vec<_>>() {
             let spd = &self.spd;
             let moved = self.clocked.take_where(index, |waiting| {
                 let packet = &waiting.packet.packet;

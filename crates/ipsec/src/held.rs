@@ -434,8 +434,7 @@ impl Ipsec {
         let released = std::mem::take(&mut self.held.released);
         let waiting = std::mem::take(&mut self.held.waiting).into_values().map(|waiting| waiting.packet);
         released.into_iter().chain(waiting).for_each(|packet| pool.discard(packet.packet, without_sa));
-        let clocked = std::mem::take(&mut self.clocked).into_packets();
-        clocked.for_each(|packet| pool.discard(packet.packet, without_tick));
+        self.clocked.drain().for_each(|packet| pool.discard(packet.packet, without_tick));
         self.held.queues.clear();
         self.discard_unnumbered(without_sa, pool);
     }
