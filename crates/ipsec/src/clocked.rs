@@ -328,12 +328,20 @@ impl Ipsec {
         if !hides && self.clocked.packets_of(index) == 0 {
             return Some(next_tick(due, per_second, Moment(now.0 + LOOK_AGAIN)));
         }
-        self.send_at_tick(index, now, pool, out);
+        self.send_at_tick(index, now, hides, pool, out);
         Some(next_tick(due, per_second, now))
     }
 
-    /// Makes a job of the packet that has waited longest, of those that may be sent, or of a dummy.
-    fn send_at_tick(&mut self, index: TunnelIndex, now: Moment, pool: &mut Pool, out: &mut Prepared) {
+    /// Makes a job of the packet that has waited longest, of those that may be sent, or of a dummy, if there
+    /// is something to hide.
+    fn send_at_tick(
+        &mut self,
+        index: TunnelIndex,
+        now: Moment,
+        hides: bool,
+        pool: &mut Pool,
+        out: &mut Prepared,
+    ) {
         let Some(way) = self.tunnel(index).and_then(|tunnel| self.way_of(tunnel)) else {
             // As others that find no SA, they wait for one or are dropped.
             return self.release_clocked(index);
@@ -351,7 +359,9 @@ impl Ipsec {
                 return;
             }
         }
-        out.jobs.extend(self.dummy(index, now, pool));
+        if hides {
+            out.jobs.extend(self.dummy(index, now, pool));
+        }
     }
 
     /// Has a number at hand for the packet of a tick, where workers share them: a tunnel's own packet would

@@ -658,6 +658,23 @@ fn workers_that_take_no_more_packets_send_what_waits_and_no_dummies() {
     assert_eq!((a.drops(DropReason::ClockFull), a.worker.waits_for_tick()), (5, false));
 }
 
+/// Nor where all that waits is refused at its tick.
+#[test]
+fn a_packet_that_is_refused_leaves_its_tick_to_no_dummy_where_nothing_is_to_be_hidden() {
+    let long = Inner { dont_fragment: true, ..Inner::udp("10.0.0.1", "172.16.0.2", 1500) };
+    let stops: [fn(&mut Gateway); 2] = [|a| a.worker.counters().set_parked(true), |a| a.worker.drain()];
+    for spec in kinds() {
+        for stop in stops {
+            let mut a = gateway(Side::A, &clocked(spec.clone(), 0));
+            assert!(a.seal(long.bytes()).is_empty());
+            stop(&mut a);
+            assert!(run(&mut a, Duration::from_secs(1)).is_empty(), "{:?}", spec.protocol);
+            assert_eq!((a.drops(DropReason::TooBig), a.worker.waits_for_tick()), (1, false));
+            a.assert_settled();
+        }
+    }
+}
+
 /// A worker that ends sends what waits, and nothing beside it: no tick of a tunnel that has nothing, and no
 /// dummy of one without a clock.
 #[test]
