@@ -73,9 +73,8 @@ impl Ipsec {
         parameters: &TunnelParameters,
         now: Moment,
     ) -> u64 {
-        let hides = parameters.protocol != IpsecProtocol::Ah;
-        let beside = if hides { parameters.rules.dummy_packets_per_second } else { 0 };
-        let (clock, dummies) = (parameters.clock(), &mut self.dummies);
+        let (clock, beside) = (parameters.clock(), parameters.dummies_beside());
+        let dummies = &mut self.dummies;
         dummies.tunnels += 1;
         let first = match clock {
             0 => now,

@@ -28,6 +28,12 @@ impl TunnelParameters {
     pub fn is_group(&self) -> bool {
         self.endpoints.group().is_some()
     }
+
+    /// Whether nothing is sent through it: it is one of a group, without a Sender ID. It has an SA towards
+    /// the group as others do; what it sent by itself would have the nonces of each other such member.
+    pub(crate) fn only_receives(&self) -> bool {
+        self.is_group() && self.rules.of_vpe().sender == 0
+    }
 }
 
 /// The outer source of a datagram.

@@ -202,7 +202,17 @@ impl TunnelParameters {
     /// Packets that are sent in a second by a [clock](crate::PacketRules::clocked_packets_per_second); 0 if
     /// they are sent as they come.
     pub(crate) fn clock(&self) -> u16 {
-        if self.protocol == IpsecProtocol::Ah { 0 } else { self.rules.clocked_packets_per_second }
+        if self.hides_nothing() { 0 } else { self.rules.clocked_packets_per_second }
+    }
+
+    /// Dummies that are sent in a second beside its packets.
+    pub(crate) fn dummies_beside(&self) -> u16 {
+        if self.hides_nothing() { 0 } else { self.rules.dummy_packets_per_second }
+    }
+
+    /// Whether there is nothing that other packets could hide: those of AH are read by all.
+    fn hides_nothing(&self) -> bool {
+        self.protocol == IpsecProtocol::Ah || self.only_receives()
     }
 
     /// Whether its packets may wait: for an SA, or for a tick.

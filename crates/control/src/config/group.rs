@@ -19,6 +19,9 @@ use toml::de::DeValue;
 
 /// The keys that only tunnels to a group have.
 const KEYS: [&str; 4] = ["sender_id", "receive_only", "sa", SENDERS];
+/// What only those have something to hide with who send.
+const KEYS_OF_SENDERS: [&str; 3] =
+    ["dummy_packets_per_second", "clocked_packets_per_second", "rehash_seconds"];
 /// How many members of a group send.
 const SENDERS: &str = "senders";
 
@@ -68,6 +71,10 @@ pub(super) fn read_sender(
     if receives_only {
         let problem = Problem::expected("no `sender_id` beside `receive_only = true`");
         section.refuse(walker, "sender_id", problem.help("who sends nothing needs none: leave it out"));
+        for key in KEYS_OF_SENDERS {
+            let problem = Problem::expected(format!("no `{key}` beside `receive_only = true`"));
+            section.refuse(walker, key, problem.help("who sends nothing has nothing to hide: leave it out"));
+        }
         return 0;
     }
     let sender = section.required(walker, "sender_id", "1", value::number_u16(1, u16::MAX));

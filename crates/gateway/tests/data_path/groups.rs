@@ -5,6 +5,7 @@ use crate::support::gateway::{PoolSize, portable};
 use crate::support::group::{GROUP, address, by_hand, inner, install, policies, sent_by, spec};
 use crate::support::vpe::datagram_between;
 use crate::support::{Gateway, Inner, LeaseTwin, Side};
+use crate::traffic_flow::run;
 use crate::workers::install_at;
 use std::time::Duration;
 use testudo_gateway::{Installed, SaChange};
@@ -176,6 +177,25 @@ fn packets_of_nobody_and_of_oneself_are_refused() {
     forged[60] ^= 1;
     member.assert_refuses(&forged, DropReason::AuthenticationFailed);
     assert_eq!(member.send(2).len(), 1, "nobody has shown that somebody else has its ID");
+}
+
+/// All such members would have one Sender ID, 0, and seal under its nonces.
+#[test]
+fn a_member_that_only_receives_sends_no_fill_packets() {
+    for (sender, sends) in [(7, true), (0, false)] {
+        for (clocked, beside) in [(100, 0), (0, 100)] {
+            let mut gateway = Gateway::new(policies(), PoolSize(512, 2048), portable());
+            let rules = VpeRules::default().with_sender(sender);
+            let mut tunnel = install(rules, &mut LeaseTwin::new(1 << 20), None);
+            tunnel.parameters.rules.clocked_packets_per_second = clocked;
+            tunnel.parameters.rules.dummy_packets_per_second = beside;
+            gateway.install(tunnel);
+            let sent = run(&mut gateway, Duration::from_secs(1));
+            assert_eq!(!sent.is_empty(), sends, "{clocked}, {beside}");
+            assert_eq!(gateway.worker.next_dummy().is_some(), sends, "it wakes up for nothing");
+            gateway.assert_settled();
+        }
+    }
 }
 
 /// `docs/VPE.md`: two devices with one Sender ID are noticed by their two addresses within a second.

@@ -52,6 +52,11 @@ fn what_a_group_has_not_is_refused_in_words() {
     expect(&group(""), &["sender_id"]);
     expect(&group("sender_id = 0"), &["a number from 1 to 65535"]);
     expect(&group(&format!("{SENDER}receive_only = true")), &["no `sender_id`", "leave it out"]);
+    for key in ["dummy_packets_per_second", "clocked_packets_per_second", "rehash_seconds"] {
+        good(&group(&format!("{SENDER}{key} = 5")));
+        let told = format!("no `{key}` beside `receive_only = true`");
+        expect(&group(&format!("receive_only = true\n{key} = 5")), &[&told, "nothing to hide: leave it out"]);
+    }
     let outbound = "outbound = { spi = 0x1001, key_file = \"a.key\" }\n";
     expect(&group(&format!("{SENDER}{outbound}")), &["no `outbound`", "members have one SA", "sa = {"]);
     let esp = group(SENDER).replace("encapsulation = \"vpe\"\nallow_manual_counter_nonce = true\n", "");
