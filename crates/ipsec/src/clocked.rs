@@ -20,9 +20,9 @@
 //! policy is asked of what shows all its fields, the flow is known, and one buffer waits.
 //!
 //! Ticks that were missed are made up for by [`MOST_AT_ONCE`] packets, no more: a burst would tell that there
-//! was a lot to do. A tick for which workers that share numbers have none now is missed, whether a packet
-//! waits or not. What is not a packet of the tunnel comes beside its clock: probes of the path, and messages
-//! of a key exchange.
+//! was a lot to do. A tick for which there is no number now, since other workers have too many in flight or
+//! none is leased yet, is missed, whether a packet waits or not. What is not a packet of the tunnel comes
+//! beside its clock: probes of the path, and messages of a key exchange.
 //!
 //! **Bounds.** At a worker a tunnel's queue has as many packets as it sends in a tenth of a second, at least
 //! [`LEAST_ROOM`], and all queues together have an eighth of the pool's buffers, one for each packet, the
@@ -364,14 +364,15 @@ impl Ipsec {
         }
     }
 
-    /// Has a number at hand for the packet of a tick, where workers share them: a tunnel's own packet would
-    /// be late without, and a dummy left out, which would tell one from the other.
+    /// Whether there is a number for the packet of a tick; of those that workers share it is at hand then. A
+    /// tunnel's own packet would be late without, or lost, and a dummy left out, which would tell one from
+    /// the other.
     fn has_number(&mut self, way: SaRef, now: Moment) -> bool {
         self.note_flying(way);
         let Some(sa) = self.outbound.get_mut(way) else { return false };
-        // Nothing overtakes what waits for a number already; what is refused in any case needs none.
+        // Nothing overtakes what waits for a number already.
         let others_wait = sa.sequence.reserver().is_some_and(|reserver| reserver.waits);
-        !others_wait && (sa.template.is_none() || !sa.must_wait(now))
+        !others_wait && !sa.lacks_number(now, &mut self.events)
     }
 
     /// Makes a job of a packet that has waited, or of its next piece, drops it, or lets it go: policy may

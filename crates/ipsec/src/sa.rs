@@ -366,6 +366,23 @@ impl OutboundSa {
         self.sequence.is_shared() && !self.lifetime.is_expired(now) && self.sequence.must_wait()
     }
 
+    /// Whether a packet that can wait for a number has to: others have too many in flight, or none is leased
+    /// yet, which is told once. What is refused in any case needs none. Windows of VPE that are behind the
+    /// first one would still have numbers: their packets wait, too, so that all ticks are missed alike.
+    pub(crate) fn lacks_number(&mut self, now: Moment, events: &mut Vec<Event>) -> bool {
+        let is_taken = self.vpe.as_ref().is_some_and(|numbers| numbers.is_taken(&self.sequence));
+        if self.template.is_none() || is_taken || self.lifetime.is_expired(now) {
+            return false;
+        }
+        match self.sequence.look_ahead() {
+            Ok(()) | Err(SequenceError::Exhausted) => false,
+            Err(error) => {
+                self.explain(error, events);
+                true
+            }
+        }
+    }
+
     /// The next sequence number, or why this packet must not be sent.
     #[inline]
     pub(crate) fn admit(

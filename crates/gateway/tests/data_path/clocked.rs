@@ -6,6 +6,7 @@ use super::path_mtu::too_big;
 use super::traffic_flow::run;
 use crate::support::gateway::{PoolSize, portable};
 use crate::support::{Gateway, Inner, LeaseTwin, PortHandle, Side, TunnelSpec};
+use crate::workers::install_at;
 use fastrand::Rng;
 use std::collections::{HashSet, VecDeque};
 use std::ops::Range;
@@ -13,8 +14,9 @@ use std::time::{Duration, Instant};
 use testudo_crypto::Suite;
 use testudo_gateway::{Role, SaChange, TunnelInstall, Update, UseFrom};
 use testudo_ipsec::{
-    Action, Df, FlowLabel, HOLD, IpsecProtocol, LEAST_CLOCK_ROOM, Lifetime, Limits, MOST_TICKS_AT_ONCE, Mode,
-    Moment, PacketRules, Policy, PolicyChange, PortRange, Position, Selector, TunnelParameters,
+    Action, Df, EventKind, FlowLabel, HOLD, IpsecProtocol, LEAST_CLOCK_ROOM, Lifetime, Limits,
+    MOST_TICKS_AT_ONCE, Mode, Moment, PacketRules, Policy, PolicyChange, PortRange, Position, Selector,
+    TunnelParameters,
 };
 use testudo_packet::DropReason;
 use testudo_wire::ip::Version;
@@ -554,6 +556,36 @@ fn few_packets_are_refused_at_a_tick() {
         assert_eq!(a.drops(DropReason::TooBig), refused);
     }
     a.assert_settled();
+}
+
+/// The store is late: who watches sees neither whether packets wait, and none is lost. The operator is told.
+#[test]
+fn a_tick_for_which_no_number_is_leased_is_missed_and_what_waits_stays() {
+    for (spec, workers) in kinds().into_iter().flat_map(|spec| [(spec.clone(), 1), (spec, 2)]) {
+        let spec = clocked(spec, 0);
+        let mut store = LeaseTwin::new(1);
+        let tunnel = spec.install(Side::A, &mut store, None);
+        let make = || Gateway::new(spec.policies(Side::A), PoolSize(1024, 2048), portable());
+        let mut a = make();
+        match workers {
+            1 => a.install(tunnel),
+            _ => a = install_at([a, make()], tunnel).0.into_iter().next().expect("the first one"),
+        }
+        let mut b = gateway(Side::B, &spec);
+        assert_eq!(run(&mut a, Duration::ZERO).len(), 1, "the only number");
+        assert!(run(&mut a, 5 * PERIOD).is_empty());
+        wait(&mut a, 0..20);
+        assert!(run(&mut a, 10 * PERIOD).is_empty(), "{:?}, {workers}", spec.protocol);
+        assert_eq!((a.worker.held_packets(), a.books().dropped), (20, 0));
+        let events = a.worker.take_events();
+        let told = events.iter().filter(|event| matches!(event.kind, EventKind::SequenceNotLeased { .. }));
+        assert_eq!(told.count(), 1, "once");
+        store.block = 1 << 20;
+        store.serve();
+        let wire = run(&mut a, 30 * PERIOD).into_iter().map(|(_, datagram)| datagram);
+        assert_eq!(open_all(&mut b, wire), (0..20).map(packet).collect::<Vec<_>>(), "{workers}");
+        a.assert_settled();
+    }
 }
 
 /// Another configuration: what waits goes at once, by the tunnel's new rules; a tunnel that is gone drops it.

@@ -204,6 +204,15 @@ impl SequenceNumbers {
         is_empty && self.is_shared() && self.reserve_block(1) == Err(SequenceError::PeerWindowFull)
     }
 
+    /// Whether there is a next number, as [`reserve`](Self::reserve) would find, and asks for more as it
+    /// does; nothing is used up. Of those that are shared one is at hand then.
+    ///
+    /// # Errors
+    /// [`SequenceError`] says why there is none.
+    pub(crate) fn look_ahead(&mut self) -> Result<(), SequenceError> {
+        if self.next >= self.low_water { self.refill() } else { Ok(()) }
+    }
+
     /// Of numbers that are shared: what all workers have used of the SA's lifetime.
     pub(crate) fn used(&self) -> Option<&Arc<SharedUse>> {
         match &self.supply {
