@@ -25,9 +25,10 @@
 //! beside its clock: probes of the path, and messages of a key exchange.
 //!
 //! **Bounds.** At a worker a tunnel's queue has as many packets as it sends in a tenth of a second, at least
-//! [`LEAST_ROOM`], and all queues together have an eighth of the pool's buffers, one for each packet, the
-//! last quarter of these for tunnels of which few wait: one that has a lot to send leaves the others room.
-//! None waits for longer than a packet does [for an SA](crate::HOLD).
+//! [`LEAST_ROOM`], and all queues together have an eighth of the pool's buffers, and of its long ones, one
+//! for each packet, the last quarter of these for tunnels of which few wait ([`crate::wait_room`]): one that
+//! has a lot to send leaves the others room. None waits for longer than a packet does
+//! [for an SA](crate::HOLD).
 
 use crate::Ipsec;
 use crate::fragments::mix;
@@ -39,6 +40,7 @@ use crate::runs::Disposition;
 use crate::slots::SaRef;
 use crate::slow_path::is_cut;
 use crate::spd::{Action, Flow, TunnelIndex, Verdict};
+use crate::wait_room::Waiters;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 use testudo_packet::{Batch, Buffer, DropReason, Pool};
@@ -50,8 +52,6 @@ pub const LEAST_ROOM: usize = 64;
 /// Packets that a clock sends at once, at most, where ticks were missed: as many as are due, the last one
 /// included.
 pub const MOST_AT_ONCE: u64 = 4;
-/// A tunnel of which fewer wait may use all of the room.
-const FEW: usize = 4;
 /// Packets that are refused at a tick, at most: many would make it late, and those of other tunnels, too.
 const MOST_REFUSED: usize = 8;
 /// How often a worker that sends nothing looks whether it is to send again.
@@ -93,8 +93,8 @@ pub(crate) struct Clocked {
     /// clock that covers its load has one packet, or none, and would make and free it for each. It grows to
     /// what has waited in it at once: the room of all clocks together would be more than the pool has.
     queues: BTreeMap<TunnelIndex, VecDeque<Waiting>>,
-    /// Packets in all queues.
-    packets: usize,
+    /// Those in all queues.
+    waiters: Waiters,
     /// Whether their policies are to be asked again, since these have changed.
     recheck: bool,
 }
@@ -106,6 +106,13 @@ struct Waiting {
     since: Moment,
     /// How far one has left that leaves in pieces.
     cut: Option<Cut>,
+    /// Whether it has a long buffer.
+    is_long: bool,
+}
+
+/// How many these are.
+fn count<'w>(waiting: impl IntoIterator<Item = &'w Waiting>) -> Waiters {
+    Waiters::of(waiting.into_iter().map(|waiting| waiting.is_long))
 }
 
 /// How far a packet has left.
@@ -152,7 +159,7 @@ fn next_piece(
 impl Clocked {
     /// How many wait.
     pub(crate) fn packets(&self) -> usize {
-        self.packets
+        self.waiters.packets
     }
 
     /// How many wait for the clock of a tunnel.
@@ -161,27 +168,27 @@ impl Clocked {
     }
 
     fn push(&mut self, tunnel: TunnelIndex, waiting: Waiting) {
+        self.waiters.add(waiting.is_long);
         self.queues.entry(tunnel).or_default().push_back(waiting);
-        self.packets += 1;
     }
 
     /// Puts what is left of a packet back, before all others.
     fn put_back(&mut self, tunnel: TunnelIndex, waiting: Waiting) {
+        self.waiters.add(waiting.is_long);
         self.queues.entry(tunnel).or_default().push_front(waiting);
-        self.packets += 1;
     }
 
     fn take_first(&mut self, tunnel: TunnelIndex) -> Option<Waiting> {
         let first = self.queues.get_mut(&tunnel)?.pop_front()?;
-        self.packets -= 1;
+        self.waiters.leave(count([&first]));
         Some(first)
     }
 
     /// Takes all out that wait for the clock of a tunnel, oldest first.
     fn take_all(&mut self, tunnel: TunnelIndex) -> impl DoubleEndedIterator<Item = Released> {
-        self.packets -= self.packets_of(tunnel);
-        let all = self.queues.get_mut(&tunnel).into_iter().flat_map(|queue| queue.drain(..));
-        all.map(|waiting| waiting.packet)
+        let queue = self.queues.get_mut(&tunnel);
+        self.waiters.leave(count(queue.iter().flat_map(|queue| queue.iter())));
+        queue.into_iter().flat_map(|queue| queue.drain(..)).map(|waiting| waiting.packet)
     }
 
     /// A tunnel of which nothing waits any more is gone, and so is its queue.
@@ -199,33 +206,33 @@ impl Clocked {
         }
         let (taken, left) = std::mem::take(queue).into_iter().partition::<VecDeque<_>, _>(&is_so);
         *queue = left;
-        self.packets -= taken.len();
+        self.waiters.leave(count(&taken));
         taken
     }
 
     /// Takes those out that have waited too long.
-    fn take_expired(&mut self, now: Moment) -> Vec<(TunnelIndex, Buffer)> {
+    fn take_expired(&mut self, now: Moment) -> Vec<(TunnelIndex, Waiting)> {
         // One of which pieces have left goes on: a slow clock would send none of a long one whole.
         let is_over = |first: &Waiting| first.cut.is_none() && now.since(first.since) >= HOLD;
         let mut expired = Vec::new();
         for (tunnel, queue) in &mut self.queues {
             while queue.front().is_some_and(is_over) {
-                expired.extend(queue.pop_front().map(|waiting| (*tunnel, waiting.packet.packet)));
+                expired.extend(queue.pop_front().map(|waiting| (*tunnel, waiting)));
             }
         }
-        self.packets -= expired.len();
+        self.waiters.leave(count(expired.iter().map(|(_, waiting)| waiting)));
         expired
     }
 
     /// Policies have changed, and with them perhaps whose packets wait. Returns whether any do.
     pub(crate) fn ask_policy_again(&mut self) -> bool {
-        self.recheck = self.packets > 0;
+        self.recheck = self.packets() > 0;
         self.recheck
     }
 
     /// Takes out all that wait.
     pub(crate) fn drain(&mut self) -> impl Iterator<Item = Released> {
-        (self.packets, self.recheck) = (0, false);
+        (self.waiters, self.recheck) = (Waiters::default(), false);
         self.queues.values_mut().flat_map(|queue| queue.drain(..)).map(|waiting| waiting.packet)
     }
 }
@@ -234,7 +241,7 @@ impl Ipsec {
     /// Whether packets wait for the clock of their tunnel.
     #[must_use]
     pub fn waits_for_tick(&self) -> bool {
-        self.clocked.packets > 0
+        self.clocked.packets() > 0
     }
 
     /// Has a packet wait for the clock of its tunnel, which has an SA, if there is room. One in a chain of
@@ -248,16 +255,16 @@ impl Ipsec {
         pool: &mut Pool,
     ) -> Disposition {
         let per_second = self.tunnel(index).map_or(0, |tunnel| tunnel.parameters.clock());
-        let (own, all) = (self.clocked.packets_of(index), pool.size() / 8);
-        let room = if own < FEW { all } else { all - all / 4 };
-        let whole = match own < room_of(per_second) && self.clocked.packets < room {
+        let (own, is_long) = (self.clocked.packets_of(index), pool.is_long(&packet));
+        let lack = self.clocked.waiters.lack(own, is_long, pool);
+        let whole = match own < room_of(per_second) && lack.is_none() {
             true => pool.linearise(packet).map_err(|chain| (chain, DropReason::PoolEmpty)),
             false => Err((packet, DropReason::ClockFull)),
         };
         match whole {
             Ok(packet) => {
                 let packet = Released { packet, was_cut };
-                self.clocked.push(index, Waiting { packet, since: now, cut: None });
+                self.clocked.push(index, Waiting { packet, since: now, cut: None, is_long });
             }
             Err((packet, reason)) => self.refuse_at_clock(way, packet, reason, pool),
         }
@@ -304,7 +311,8 @@ impl Ipsec {
 
     /// Drops packets that have waited too long for the clock of their tunnel.
     pub(crate) fn expire_clocked(&mut self, now: Moment, pool: &mut Pool) {
-        for (index, packet) in self.clocked.take_expired(now) {
+        for (index, waiting) in self.clocked.take_expired(now) {
+            let packet = waiting.packet.packet;
             match self.tunnel(index).and_then(|tunnel| self.way_of(tunnel)) {
                 Some(way) => self.refuse_at_clock(way, packet, DropReason::ClockFull, pool),
                 None => pool.discard(packet, DropReason::ClockFull),
@@ -386,7 +394,7 @@ impl Ipsec {
         pool: &mut Pool,
         out: &mut Prepared,
     ) {
-        let Waiting { packet: Released { packet, was_cut }, since, cut } = waiting;
+        let Waiting { packet: Released { packet, was_cut }, since, cut, is_long } = waiting;
         let (mut batch, parsed) = alone(packet, was_cut);
         let [meta] = parsed.as_slice() else { return };
         let is_ours = match parsed.verdict(meta, self.spd.of(parsed.interface)) {
@@ -403,7 +411,7 @@ impl Ipsec {
         let is_cut = |packet: &Buffer| cut.is_some() || self.is_cut(way, meta, packet);
         if batch.first().is_some_and(is_cut) {
             for packet in batch.drain(..) {
-                let waiting = Waiting { packet: Released { packet, was_cut }, since, cut };
+                let waiting = Waiting { packet: Released { packet, was_cut }, since, cut, is_long };
                 self.seal_piece(index, way, waiting, now, pool, out);
             }
             return;
@@ -450,7 +458,7 @@ impl Ipsec {
         pool: &mut Pool,
         out: &mut Prepared,
     ) {
-        let Waiting { packet: Released { packet: whole, was_cut }, since, cut } = waiting;
+        let Waiting { packet: Released { packet: whole, was_cut }, since, cut, is_long } = waiting;
         let Some(sa) = self.outbound.get(way) else { return pool.discard(whole, DropReason::NoSa) };
         let mtu = sa.inner_mtu;
         // Those that were longer than the path carries, as is known now, were lost on it: it begins again.
@@ -462,7 +470,8 @@ impl Ipsec {
         };
         if let Some(packet) = rest {
             let cut = Some(Cut { left: cut.left + 1, ..cut });
-            self.clocked.put_back(index, Waiting { packet: Released { packet, was_cut }, since, cut });
+            let packet = Released { packet, was_cut };
+            self.clocked.put_back(index, Waiting { packet, since, cut, is_long });
         }
         let (mut batch, parsed) = alone(piece, true);
         self.keep_hash(way, flow);

@@ -20,14 +20,15 @@
 //! negotiate with the one that is meant, whose policy then comes first. Packets of ESP that AH is to cover
 //! wait until both have an SA in use; the event names the one that has none.
 //!
-//! **Bounds.** A tunnel holds [`MAX_HELD`] packets, and all together an eighth of the pool's buffers; one in
-//! a chain of buffers is merged before it waits. The last quarter of these is for tunnels that hold few, so
-//! that hosts that send a lot to peers that do not answer leave the others' first packets their room.
+//! **Bounds.** A tunnel holds [`MAX_HELD`] packets, and all together an eighth of the pool's buffers, and of
+//! its long ones; one in a chain of buffers is merged before it waits. The last quarter of these is for
+//! tunnels that hold few ([`crate::wait_room`]), so that hosts that send a lot to peers that do not answer
+//! leave the others' first packets their room.
 //!
 //! Where a tunnel's packet finds no room, the sender (the source address) that has the most of that tunnel
-//! makes some: its oldest packet is dropped, if it would still have no fewer than the other. So one host that
-//! floods does not keep the first packets of those beside it from waiting, and none loses a packet to one
-//! that has as many.
+//! makes some: its oldest packet, of those in long buffers where one of these is wanted, is dropped, if it
+//! would still have no fewer than the other. So one host that floods does not keep the first packets of those
+//! beside it from waiting, and none loses a packet to one that has as many.
 
 use crate::Ipsec;
 use crate::acquire::Acquire;
@@ -36,6 +37,7 @@ use crate::lifetime::Moment;
 use crate::parsed::ParsedBatch;
 use crate::runs::{Disposition, Runs};
 use crate::spd::{Action, Flow, OfInterface, PacketValues, TunnelIndex, Verdict};
+use crate::wait_room::{Lack, Waiters};
 use std::cmp::Reverse;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
@@ -54,8 +56,6 @@ const ASK_AGAIN: Duration = Duration::from_secs(1);
 const LOOKED_AT: usize = 256;
 /// Packets whose policy is asked again at a time; others are the next.
 const RECHECKED: usize = 512;
-/// A tunnel that holds fewer may use all of the room.
-const FEW: usize = 4;
 
 /// What becomes of a packet whose tunnel has no SA in use.
 pub(crate) const NO_SA: Disposition = Disposition::Drop(DropReason::NoSa);
@@ -65,6 +65,8 @@ pub(crate) const NO_SA: Disposition = Disposition::Drop(DropReason::NoSa);
 pub(crate) struct Held {
     /// By numbers that grow: oldest first.
     waiting: BTreeMap<u64, Waiting>,
+    /// How many these are.
+    waiters: Waiters,
     /// The number of the next one.
     next: u64,
     queues: BTreeMap<TunnelIndex, Queue>,
@@ -108,6 +110,8 @@ struct Waiting {
     sender: Sender,
     since: Moment,
     packet: Released,
+    /// Whether it has a long buffer.
+    is_long: bool,
 }
 
 /// A packet that has waited. That its source had cut it, which allows to cut it again, does not show in it
@@ -119,19 +123,22 @@ pub(crate) struct Released {
 }
 
 impl Held {
-    /// Whether a tunnel's packet has room, of `all` that there is.
-    fn has_room(&self, tunnel: TunnelIndex, all: usize) -> bool {
+    /// What a tunnel's packet lacks to wait; `None` if there is room for it.
+    fn lack(&self, tunnel: TunnelIndex, is_long: bool, pool: &Pool) -> Option<Lack> {
         let own = self.queues.get(&tunnel).map_or(0, |queue| queue.packets);
-        let room = if own < FEW { all } else { all - all / 4 };
-        own < MAX_HELD && self.waiting.len() < room
+        let of_all = self.waiters.lack(own, is_long, pool);
+        of_all.or((own >= MAX_HELD).then_some(Lack::Place))
     }
 
-    /// Takes the packet out that makes room for one of this sender, if one has to.
-    fn take_in_favour_of(&mut self, tunnel: TunnelIndex, sender: Sender) -> Option<Waiting> {
+    /// Takes the packet out that makes room for one of this sender, if one has to and can.
+    fn take_in_favour_of(&mut self, tunnel: TunnelIndex, sender: Sender, lack: Lack) -> Option<Waiting> {
         let senders = &self.queues.get(&tunnel)?.senders;
         let own = senders.get(&sender).map_or(0, VecDeque::len);
         let most = senders.values().max_by_key(|numbers| (numbers.len(), Reverse(numbers.front())))?;
-        let oldest = *most.front().filter(|_| most.len() > own + 1)?;
+        let frees = |number: &u64| {
+            lack == Lack::Place || self.waiting.get(number).is_some_and(|waiting| waiting.is_long)
+        };
+        let oldest = *most.iter().find(|&number| frees(number)).filter(|_| most.len() > own + 1)?;
         self.take(oldest)
     }
 
@@ -142,6 +149,7 @@ impl Held {
         queue.flow = flow.or(queue.flow);
         queue.packets += 1;
         queue.senders.entry(waiting.sender).or_default().push_back(self.next);
+        self.waiters.add(waiting.is_long);
         self.waiting.insert(self.next, waiting);
         self.next += 1;
     }
@@ -160,6 +168,7 @@ impl Held {
     /// Takes a packet out.
     fn take(&mut self, number: u64) -> Option<Waiting> {
         let waiting = self.waiting.remove(&number)?;
+        self.waiters.leave(Waiters::of([waiting.is_long]));
         let Entry::Occupied(mut queue) = self.queues.entry(waiting.tunnel) else { return Some(waiting) };
         if let Entry::Occupied(mut numbers) = queue.get_mut().senders.entry(waiting.sender) {
             let place = numbers.get().iter().position(|other| *other == number);
@@ -217,9 +226,10 @@ impl Held {
         let Some(queue) = self.queues.remove(&tunnel) else { return };
         let mut numbers: Vec<u64> = queue.senders.into_values().flatten().collect();
         numbers.sort_unstable();
-        let packets = numbers.into_iter().filter_map(|number| self.waiting.remove(&number));
-        let packets: Vec<_> = packets.map(|waiting| waiting.packet).collect();
-        self.let_go_first(packets.into_iter());
+        let released = numbers.into_iter().filter_map(|number| self.waiting.remove(&number));
+        let released: Vec<Waiting> = released.collect();
+        self.waiters.leave(Waiters::of(released.iter().map(|waiting| waiting.is_long)));
+        self.let_go_first(released.into_iter().map(|waiting| waiting.packet));
     }
 }
 
@@ -286,8 +296,9 @@ impl Ipsec {
         if let Some(flow) = flow {
             self.ask_for_tunnel(index, &flow, now);
         }
-        if !self.held.has_room(index, pool.size() / 8) {
-            let Some(other) = self.held.take_in_favour_of(index, sender) else {
+        let is_long = pool.is_long(buffer);
+        if let Some(lack) = self.held.lack(index, is_long, pool) {
+            let Some(other) = self.held.take_in_favour_of(index, sender, lack) else {
                 self.discard_waiting(index, std::mem::take(buffer), DropReason::HoldFull, now, pool);
                 return Disposition::Held;
             };
@@ -305,7 +316,7 @@ impl Ipsec {
         // A later fragment does not lead here by itself: it follows its first one.
         let policies = self.spd.of(parsed.interface);
         let asks = flow.filter(|flow| policies.verdict(flow) == Verdict::Policy(Action::Protect(index)));
-        self.held.hold(Waiting { tunnel: index, sender, since: now, packet }, asks);
+        self.held.hold(Waiting { tunnel: index, sender, since: now, packet, is_long }, asks);
         Disposition::Held
     }
 
@@ -436,6 +447,7 @@ impl Ipsec {
         released.into_iter().chain(waiting).for_each(|packet| pool.discard(packet.packet, without_sa));
         self.clocked.drain().for_each(|packet| pool.discard(packet.packet, without_tick));
         self.held.queues.clear();
+        self.held.waiters = Waiters::default();
         self.discard_unnumbered(without_sa, pool);
     }
 

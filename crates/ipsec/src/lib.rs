@@ -83,6 +83,7 @@ mod tables;
 mod tunnel;
 mod udp_ports;
 mod vpe;
+mod wait_room;
 
 pub use acquire::{ACQUIRES_PER_SECOND, Acquire};
 pub use audit::{AUDITED, AuditRecord, AuditedSelectors, RECORDS_PER_SECOND};

@@ -509,6 +509,22 @@ impl Pool {
         self.frames.size()
     }
 
+    /// Long buffers of the pool, free or in use.
+    #[must_use]
+    pub fn long_size(&self) -> usize {
+        self.long.as_ref().map_or(0, Frames::size)
+    }
+
+    /// Whether a packet has a long buffer, or would have one once its segments were
+    /// [merged](Self::linearise).
+    #[must_use]
+    pub fn is_long(&self, packet: &Buffer) -> bool {
+        self.long.as_ref().is_some_and(|long| match packet.is_chain() {
+            true => packet.chain_bytes() > self.frames.packet_bytes(),
+            false => long.own(packet),
+        })
+    }
+
     /// Buffers in use, frames and long ones.
     #[must_use]
     pub fn in_use(&self) -> usize {
@@ -647,6 +663,28 @@ mod tests {
         assert_eq!((pool.available(), pool.available_for(1000), pool.in_use()), (2, 0, 1));
         let other = pool.pop().unwrap();
         assert!(pool.lengthen(other, 1000).is_err(), "there is one");
+    }
+
+    #[test]
+    fn packets_in_long_buffers_are_told_from_others_before_they_are_merged_too() {
+        let mut pool = Pool::new(4, 2000).with_long(2, 9000);
+        let chain_of = |pool: &mut Pool, bytes: usize| {
+            let [mut front, mut packet] = [pool.pop().unwrap(), pool.pop().unwrap()];
+            front.set_len(1);
+            packet.set_len(bytes - 1);
+            pool.link_before(front, packet).unwrap()
+        };
+        for (bytes, is_long) in [(2000, false), (2001, true)] {
+            let chain = chain_of(&mut pool, bytes);
+            assert!(chain.is_chain() && pool.is_long(&chain) == is_long);
+            let whole = pool.linearise(chain).unwrap();
+            assert_eq!(pool.is_long(&whole), is_long, "{bytes} bytes");
+            pool.recycle(whole);
+        }
+        let (frame, long) = (pool.pop_for(2000).unwrap(), pool.pop_for(2001).unwrap());
+        assert_eq!((pool.is_long(&frame), pool.is_long(&long), pool.long_size()), (false, true, 2));
+        let plain = Pool::new(1, 9000);
+        assert_eq!((plain.is_long(&long), plain.long_size()), (false, 0));
     }
 
     #[test]

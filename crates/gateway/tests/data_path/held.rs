@@ -7,12 +7,12 @@ use crate::support::packet::{network_a, network_b};
 use crate::support::{Gateway, Inner, LeaseTwin, PortHandle, Side, TunnelSpec};
 use std::time::Duration;
 use testudo_crypto::Suite;
-use testudo_gateway::{SaChange, TunnelInstall, UseFrom};
+use testudo_gateway::{ManualClock, PortPair, SaChange, TunnelInstall, UseFrom, Worker};
 use testudo_ipsec::{
     Acquire, Action, EventKind, HOLD, IpsecProtocol, MAX_HELD, Mode, PacketRules, Policy, PolicyChange,
-    Position, Prefix, Selector, TunnelIndex, TunnelParameters,
+    Position, Prefix, Selector, Spd, TunnelIndex, TunnelParameters,
 };
-use testudo_packet::DropReason;
+use testudo_packet::{DropReason, Pool};
 use testudo_wire::ip::Version;
 
 /// Buffers of the gateway; an eighth of them may wait.
@@ -165,6 +165,90 @@ fn packets_in_chains_wait_in_one_buffer_each() {
     (0..9).for_each(|_| assert!(a.seal(packet.bytes()).is_empty()));
     assert_eq!((a.worker.held_packets(), a.books().dropped), (9, 0));
     assert_eq!((a.worker.pool().linearised(), a.worker.pool().available()), (9, BUFFERS));
+}
+
+/// A gateway with a quarter as many long buffers as frames, as the product has them, where packets come in
+/// chains.
+fn with_few_long_buffers(policies: Vec<Policy>) -> Gateway {
+    let (protected, unprotected) = (PortHandle::default(), PortHandle::default());
+    protected.take_chains(&[1500]);
+    let ports = PortPair { protected: protected.port("in"), unprotected: unprotected.port("out") };
+    let pool = Pool::new(256, 1584).with_long(64, 9300);
+    let policies = Box::new(Spd::new(policies).expect("few ranges"));
+    let worker = Worker::new(ports, pool, portable(), policies);
+    Gateway { worker, protected, unprotected, clock: ManualClock::default() }
+}
+
+/// Buffers of both kinds that are free.
+fn free(gateway: &Gateway) -> [usize; 2] {
+    let pool = gateway.worker.pool();
+    [pool.available(), pool.available_for(9000)]
+}
+
+/// A packet of 9,000 bytes from a host of this number.
+fn jumbo(host: u8, tunnel: u8) -> Vec<u8> {
+    let (from, to) = (format!("10.0.0.{host}"), format!("172.{}.0.2", 16 + tunnel));
+    Inner { dont_fragment: true, ..Inner::udp(&from, &to, 9000) }.bytes()
+}
+
+/// Long buffers are few: what is merged before it waits has an eighth of them, too, and merging, reassembly
+/// and other tunnels' packets are left the rest.
+#[test]
+fn packets_in_long_buffers_have_an_eighth_of_these_to_wait_in() {
+    let to = |number| Policy::new(towards(number), Action::Protect(TunnelIndex(u32::from(number))));
+    let mut a = with_few_long_buffers(vec![to(1), to(2)]);
+    for number in [1, 2] {
+        let wide = TunnelSpec { path_mtu: 9200, ..spec(number) };
+        let parameters = TunnelParameters { acquires: true, ..wide.parameters(Side::A) };
+        change(&mut a, SaChange::AddTunnel(TunnelIndex(number.into()), Box::new(parameters)));
+    }
+    let wait = |a: &mut Gateway, packets: Vec<Vec<u8>>, waiting: usize, dropped: u64| {
+        packets.into_iter().for_each(|packet| assert!(a.seal(packet).is_empty()));
+        assert_eq!((a.worker.held_packets(), a.drops(DropReason::HoldFull)), (waiting, dropped));
+        free(a)
+    };
+    assert_eq!(wait(&mut a, (1..=5).map(|number| packet(1, number)).collect(), 5, 0), [251, 64]);
+    assert_eq!(wait(&mut a, vec![jumbo(1, 1); 6], 11, 0), [251, 58]);
+    assert_eq!(wait(&mut a, vec![jumbo(1, 1); 3], 11, 3), [251, 58], "what is left is for tunnels with few");
+    // Of a host that has many, the oldest one in a long buffer makes room for another's.
+    assert_eq!(wait(&mut a, vec![jumbo(9, 1)], 11, 4), [251, 58]);
+    let short = (6..=10).map(|number| packet(1, number)).collect();
+    assert_eq!(wait(&mut a, short, 16, 4), [246, 58], "frames are free");
+    assert_eq!(wait(&mut a, vec![jumbo(1, 2); 3], 18, 5), [246, 56], "an eighth");
+    a.assert_settled();
+    for number in [1, 2] {
+        negotiated(&mut a, number, UseFrom::Now);
+    }
+    a.settle();
+    let lengths: Vec<_> = a.unprotected.take().iter().map(Vec::len).collect();
+    let long = lengths.iter().filter(|bytes| **bytes > 9000).count();
+    assert_eq!((lengths.len(), long, a.worker.held_packets()), (18, 8, 0));
+    assert_eq!(free(&a), [256, 64]);
+}
+
+/// So it is with a clock.
+#[test]
+fn packets_in_long_buffers_have_an_eighth_of_these_at_a_clock() {
+    let rules = PacketRules { clocked_packets_per_second: 100, ..PacketRules::default() };
+    let specs = [1, 2].map(|number| TunnelSpec { path_mtu: 9200, rules: rules.clone(), ..spec(number) });
+    let mut a = with_few_long_buffers(specs.iter().flat_map(|spec| spec.policies(Side::A)).collect());
+    let mut store = LeaseTwin::new(1 << 40);
+    specs.iter().for_each(|spec| a.install(spec.install(Side::A, &mut store, None)));
+    let wait = |a: &mut Gateway, packets: Vec<Vec<u8>>, waiting: usize, dropped: u64| {
+        packets.into_iter().for_each(|packet| assert!(a.seal(packet).is_empty()));
+        assert_eq!((a.worker.held_packets(), a.drops(DropReason::ClockFull)), (waiting, dropped));
+        free(a)
+    };
+    assert_eq!(wait(&mut a, vec![jumbo(1, 1); 7], 6, 1), [256, 58]);
+    assert_eq!(wait(&mut a, (1..=5).map(|number| packet(1, number)).collect(), 11, 1), [251, 58]);
+    assert_eq!(wait(&mut a, vec![jumbo(1, 2); 3], 13, 2), [251, 56]);
+    // One leaves, and its place is another's.
+    let now = a.now();
+    a.worker.send_dummies(now);
+    a.settle();
+    assert_eq!((a.unprotected.take().len(), a.worker.held_packets(), free(&a)), (1, 12, [251, 57]));
+    assert_eq!(wait(&mut a, vec![jumbo(1, 2); 2], 13, 3), [251, 56]);
+    a.assert_settled();
 }
 
 /// No packet overtakes those that have waited, where they come in one turn.
