@@ -72,7 +72,7 @@ impl Worker {
     /// Drops datagrams that are not complete, and packets that wait for an SA or a tick, as if their time
     /// were over: nothing will come any more. For ports that end while the clock stands still.
     pub fn end_waits(&mut self) {
-        let reasons = [DropReason::FragmentTimeout, DropReason::HoldExpired, DropReason::ClockFull];
+        let reasons = [DropReason::FragmentTimeout, DropReason::HoldExpired, DropReason::ClockExpired];
         self.ipsec.discard_waits(reasons, &mut self.pool);
         self.publish();
     }

@@ -26,8 +26,10 @@ const MAX_WAITING: usize = 128;
 /// - anti-replay (RFC 4303 3.4.3) and integrity (RFC 4303 3.4.4) checks;
 /// - a sequence number would overflow (RFC 4303 3.3.3);
 /// - a packet that does not match its SA's selectors, or came without protection (RFC 4301 5.2);
-/// - a packet whose SA was not negotiated in time, or for which too many others wait (RFC 4301 5.1).
-pub const AUDITED: [DropReason; 13] = [
+/// - a packet whose SA was not negotiated in time, or for which too many others wait (RFC 4301 5.1), or to
+///   which no tick of its tunnel's clock came in time. (One that finds no place at a clock is no event: there
+///   is more to send than the clock lets pass.)
+pub const AUDITED: [DropReason; 14] = [
     DropReason::UnknownSpi,
     DropReason::WrongEncapsulation,
     DropReason::NoSa,
@@ -41,6 +43,15 @@ pub const AUDITED: [DropReason; 13] = [
     DropReason::CleartextForProtected,
     DropReason::HoldFull,
     DropReason::HoldExpired,
+    DropReason::ClockExpired,
+];
+
+/// Those of packets that have met no SA, whatever their ports look like.
+const IN_CLEAR: [DropReason; 4] = [
+    DropReason::CleartextForProtected,
+    DropReason::HoldFull,
+    DropReason::HoldExpired,
+    DropReason::ClockExpired,
 ];
 
 /// An event. What a packet does not show is `None`; a record of packets that were not told of one by one has
@@ -49,7 +60,7 @@ pub const AUDITED: [DropReason; 13] = [
 pub struct AuditRecord {
     /// What happened.
     pub reason: DropReason,
-    /// The name of the tunnel whose SA a packet has waited for.
+    /// The name of the tunnel whose SA, or whose clock, a packet has waited for.
     pub tunnel: Option<Arc<str>>,
     /// ESP or AH.
     pub protocol: Option<IpsecProtocol>,
@@ -156,10 +167,7 @@ impl AuditRecord {
             }
             _ => return record,
         };
-        // What has not met an SA is no packet of one, whatever its ports look like.
-        let in_clear = [DropReason::CleartextForProtected, DropReason::HoldFull, DropReason::HoldExpired]
-            .contains(&reason);
-        let found = found.filter(|_| !is_later && !in_clear);
+        let found = found.filter(|_| !is_later && !IN_CLEAR.contains(&reason));
         Self {
             protocol: found.map(|_| protocol),
             spi: found.map(|found| found.spi),
@@ -205,7 +213,7 @@ impl Audit {
         }
     }
 
-    /// A packet is dropped that has waited for the SA of this tunnel, or may not.
+    /// A packet is dropped that has waited for the SA, or the clock, of this tunnel, or may not.
     #[cold]
     pub(crate) fn note_waiting(
         &mut self,

@@ -5,8 +5,9 @@
 //! Each worker that encrypts has a clock of its own for each such tunnel, and sends one packet at each tick:
 //!
 //! ```text
-//!   PROTECT ─┬─► waits ─► its tick: policy again ─┬─► the SA that is in use then ─► sent
-//!            │                                    └─► another answer ─► as what has waited for an SA
+//!   PROTECT ─┬─► waits ─┬─► its tick: policy again ─┬─► the SA that is in use then ─► sent
+//!            │          │                           └─► another answer ─► as what has waited for an SA
+//!            │          └─► HOLD is over ─► dropped: clock_expired
 //!            └─► no room ─► dropped: clock_full
 //!   a tick, and nothing waits ─► a dummy, in VPE a fill packet
 //! ```
@@ -212,12 +213,14 @@ impl Clocked {
 
     /// Takes those out that have waited too long.
     fn take_expired(&mut self, now: Moment) -> Vec<(TunnelIndex, Waiting)> {
-        // One of which pieces have left goes on: a slow clock would send none of a long one whole.
-        let is_over = |first: &Waiting| first.cut.is_none() && now.since(first.since) >= HOLD;
+        let is_over = |waiting: &Waiting| now.since(waiting.since) >= HOLD;
         let mut expired = Vec::new();
         for (tunnel, queue) in &mut self.queues {
-            while queue.front().is_some_and(is_over) {
-                expired.extend(queue.pop_front().map(|waiting| (*tunnel, waiting)));
+            // One of which pieces have left goes on, and keeps nobody: a slow clock would send none of a long
+            // one whole. It is the first.
+            let kept = usize::from(queue.front().is_some_and(|first| first.cut.is_some()));
+            while queue.get(kept).is_some_and(is_over) {
+                expired.extend(queue.remove(kept).map(|waiting| (*tunnel, waiting)));
             }
         }
         self.waiters.leave(count(expired.iter().map(|(_, waiting)| waiting)));
@@ -313,10 +316,11 @@ impl Ipsec {
     pub(crate) fn expire_clocked(&mut self, now: Moment, pool: &mut Pool) {
         for (index, waiting) in self.clocked.take_expired(now) {
             let packet = waiting.packet.packet;
-            match self.tunnel(index).and_then(|tunnel| self.way_of(tunnel)) {
-                Some(way) => self.refuse_at_clock(way, packet, DropReason::ClockFull, pool),
-                None => pool.discard(packet, DropReason::ClockFull),
+            let way = self.tunnel(index).and_then(|tunnel| self.way_of(tunnel));
+            if let Some(sa) = way.and_then(|way| self.outbound.get(way)) {
+                sa.counters.count_drop(DropReason::ClockExpired);
             }
+            self.discard_waiting(index, packet, DropReason::ClockExpired, now, pool);
         }
     }
 
@@ -354,7 +358,10 @@ impl Ipsec {
             // As others that find no SA, they wait for one or are dropped.
             return self.release_clocked(index);
         };
-        if !self.has_number(way, now) {
+        // AH that covers it has numbers of its own.
+        let covering = self.tunnel(index).and_then(|tunnel| tunnel.parameters.covered_by);
+        let covering = covering.and_then(|ah| self.outbound_in_use(ah));
+        if ![Some(way), covering].into_iter().flatten().all(|sa| self.has_number(sa, now)) {
             return;
         }
         let before = out.jobs.len();

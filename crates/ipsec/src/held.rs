@@ -320,8 +320,8 @@ impl Ipsec {
         Disposition::Held
     }
 
-    /// Discards a packet that has waited for the SA of a tunnel, or may not.
-    fn discard_waiting(
+    /// Discards a packet that has waited for the SA, or the clock, of a tunnel, or may not.
+    pub(crate) fn discard_waiting(
         &mut self,
         index: TunnelIndex,
         packet: Buffer,
@@ -438,7 +438,8 @@ impl Ipsec {
     }
 
     /// Drops all that waits: datagrams that are not complete, packets without an SA, and those without a
-    /// tick, each for a reason.
+    /// tick, each for a reason. SAs do not count them, and nobody is told: a gateway or a replay
+    /// ends.
     pub fn discard_waits(&mut self, reasons: [DropReason; 3], pool: &mut Pool) {
         let [incomplete, without_sa, without_tick] = reasons;
         self.discard_fragments(incomplete, pool);

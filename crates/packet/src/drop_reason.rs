@@ -46,7 +46,8 @@ drop_reasons! {
     SaWanted, "sa_wanted", "Policy wants an SA of its own for the packet's flow, populated from the packet, which is not there yet (RFC 4301 4.4.1.2).";
     HoldFull, "hold_full", "Policy asks for protection by an SA that is being negotiated, and no more packets may wait for it.";
     HoldExpired, "hold_expired", "The packet waited for an SA to be negotiated, which did not come in time.";
-    ClockFull, "clock_full", "The packet's tunnel sends at one rate, and no more packets may wait for its clock, or none for as long.";
+    ClockFull, "clock_full", "The packet's tunnel sends at one rate, and no more packets may wait for its clock.";
+    ClockExpired, "clock_expired", "The packet waited for the clock of its tunnel, which sends at one rate, and no tick came to it in time.";
     PeerUnknown, "peer_unknown", "The peer's address is not known until it has sent an authentic packet.";
     LifetimeExpired, "lifetime_expired", "The SA has reached a hard limit of its lifetime (RFC 4301 4.4.2.1).";
     SequenceExhausted, "sequence_exhausted", "The SA has used all its sequence numbers (RFC 4303 3.3.3).";

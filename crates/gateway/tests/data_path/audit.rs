@@ -11,8 +11,8 @@ use std::time::Duration;
 use testudo_crypto::Suite;
 use testudo_gateway::SaChange;
 use testudo_ipsec::{
-    Action, AuditRecord, AuditedSelectors, HOLD, IpsecProtocol, MAX_HELD, Policy, RECORDS_PER_SECOND,
-    Selector, TunnelParameters,
+    Action, AuditRecord, AuditedSelectors, HOLD, IpsecProtocol, LEAST_CLOCK_ROOM, MAX_HELD, PacketRules,
+    Policy, RECORDS_PER_SECOND, Selector, TunnelParameters,
 };
 use testudo_packet::DropReason;
 use testudo_wire::ip::Version;
@@ -196,6 +196,35 @@ fn packets_that_waited_in_vain_are_told_with_the_name_of_their_tunnel() {
     a.worker.tick(now);
     let told = a.worker.take_audit();
     assert!(matches!(told[..], [AuditRecord { untold: 54, tunnel: None, .. }]), "{told:?}");
+    a.assert_settled();
+}
+
+/// So are packets to which no tick of a clock came: not those for which there was no place.
+#[test]
+fn packets_to_which_no_tick_came_are_told_with_the_name_of_their_tunnel() {
+    let rules = PacketRules { clocked_packets_per_second: 1, ..PacketRules::default() };
+    let spec = TunnelSpec { rules, ..TunnelSpec::new(0, Suite::AES128GCM16) };
+    let mut a = Gateway::new(spec.policies(Side::A), PoolSize(1024, 2048), portable());
+    a.worker.set_audit(true);
+    let installed = a.install_seen(spec.install(Side::A, &mut LeaseTwin::new(1 << 40), None));
+    (0..=LEAST_CLOCK_ROOM).for_each(|_| assert!(a.seal(inner()).is_empty()));
+    assert_eq!((a.drops(DropReason::ClockFull), a.worker.take_audit()), (1, Vec::new()));
+    a.clock.advance(HOLD);
+    let now = a.now();
+    a.worker.tick(now);
+    let record = AuditRecord {
+        tunnel: Some(spec.parameters(Side::A).name),
+        protocol: None,
+        spi: None,
+        sequence: None,
+        source: "10.0.0.1".parse().ok(),
+        destination: "172.16.0.2".parse().ok(),
+        ..expected(&spec, DropReason::ClockExpired, 0, 0)
+    };
+    assert_eq!(a.worker.take_audit(), vec![record; RECORDS_PER_SECOND.into()]);
+    let all = LEAST_CLOCK_ROOM as u64;
+    let of_sa = installed.outbound.counters.drops(DropReason::ClockExpired);
+    assert_eq!((a.drops(DropReason::ClockExpired), of_sa), (all, all));
     a.assert_settled();
 }
 

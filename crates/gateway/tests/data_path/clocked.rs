@@ -224,6 +224,19 @@ pub(crate) fn more_than_may_wait() -> Gateway {
     a
 }
 
+/// Drops a packet to which no tick comes, and not a moment earlier than it may.
+pub(crate) fn in_vain() -> Gateway {
+    let mut a = gateway(Side::A, &clocked(TunnelSpec::new(0, SUITE), 0));
+    wait(&mut a, 0..1);
+    for (step, waiting) in [(HOLD - Duration::from_millis(1), 1), (Duration::from_millis(1), 0)] {
+        a.clock.advance(step);
+        let now = a.now();
+        a.worker.tick(now);
+        assert_eq!(a.worker.held_packets(), waiting);
+    }
+    a
+}
+
 /// A worker that was away, or whose port was stuck, makes up for few ticks, whether packets wait or not, and
 /// keeps its beat.
 #[test]
@@ -541,7 +554,29 @@ fn packets_that_wait_too_long_for_a_clock_are_dropped_by_name() {
     a.clock.advance(PERIOD);
     let now = a.now();
     a.worker.tick(now);
-    assert_eq!((a.worker.held_packets(), a.drops(DropReason::ClockFull)), (0, 10));
+    assert_eq!((a.worker.held_packets(), a.drops(DropReason::ClockExpired)), (0, 10));
+    a.assert_settled();
+}
+
+/// The store is late, and a packet has left in part: it goes on once there are numbers, and those behind it
+/// wait no longer for that than for anything else.
+#[test]
+fn packets_behind_one_that_has_left_in_part_wait_no_longer_for_it() {
+    let spec = clocked(TunnelSpec::new(0, SUITE), 0);
+    let mut store = LeaseTwin::new(1);
+    let mut a = Gateway::new(spec.policies(Side::A), PoolSize(256, 9000), portable());
+    a.install(spec.install(Side::A, &mut store, None));
+    assert!(a.seal(Inner::udp("10.0.0.1", "172.16.0.2", 3000).bytes()).is_empty());
+    wait(&mut a, 0..5);
+    assert_eq!(run(&mut a, Duration::ZERO).len(), 1, "a piece, by the only number");
+    a.clock.advance(HOLD);
+    let now = a.now();
+    a.worker.tick(now);
+    assert_eq!((a.worker.held_packets(), a.drops(DropReason::ClockExpired)), (1, 5));
+    store.block = 1 << 20;
+    store.serve();
+    run(&mut a, 9 * PERIOD);
+    assert_eq!((a.worker.held_packets(), a.books().dropped), (0, 5));
     a.assert_settled();
 }
 
@@ -586,6 +621,31 @@ fn a_tick_for_which_no_number_is_leased_is_missed_and_what_waits_stays() {
         assert_eq!(open_all(&mut b, wire), (0..20).map(packet).collect::<Vec<_>>(), "{workers}");
         a.assert_settled();
     }
+}
+
+/// AH that covers ESP has numbers of its own, and a packet is sent with both or not at all.
+#[test]
+fn a_tick_for_which_ah_around_esp_has_no_number_is_missed_too() {
+    let esp = TunnelSpec { covered_by: Some(1), path_mtu: 1440, ..TunnelSpec::new(0, SUITE) };
+    let of_ah = TunnelSpec { covers: Some(0), ..TunnelSpec::new(1, Suite::NULL_SHA384) };
+    let ah = TunnelSpec { protocol: IpsecProtocol::Ah, mode: Mode::Transport, ..of_ah };
+    let both = [clocked(esp, 0), ah];
+    let policies = both.iter().flat_map(|spec| spec.policies(Side::A)).collect();
+    let mut a = Gateway::new(policies, PoolSize(1024, 2048), portable());
+    let mut stores = [LeaseTwin::new(1 << 20), LeaseTwin::new(1)];
+    for (spec, store) in both.iter().zip(&mut stores) {
+        a.install(spec.install(Side::A, store, None));
+    }
+    let mut b = Gateway::with_tunnels(Side::B, &both);
+    assert_eq!(run(&mut a, Duration::ZERO).len(), 1, "the only number of AH");
+    wait(&mut a, 0..20);
+    assert!(run(&mut a, 10 * PERIOD).is_empty());
+    assert_eq!((a.worker.held_packets(), a.books().dropped), (20, 0));
+    stores[1].block = 1 << 20;
+    stores[1].serve();
+    let wire = run(&mut a, 30 * PERIOD).into_iter().map(|(_, datagram)| datagram);
+    assert_eq!(open_all(&mut b, wire), (0..20).map(packet).collect::<Vec<_>>());
+    a.assert_settled();
 }
 
 /// Another configuration: what waits goes at once, by the tunnel's new rules; a tunnel that is gone drops it.
@@ -687,7 +747,7 @@ fn workers_that_take_no_more_packets_send_what_waits_and_no_dummies() {
     let mut a = gateway(Side::A, &spec);
     wait(&mut a, 0..5);
     a.worker.end_waits();
-    assert_eq!((a.drops(DropReason::ClockFull), a.worker.waits_for_tick()), (5, false));
+    assert_eq!((a.drops(DropReason::ClockExpired), a.worker.waits_for_tick()), (5, false));
 }
 
 /// Nor where all that waits is refused at its tick.

@@ -130,6 +130,7 @@ fn raise(reason: DropReason) -> Gateway {
         DropReason::HoldFull => crate::held::more_than_may_wait(),
         DropReason::HoldExpired => crate::held::in_vain(),
         DropReason::ClockFull => crate::clocked::more_than_may_wait(),
+        DropReason::ClockExpired => crate::clocked::in_vain(),
         DropReason::PeerUnknown => peer_never_heard(),
         DropReason::LifetimeExpired => lifetime_over(),
         DropReason::SequenceExhausted => numbers_used_up(),
