@@ -38,6 +38,11 @@ pub struct Case {
 }
 
 impl Case {
+    /// Whether each worker sends at the ticks of a clock.
+    pub fn has_clock(&self) -> bool {
+        self.spec.rules.clocked_packets_per_second > 0
+    }
+
     /// What was received of an SA before the start: of those under the first key.
     pub fn begins_after_of(&self, spi: u32) -> u64 {
         let is_first = [Side::A, Side::B].iter().any(|side| self.spec.spi_from(*side) == spi);
@@ -100,6 +105,16 @@ pub fn of_vpe() -> Case {
         begins_after: 0,
         own_sas: false,
     }
+}
+
+/// Numbers that workers share, and windows of their own, by a clock that has more ticks than there are
+/// packets.
+pub fn by_a_clock() -> [Case; 2] {
+    let shared = Case { name: "ESP by a clock", ..all().remove(0) };
+    [shared, Case { name: "VPE by a clock", ..of_vpe() }].map(|case| {
+        let rules = PacketRules { clocked_packets_per_second: 10_000, ..case.spec.rules.clone() };
+        Case { spec: TunnelSpec { rules, ..case.spec.clone() }, ..case }
+    })
 }
 
 fn word(bytes: &[u8], at: usize) -> u32 {

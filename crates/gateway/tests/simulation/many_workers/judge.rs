@@ -35,6 +35,8 @@ pub struct Judge {
     pub accepted: u64,
     pub refused: u64,
     pub came: u64,
+    /// Those that have come and carried nothing.
+    pub fills: u64,
 }
 
 impl Judge {
@@ -55,6 +57,7 @@ impl Judge {
             accepted: 0,
             refused: 0,
             came: 0,
+            fills: 0,
         }
     }
 
@@ -72,7 +75,12 @@ impl Judge {
         let (is_new, is_accepted) = (!window.has(shown.number), is_authentic && window.receive(shown.number));
         if is_accepted {
             self.accepted += 1;
-            self.expected[worker].push_back(name);
+            if arrival.is_fill {
+                self.came += 1;
+                self.fills += 1;
+            } else {
+                self.expected[worker].push_back(name);
+            }
         } else {
             self.refused += 1;
         }

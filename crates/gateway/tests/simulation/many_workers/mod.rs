@@ -13,6 +13,7 @@
 //! where the wire keeps its order, a peer with a window of 32 refuses nothing.
 
 mod encapsulation;
+mod fills;
 mod judge;
 mod site;
 mod underway;
@@ -102,6 +103,8 @@ struct Outcome {
     moves: u64,
     /// Turns that were those of workers that had gone and slept.
     slept: u64,
+    /// How often what arrives was led to other workers than before.
+    led: u64,
 }
 
 /// Packet `id` of a side, whatever worker gets it.
@@ -165,7 +168,7 @@ impl World {
             });
             Site::new(side, &scenario, random.usize(2..=4), engines)
         });
-        let wires = [(); 2].map(|()| Wire::new(case, scenario.is_hostile, random.fork()));
+        let wires = [Side::A, Side::B].map(|from| Wire::new(from, case, scenario.is_hostile, random.fork()));
         let judges = [Side::A, Side::B].map(|side| {
             let workers = sites[index_of(side)].members.len();
             Judge::new(other(side), case, workers, scenario.is_late, scenario.in_order)
@@ -213,7 +216,9 @@ impl World {
     fn load(&mut self, at: usize) {
         let side = [Side::A, Side::B][at];
         let worker = self.random.usize(..self.sites[at].running);
-        for _ in 0..self.random.usize(..12) {
+        // A clock has ticks to spare.
+        let most = if self.scenario.case.has_clock() { 4 } else { 12 };
+        for _ in 0..self.random.usize(..most) {
             let packet = packet(side, self.next_id[at]);
             self.next_id[at] += 1;
             self.sites[at].push_protected(worker, packet);
@@ -342,11 +347,15 @@ impl World {
         }
     }
 
-    /// Lets everything that is under way arrive.
+    /// Lets everything that is under way arrive. Workers with clocks are parked: these send what waits and no
+    /// more.
     fn settle(&mut self) {
         for member in self.sites.iter_mut().flat_map(|site| &mut site.members) {
             member.gateway.unprotected.set_room(None);
             member.gateway.protected.set_room(None);
+            if self.scenario.case.has_clock() {
+                member.gateway.worker.counters().set_parked(true);
+            }
         }
         let mut quiet = 0;
         for round in 0.. {
@@ -366,6 +375,7 @@ impl World {
                     let worker = &m.gateway.worker;
                     let arriving = m.gateway.protected.arriving() + m.gateway.unprotected.arriving();
                     let waits = worker.waits_for_numbers() || worker.waits_for_order();
+                    let waits = waits || worker.waits_for_tick();
                     arriving > 0 || worker.is_busy() || waits
                 };
                 !site.is_changing() && !site.members.iter().any(busy)
@@ -400,6 +410,7 @@ impl World {
             self.outcome.replayed += site.dropped(DropReason::ReplayDuplicate);
             self.outcome.not_leased += site.dropped(DropReason::SequenceNotLeased);
             self.outcome.slept += site.slept;
+            self.outcome.led += site.led;
         }
         std::mem::take(&mut self.outcome)
     }
@@ -443,7 +454,7 @@ fn run_all(salt: u64, is_hostile: bool, window: Option<u32>, in_order: bool) -> 
 /// Every case, with engines that answer at once and late, while workers come and go.
 fn run_moving(salt: u64, is_hostile: bool, window: Option<u32>, in_order: bool) -> Outcome {
     let all = run_each(salt, is_hostile, window, in_order, &[(is_hostile, true)]);
-    assert!(all.moves > 100 && all.slept > 100, "workers came and went");
+    assert!(all.moves > 100 && all.slept > 100 && all.led > 20, "workers came and went");
     all
 }
 
@@ -482,7 +493,7 @@ fn run_each(
 }
 
 impl Outcome {
-    fn each_mut(&mut self) -> [&mut u64; 12] {
+    fn each_mut(&mut self) -> [&mut u64; 13] {
         let Self {
             sent,
             delivered,
@@ -496,11 +507,15 @@ impl Outcome {
             aged,
             moves,
             slept,
+            led,
         } = self;
-        [sent, delivered, refused, crashes, restarts, keys, replayed, not_leased, waits, aged, moves, slept]
+        [
+            sent, delivered, refused, crashes, restarts, keys, replayed, not_leased, waits, aged, moves,
+            slept, led,
+        ]
     }
 
-    fn each(mut self) -> [u64; 12] {
+    fn each(mut self) -> [u64; 13] {
         self.each_mut().map(|of| *of)
     }
 }
@@ -654,6 +669,29 @@ fn workers_with_sas_of_their_own_send_through_these_alone() {
             let expected = (0..=keys).map(|key| site.spis_out(key));
             let missing: Vec<_> = expected.flatten().filter(|spi| !spis.contains(spi)).collect();
             assert!(missing.is_empty(), "nothing was sent through {missing:x?}");
+        }
+    }
+}
+
+/// Each worker sends at the ticks of a clock of its own what it has, and dummies or fill packets: these have
+/// numbers and nonces as packets have, and places in the books. No packet is lost for want of a number.
+#[test]
+fn many_workers_that_send_by_a_clock_use_no_nonce_twice_and_account_for_every_packet() {
+    let kinds = [[true, true, true], [true, false, true], [false, false, true], [false, true, false]];
+    for (number, case) in (0..).zip(encapsulation::by_a_clock()) {
+        for (kind, [is_hostile, is_late, changes]) in (0..).zip(kinds) {
+            let window = if is_hostile { case.spec.window } else { 32 };
+            let case = Case { spec: TunnelSpec { window, ..case.spec.clone() }, ..case.clone() };
+            let (steps, moves, in_order, fault) = (2000, false, false, None);
+            let seed = seed() ^ 12 << 56 ^ number << 40 ^ kind << 32;
+            let scenario =
+                Scenario { case, seed, steps, is_hostile, is_late, changes, moves, in_order, fault };
+            let (world, outcome) = run_world(scenario);
+            let fills: u64 = world.judges.iter().map(|judge| judge.fills).sum();
+            let packets = outcome.delivered - fills;
+            assert!(fills > 300 && packets > 300, "{fills} came beside {packets}: {outcome:?}");
+            assert_eq!(outcome.not_leased, 0);
+            assert!(!changes || outcome.crashes + outcome.restarts > 0, "{outcome:?}");
         }
     }
 }

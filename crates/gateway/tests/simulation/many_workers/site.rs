@@ -66,6 +66,8 @@ pub struct Site {
     queues: usize,
     /// Turns of workers that slept.
     pub slept: u64,
+    /// How often what arrives was led to more workers or to fewer.
+    pub led: u64,
     /// Drops of workers that are gone.
     drops: HashMap<DropReason, u64>,
     now: Duration,
@@ -114,6 +116,7 @@ impl Site {
             running: workers,
             queues: workers,
             slept: 0,
+            led: 0,
             drops: HashMap::new(),
             now: Duration::ZERO,
             pushed: 0,
@@ -184,6 +187,7 @@ impl Site {
     pub fn queues(&mut self, may_overtake: bool) -> usize {
         let has_none = |m: &Member| m.queue.is_empty() && !m.gateway.worker.is_busy();
         if may_overtake || self.members.iter().all(has_none) {
+            self.led += u64::from(self.queues != self.running);
             self.queues = self.running;
         }
         self.queues
@@ -413,6 +417,10 @@ impl Site {
         }
         let member = &mut self.members[at];
         let before = member.gateway.unprotected.arriving();
+        if self.case.has_clock() {
+            let now = member.gateway.now();
+            member.gateway.worker.send_dummies(now);
+        }
         member.is_idle = member.gateway.turn() == 0;
         let taken = before - member.gateway.unprotected.arriving();
         for arrival in member.queue.drain(..taken) {

@@ -2,6 +2,8 @@
 //! and every nonce that leaves a gateway.
 
 use super::encapsulation::{Case, Shown};
+use super::fills::Fills;
+use crate::support::Side;
 use fastrand::Rng;
 use std::collections::{HashMap, HashSet};
 
@@ -18,6 +20,8 @@ pub struct Arrival {
     pub shown: Shown,
     /// It is as it was sent.
     pub is_genuine: bool,
+    /// It carries no packet.
+    pub is_fill: bool,
 }
 
 /// One way between two gateways.
@@ -31,12 +35,13 @@ pub struct Wire {
     newest: HashMap<(u32, u32), u64>,
     numbers: HashSet<(u32, u32, u64)>,
     nonces: HashSet<(u32, [u8; 16])>,
+    fills: Fills,
     pub sent: u64,
     pub lost: u64,
 }
 
 impl Wire {
-    pub fn new(case: &Case, is_hostile: bool, random: Rng) -> Self {
+    pub fn new(from: Side, case: &Case, is_hostile: bool, random: Rng) -> Self {
         Self {
             case: case.clone(),
             is_hostile,
@@ -46,6 +51,7 @@ impl Wire {
             newest: HashMap::new(),
             numbers: HashSet::new(),
             nonces: HashSet::new(),
+            fills: Fills::new(from, case),
             sent: 0,
             lost: 0,
         }
@@ -73,7 +79,8 @@ impl Wire {
             assert!(self.numbers.insert((spi, count, number)), "SPI {spi:#x}: number {number} is used twice");
             assert!(self.nonces.insert((spi, nonce)), "SPI {spi:#x}: a nonce is used twice: {nonce:x?}");
             self.sent += 1;
-            self.pass(Arrival { bytes, shown, is_genuine: true }, step);
+            let is_fill = self.fills.have(spi, &bytes);
+            self.pass(Arrival { bytes, shown, is_genuine: true, is_fill }, step);
         }
     }
 
