@@ -13,6 +13,7 @@
 mod support;
 
 mod changes;
+mod clocked;
 mod own_sas;
 mod roles;
 
@@ -25,5 +26,6 @@ fn main() -> ExitCode {
         println!("workers: skipped, TESTUDO_WITHOUT_XDP is set");
         return ExitCode::SUCCESS;
     }
-    own_sas::tests(changes::tests(roles::tests(Suite::new()))).run(Link::build_as_root)
+    let suite = own_sas::tests(changes::tests(roles::tests(Suite::new())));
+    clocked::tests(suite).run(Link::build_as_root)
 }
