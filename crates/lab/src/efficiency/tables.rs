@@ -36,7 +36,8 @@ pub(super) fn text(options: &EfficiencyOptions, found: &Found) -> String {
     );
     text += "\n  The paper's power is that of a whole server, its processor one core at 3.3 GHz; its gateway encrypts with the NIC's engine, or is Linux, and\n  \
              another host decrypts. Here one core does both, and power is that of the meters above. The paper's cycles are \"about 3\" and \"10 to 20\n  \
-             times as many\". It prints energy in mJ for each byte; in nJ it is what its watts and throughput come to.\n";
+             times as many\". It prints energy in mJ for each byte; in nJ it is what its watts and throughput come to. What a rate takes is not known where it\n  \
+             is not held, even without a pause.\n";
     text += &format!(
         "\nTable 2 of paper 002, beside what these gateways can in this run\n\n{}",
         table_2(options, found, &mut remarks)
@@ -142,20 +143,26 @@ fn table_i(found: &Found) -> Table {
         let steps = here.iter().map(|(_, step)| of_step(step));
         [name.to_owned()].into_iter().chain(steps).chain(TABLE_I.iter().map(of_paper)).collect::<Vec<_>>()
     };
+    // A worker that cannot keep up is always awake: what it takes then is nothing of the rate.
+    let taken = |step: &Step, figure: fn(&Step) -> Option<f64>| known(figure(step).filter(|_| step.is_held));
     let mut head = vec![String::new()];
     head.extend(here.iter().map(|(name, _)| name.clone()));
     head.extend(TABLE_I.iter().map(|system| format!("paper: {}", system.name)));
     Table::report(vec![
         head,
-        line("power (W)", &|step| known(step.power.total().ok()), &|paper| format!("{:.0}", paper.watts)),
+        line("power (W)", &|step| taken(step, |step| step.power.total().ok()), &|paper| {
+            format!("{:.0}", paper.watts)
+        }),
         line("throughput (Gbit/s)", &|step| cells::figure(step.gbit_per_second()), &|paper| {
             cells::figure(paper.gbit_s)
         }),
-        line("processor, awake (%)", &|step| cells::percent(step.awake_share), &|paper| {
+        line("processor, awake (%)", &|step| taken(step, |step| Some(step.awake_share? * 100.0)), &|paper| {
             format!("{:.0}", paper.processor_share * 100.0)
         }),
-        line("cycles/byte", &|step| known(step.cycles_per_byte), &|paper| paper.cycles_per_byte.to_owned()),
-        line("energy (nJ/byte)", &|step| known(nanojoules(step)), &|paper| {
+        line("cycles/byte", &|step| taken(step, |step| step.cycles_per_byte), &|paper| {
+            paper.cycles_per_byte.to_owned()
+        }),
+        line("energy (nJ/byte)", &|step| taken(step, nanojoules), &|paper| {
             cells::figure(paper.joules_per_byte() * 1e9)
         }),
         line("energy, as printed (mJ/byte)", &|_| NONE.to_owned(), &|paper| {

@@ -138,6 +138,23 @@ fn tables_have_the_papers_numbers_beside_those_of_the_run() {
     );
 }
 
+/// A worker that is offered more than it can do never pauses: being always awake says nothing of the rate.
+#[test]
+fn table_i_has_nothing_that_a_rate_takes_which_is_not_held() {
+    let line = |rate: &str, start: &str| {
+        let options = options(&format!("--sizes 500 --rates {rate} --trial-seconds 1 --repetitions 1"));
+        let text = tables::text(&options, &of_known(&options, 100_000.0, Fault::None));
+        let found = text.lines().find(|line| line.trim_start().starts_with(start)).unwrap();
+        found.split("   ").map(str::trim).find(|cell| !cell.is_empty() && *cell != start).unwrap().to_owned()
+    };
+    for start in ["power (W)", "processor, awake (%)", "cycles/byte", "energy (nJ/byte)"] {
+        // It does 0.4 Gbit/s.
+        assert_eq!(line("1", start), "not known", "{start}");
+        assert!(line("0.3", start).parse::<f64>().is_ok(), "{start}");
+    }
+    assert_eq!(line("1", "throughput (Gbit/s)"), "0.40", "what came through was measured");
+}
+
 #[test]
 fn without_a_meter_or_a_price_nothing_is_printed_in_their_place() {
     let options = options("--sizes 500 --rates 50% --quick --repetitions 1");

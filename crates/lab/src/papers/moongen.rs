@@ -190,7 +190,10 @@ fn cycles(rows: &[Value]) -> Result<Reading, Wrong> {
     Ok(reading)
 }
 
-/// Table I: the longest pause that holds the rate, or none at all.
+/// The member of rows that does not depend on pauses.
+const BUSY: &str = "busy_cycles_per_byte";
+
+/// Table I: the longest pause that holds the rate; of a rate that is not held, what came through.
 fn energy(rows: &[Value]) -> Result<Reading, Wrong> {
     let mut reading = Reading::default();
     let is_step = |row: &&Value| {
@@ -210,12 +213,20 @@ fn energy(rows: &[Value]) -> Result<Reading, Wrong> {
             ("cycles_per_byte", 1.0, "cycles", "cycles/byte"),
             ("watts", 1.0, "power", "W"),
             ("joules_per_byte", 1e9, "energy", "nJ/byte"),
+            (BUSY, 1.0, "cycles in turns with packets", "cycles/byte"),
         ];
-        for (member, factor, what, unit) in figures {
+        // A worker that cannot keep up is always awake: of what it takes then, only turns with packets are of
+        // packets.
+        let is_held = row.get("held") == Some(&Value::Bool(true));
+        for (member, factor, what, unit) in figures.into_iter().filter(|(name, ..)| is_held || *name == BUSY)
+        {
             // What was not metered is null, and notes say why.
             if row.get(member).is_some_and(|figure| !figure.is_null()) {
                 reading.find(format!("{what} {of}"), unit, Spread::of([number(row, member)? * factor]));
             }
+        }
+        if !is_held {
+            reading.remark(format!("What the processor takes {of} is not known: the rate is not held."));
         }
         reading.remark_notes(row, &of);
     }

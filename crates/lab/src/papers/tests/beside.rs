@@ -65,9 +65,9 @@ fn triple_des_that_is_offloaded_stands_beside_that_of_paper_004() {
 #[test]
 fn moongens_line_of_table_i_stands_beside_frames_of_64_bytes() {
     let row = |watts: Value| {
-        json!({ "test": "efficiency", "longest_pause": true, "rate": "1", "frame_bytes": 64,
+        json!({ "test": "efficiency", "longest_pause": true, "held": true, "rate": "1", "frame_bytes": 64,
             "throughput_gbit_per_second": 1.0, "awake_share": 0.9, "cycles_per_byte": 20.0,
-            "joules_per_byte": watts.as_f64().map(|watts| watts / 1.25e8), "watts": watts })
+            "busy_cycles_per_byte": 12.0, "joules_per_byte": watts.as_f64().map(|watts| watts / 1.25e8), "watts": watts })
     };
     let of = "at 1 Gbit/s, frames of 64 bytes";
     let [throughput, load, power, energy] =
@@ -86,6 +86,32 @@ fn moongens_line_of_table_i_stands_beside_frames_of_64_bytes() {
     let alone = metered.map(|[what, _, paper]| [what, "", paper]);
     check("000-table-i", &json!([row(Value::Null)]), &measured);
     check("000-table-i", &json!([row(Value::Null)]), &alone);
+}
+
+/// Of a worker that never pauses, since it cannot keep up, 100 % are no figure of the rate.
+#[test]
+fn what_a_rate_takes_that_is_not_held_is_not_known() {
+    let row = |bytes: u64, held: bool| {
+        json!({ "test": "efficiency", "longest_pause": true, "held": held, "rate": "1", "frame_bytes": bytes,
+            "throughput_gbit_per_second": 0.9, "awake_share": 0.99, "cycles_per_byte": 20.7,
+            "busy_cycles_per_byte": 14.0, "joules_per_byte": 8e-7, "watts": 100.0 })
+    };
+    let (lines, notes) = found_of("000-table-i", &json!([row(64, true), row(256, false)]));
+    let here = |what: &str, bytes: u64| {
+        let name = format!("{what} at 1 Gbit/s, frames of {bytes} bytes");
+        lines.iter().find(|[line, ..]| *line == name).map(|[_, here, _]| here.clone()).unwrap_or_default()
+    };
+    for what in ["CPU load", "cycles", "power", "energy"] {
+        assert_eq!((here(what, 64).is_empty(), here(what, 256).as_str()), (false, ""), "{what}");
+    }
+    assert_eq!(here("throughput", 256), "0.900 Gbit/s");
+    assert_eq!(here("cycles in turns with packets", 256), "14.00 cycles/byte", "pauses are not in it");
+    let said =
+        "What the processor takes at 1 Gbit/s, frames of 256 bytes is not known: the rate is not held.";
+    assert_eq!(notes.iter().filter(|note| note.starts_with("What the processor takes")).count(), 1);
+    assert!(notes.iter().any(|note| note == said), "{notes:?}");
+    let beside = ["CPU load at 1 Gbit/s, frames of 256 bytes", "", "about 10 % (MoonGen)"];
+    assert!(lines.contains(&beside.map(str::to_owned)), "the paper's stands alone: {lines:#?}");
 }
 
 /// Nothing of such a figure was measured, and no other program can have slowed it.
