@@ -13,6 +13,7 @@
 //!   generator    packets at an offered rate, with their time of sending in them, and what became of them
 //!   harness      the methods of RFC 2544, over any device
 //!   meters       meters of energy that this machine has
+//!   stolen       whether a hypervisor had processors of this machine
 //!   tandem       the device of `testudo lab`: two gateways in memory
 //!   rfc2544      `testudo lab rfc2544`: throughput, latency, loss and bursts of that device
 //!   overload     `testudo lab overload`: what it does with up to four times what it can
@@ -59,6 +60,7 @@ pub mod protection;
 mod render;
 pub mod rfc2544;
 mod statistics;
+mod stolen;
 mod suites;
 mod supply;
 pub mod table;

@@ -18,7 +18,6 @@ mod picture;
 mod printed;
 mod report;
 mod setup;
-mod steal;
 mod tables;
 mod timing;
 mod watched;
@@ -37,10 +36,10 @@ use crate::bench::{BenchError, chart, open_picture, write_picture};
 use crate::generator::{FRAME_EXTRA_BYTES, Sizes};
 use crate::harness::{DeviceError, PlacementRow, UnderHalf, placement, under_half};
 use crate::rfc2544::is_silent;
+use crate::stolen::Stolen;
 use device::Offloaded;
 use memory::Memory;
 use setup::{Crypto, Setup};
-use steal::Stolen;
 use watched::Bar;
 
 /// What was measured.

@@ -3,7 +3,7 @@
 use std::fs;
 
 /// The time that was stolen from all processors so far, in clock ticks, as `/proc/stat` has it (proc(5)).
-pub(super) struct Stolen(Option<u64>);
+pub(crate) struct Stolen(Option<u64>);
 
 /// The eighth figure of the line of all processors.
 fn stolen(text: &str) -> Option<u64> {
@@ -11,12 +11,12 @@ fn stolen(text: &str) -> Option<u64> {
 }
 
 impl Stolen {
-    pub(super) fn now() -> Self {
+    pub(crate) fn now() -> Self {
         Self(fs::read_to_string("/proc/stat").ok().as_deref().and_then(stolen))
     }
 
     /// Whether it is more than when this was asked last. Where nobody tells, nothing was stolen.
-    pub(super) fn has_grown(&mut self) -> bool {
+    pub(crate) fn has_grown(&mut self) -> bool {
         let before = std::mem::replace(self, Self::now());
         before.0.zip(self.0).is_some_and(|(before, after)| after > before)
     }
