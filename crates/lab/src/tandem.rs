@@ -28,6 +28,7 @@ use crate::generator::{
     FEED_PACKETS, FRAME_EXTRA_BYTES, MemoryPorts, Sizes, Timer, Traffic, generator_rate, memory_ports,
 };
 use crate::harness::{Ceiling, Cores, Device, DeviceError, Load, Trial};
+use crate::stolen::Stolen;
 
 /// How long the generator is measured alone, and the device is flooded, to know what rates make sense.
 const PROBE: Duration = Duration::from_millis(50);
@@ -64,6 +65,8 @@ pub struct Tandem {
     trials: u16,
     pause: Duration,
     maxima: Vec<(Sizes, Ceiling)>,
+    /// From the processors of the threads.
+    stolen: Stolen,
 }
 
 impl Tandem {
@@ -95,6 +98,7 @@ impl Tandem {
             trials: 0,
             pause: Duration::ZERO,
             maxima,
+            stolen: Stolen::of(&[cores.device, cores.generator]),
         })
     }
 
@@ -160,7 +164,10 @@ impl Device for Tandem {
     fn trial(&mut self, sizes: Sizes, load: Load) -> Result<Trial, DeviceError> {
         self.trials = self.trials.wrapping_add(1);
         let (number, pause) = (self.trials, self.pause);
-        self.start(sizes)?.trial(number, load, pause)
+        // What was stolen before is of no trial.
+        self.stolen.has_grown();
+        let trial = self.start(sizes)?.trial(number, load, pause)?;
+        Ok(self.stolen.judge(trial))
     }
 
     fn set_pause(&mut self, pause: Duration) -> Result<(), DeviceError> {
@@ -229,6 +236,20 @@ mod tests {
         let load = Load { packets_per_second: 10_000.0, length: Length::Packets(100) };
         let trial = device.trial(Sizes::Bytes(64), load).unwrap();
         assert_eq!((trial.received, trial.duplicated), (100, 0));
+    }
+
+    /// What a hypervisor took shows in no clock of a thread's.
+    #[test]
+    fn losses_of_gateways_while_time_was_stolen_are_disturbed() {
+        let mut device = tandem(1, "aes128gcm16");
+        let mut ticks = 0;
+        device.stolen = Stolen::read_by(move || {
+            ticks += 1;
+            Some(ticks)
+        });
+        let flood = Load { packets_per_second: 1e9, length: Length::Packets(2_000_000) };
+        let trial = device.trial(Sizes::Bytes(64), flood).unwrap();
+        assert!(trial.has_loss() && trial.is_disturbed, "{trial:?}");
     }
 
     #[test]

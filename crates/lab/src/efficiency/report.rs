@@ -9,6 +9,13 @@ use super::{Found, OfSize, Rated};
 use crate::harness::{LatencyUs, Limit, NotKnown, Step};
 use crate::rfc2544::{cells, notes};
 
+/// What the longest pause that held says where the next one failed through no fault of the gateways.
+const ENDED: &str = "the search of pauses ended in a trial in which other work, or a hypervisor, had the processor: longer pauses may hold";
+
+/// What the first step says that is not held through no fault of the gateways.
+const NOT_HELD: &str =
+    "packets were lost only while other work, or a hypervisor, had the processor: the rate may hold";
+
 /// What is to be said of a step besides its figures: of one at a rate, or of the capacity.
 pub(super) fn step_notes(
     options: &EfficiencyOptions,
@@ -23,6 +30,9 @@ pub(super) fn step_notes(
     let is_last = rated.and_then(|rated| rated.steps.last()).is_some_and(|last| last.pause == step.pause);
     if is_last && rated.is_some_and(Rated::ended_early) {
         notes.push("throughput did not fall: no pause is longer than a fiftieth of a trial".to_owned());
+    }
+    if step.is_ended_by_others {
+        notes.push(if step.is_held { ENDED } else { NOT_HELD }.to_owned());
     }
     if let Err(NotKnown(why)) = step.power.total() {
         notes.push(format!("power is not known: {why}"));
@@ -109,7 +119,7 @@ fn measured(options: &EfficiencyOptions, found: &Found, step: &Step) -> Map<Stri
     put("joules_per_byte", json!(step.joules_per_byte().ok()));
     put("meters", json!(meters));
     put("repeat_spread", json!(row.repeat_spread));
-    put("converged", json!(row.unconverged.is_none()));
+    put("converged", json!(step.is_converged()));
     put("repetitions", json!(row.repetitions));
     put("limit", json!(row.limit.map(Limit::name)));
     put("trial_seconds", json!(options.plan().trial.as_secs_f64()));

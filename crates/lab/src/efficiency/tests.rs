@@ -101,6 +101,29 @@ fn a_capacity_that_is_the_generators_is_said_to_be_none_of_the_gateways() {
     assert!(!says(60_000.0, "0.1"), "a rate in gigabits is what it is");
 }
 
+/// The rows of the longest pause, of a search that the machine ended and of one that the worker did.
+#[test]
+fn the_longest_pause_says_that_the_search_ended_by_what_others_took() {
+    const WORDS: &str =
+        "the search of pauses ended in a trial in which other work, or a hypervisor, had the processor";
+    let options = options("--sizes 500 --rates 0.1 --trial-seconds 1 --repetitions 3 --json");
+    for (disturbed_in, is_ended) in [(7..13, true), (0..0, false)] {
+        let mut device = Sleeper::new(100_000.0);
+        device.disturbed_in = disturbed_in;
+        let mut found = of_known(&options, 100_000.0, Fault::None);
+        // Three trials of the capacity, then three without a pause.
+        found.sizes = of_device(&options, &mut device, &mut []).unwrap();
+        let Value::Array(rows) = report::array(&options, &found) else { panic!("no array") };
+        let says = |row: &&Value| row["notes"].to_string().contains(WORDS);
+        let said: Vec<&Value> = rows.iter().filter(says).collect();
+        assert_eq!(said.len(), usize::from(is_ended), "{said:?}");
+        let longest = rows.iter().find(|row| row["longest_pause"] == true).unwrap();
+        assert_eq!(says(&longest), is_ended, "{longest}");
+        assert!(!is_ended || longest["converged"] == false, "{longest}");
+        assert_eq!(tables::text(&options, &found).contains(WORDS), is_ended);
+    }
+}
+
 #[test]
 fn tables_have_the_papers_numbers_beside_those_of_the_run() {
     let options = options("--sizes 500 --rates 0.1,0.3 --trial-seconds 1 --repetitions 1");

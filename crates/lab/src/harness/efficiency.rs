@@ -30,6 +30,10 @@ pub struct Step {
     pub row: Measurement,
     /// Whether all packets were offered, came through in every trial, and as fast as they were offered.
     pub is_held: bool,
+    /// Whether the next pause was not held for no other reason than that somebody else had the processor
+    /// whenever packets were lost: this one may not be the longest that holds. The same of the first step
+    /// itself, where that was not held: the rate may hold.
+    pub is_ended_by_others: bool,
     /// The share of the time in which the worker had a processor, 0 to 1: medians, here and below.
     pub awake_share: Option<f64>,
     /// The share in which other work had it, although the worker wanted it, 0 to 1.
@@ -50,6 +54,12 @@ impl Step {
     #[must_use]
     pub fn gbit_per_second(&self) -> f64 {
         self.row.throughput_packets_per_second * self.row.sizes.mean_bytes() * 8.0 / 1e9
+    }
+
+    /// Whether the figures are to be relied on: they repeat, and are those of the pause that they seem of.
+    #[must_use]
+    pub fn is_converged(&self) -> bool {
+        self.row.unconverged.is_none() && !self.is_ended_by_others
     }
 
     /// Energy for each byte of frames that came through, in joules.
@@ -95,6 +105,7 @@ impl Step {
         Self {
             pause,
             is_held,
+            is_ended_by_others: false,
             awake_share: middle(&|_, activity| Some(activity.awake_share())),
             lost_share: middle(&|_, activity| Some(activity.lost_share())),
             mean_pause_us: middle(&|_, activity| activity.mean_pause_us()),
@@ -148,7 +159,7 @@ pub fn efficiency(
     let ceiling = device.maximum_rate(sizes)?;
     let load = Load::rate(packets_per_second, plan.trial);
     let longest = plan.trial.mul_f64(MAX_PAUSE_SHARE);
-    let mut steps = Vec::new();
+    let mut steps: Vec<Step> = Vec::new();
     for pause in PAUSE_STEPS_US.map(Duration::from_micros) {
         if pause > longest {
             break;
@@ -161,8 +172,12 @@ pub fn efficiency(
             trials.push(trial);
             power.push(taken);
         }
-        let step = Step::of(pause, sizes, plan, &ceiling, (&trials, &power));
+        let mut step = Step::of(pause, sizes, plan, &ceiling, (&trials, &power));
         let is_held = step.is_held;
+        if !is_held && is_of_others(&trials) {
+            // The pause before may not be the longest; where there is none, the rate itself may hold.
+            steps.last_mut().unwrap_or(&mut step).is_ended_by_others = true;
+        }
         steps.push(step);
         if !is_held {
             break;
@@ -170,6 +185,12 @@ pub fn efficiency(
     }
     device.set_pause(Duration::ZERO)?;
     Ok(steps)
+}
+
+/// Whether packets were lost, and somebody else had the device's processor each time that they were.
+fn is_of_others(trials: &[Trial]) -> bool {
+    let mut lossy = trials.iter().filter(|trial| trial.has_loss()).peekable();
+    lossy.peek().is_some() && lossy.all(|trial| trial.is_disturbed)
 }
 
 /// A trial and what it took; the power is that of the trial that counts.

@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -21,6 +22,8 @@ pub(crate) struct Sleeper {
     pub(crate) wander: f64,
     /// The number of a trial, from 1, that loses a packet.
     pub(crate) loses_in: Option<u16>,
+    /// The numbers of trials in which others have its processor, and a packet is lost for that.
+    pub(crate) disturbed_in: Range<u16>,
     draw: fastrand::Rng,
     trials: u16,
     /// Nanoseconds of virtual time.
@@ -39,6 +42,7 @@ impl Sleeper {
             ceiling: Ceiling { packets_per_second: 2.0 * rate, limit: Limit::Medium },
             wander: 0.0,
             loses_in: None,
+            disturbed_in: 0..0,
             draw: fastrand::Rng::with_seed(39),
             trials: 0,
             clock: Rc::new(Cell::new(1_000)),
@@ -104,7 +108,8 @@ impl Device for Sleeper {
         }
         let (came, slept_ns) = self.carry(&sent, now);
         let mut arrivals = Arrivals::new(self.trials);
-        let is_lossy = self.loses_in == Some(self.trials);
+        let is_disturbed = self.disturbed_in.contains(&self.trials);
+        let is_lossy = is_disturbed || self.loses_in == Some(self.trials);
         for (at, stamp) in came.into_iter().skip(usize::from(is_lossy)) {
             arrivals.take(stamp, at);
         }
@@ -116,6 +121,7 @@ impl Device for Sleeper {
         let activity = Activity { elapsed, paused, pauses, lost, cycles_per_second };
         trial.busy_share = Some(trial.received as f64 / self.rate / elapsed.as_secs_f64());
         trial.activity = Some(activity);
+        trial.is_disturbed = is_disturbed;
         let watts = self.watts.0 + self.watts.1 * activity.awake_share();
         self.microjoules.set(self.microjoules.get() + watts * elapsed.as_secs_f64() * 1e6);
         self.clock.set(now);

@@ -12,6 +12,7 @@ use crate::bench::pair::PairEngines;
 use crate::bench::threads::{allow, bind};
 use crate::generator::{FRAME_EXTRA_BYTES, MemoryPorts, Sizes, Timer, Traffic, memory_ports};
 use crate::harness::{Block, Ceiling, Cores, Device, DeviceError, Effort, Elsewhere, Load, Placed, Trial};
+use crate::stolen::Stolen;
 use crate::tandem::{Running, highest_rate};
 
 /// How often a flood is repeated at most until turns of all gateways were measured.
@@ -32,6 +33,8 @@ pub(super) struct Offloaded {
     /// headers and of looking up, and the packets that both are of.
     stages: Vec<[u64; 3]>,
     memory: Memory,
+    /// From any of the processors.
+    stolen: Stolen,
 }
 
 /// What threads told at one moment.
@@ -70,7 +73,8 @@ impl Offloaded {
         bind(setup.threads.generator);
         let (own, device) = (Rc::clone(own), device.cloned());
         let (running, stages, memory) = (None, Vec::new(), Memory::default());
-        Self { setup, own, device, processors, running, trials: 0, maximum: None, stages, memory }
+        let stolen = Stolen::of(&processors);
+        Self { setup, own, device, processors, running, trials: 0, maximum: None, stages, memory, stolen }
     }
 
     /// What the gateways of the trials so far had in memory at most.
@@ -119,6 +123,8 @@ impl Offloaded {
         let is_flood = self
             .maximum
             .is_some_and(|(_, ceiling)| load.packets_per_second >= FLOOD * ceiling.packets_per_second);
+        // What was stolen before is of no trial.
+        self.stolen.has_grown();
         let (running, report) = self.start(sizes)?;
         report.set_timing(is_timed);
         // Nothing is under way between two trials.
@@ -131,6 +137,7 @@ impl Offloaded {
         // Threads of the device take processors from each other, in every trial: to repeat it is in vain, and
         // rows say that they are shared.
         trial.is_disturbed &= !self.setup.threads.are_shared;
+        let trial = self.stolen.judge(trial);
         if is_flood {
             for (sum, (before, after)) in self.stages.iter_mut().zip(before.stages.iter().zip(&after.stages))
             {

@@ -21,7 +21,7 @@ pub(crate) fn notes(row: &Measurement, cores: Cores) -> Vec<String> {
     notes.extend(row.basis.iter().map(ToString::to_string));
     notes.extend(limit(row).map(str::to_owned));
     if row.is_disturbed {
-        notes.push("other work had the processor of the gateways in a trial".to_owned());
+        notes.push("other work, or a hypervisor, had the processor of the gateways in a trial".to_owned());
     }
     notes.extend(shared(cores));
     notes

@@ -29,6 +29,7 @@ use crate::harness::{Ceiling, Device, DeviceError, Load, Trial};
 use crate::namespaces::require_tun;
 use crate::network::{Network, PortKind, Tunnel};
 use crate::protection::Protection;
+use crate::stolen::Stolen;
 use crate::workspace::{Workspace, enter_as_root_with_workspace, enter_with_workspace};
 
 /// Of all cables, in bytes of an IP packet: a datagram of Ethernet's longest frame, sealed by any suite.
@@ -96,6 +97,8 @@ pub(crate) struct Path {
     watches_workers: bool,
     /// Processors of the gateways, and of generator and sink.
     processors: [Vec<usize>; 2],
+    /// From all of these.
+    stolen: Stolen,
     // Dropped after the gateways, whose files and interfaces they are.
     _network: Network,
     _workspace: Workspace,
@@ -155,7 +158,7 @@ impl Path {
             args.seed,
         )?;
         let (path, args) = (path.patient_for(residual), args.clone());
-        let watches_workers = false;
+        let (watches_workers, stolen) = (false, Stolen::of(&processors.concat()));
         Ok(Self {
             over,
             args,
@@ -163,6 +166,7 @@ impl Path {
             gateways,
             watches_workers,
             processors,
+            stolen,
             _network: network,
             _workspace: workspace,
         })
@@ -230,11 +234,12 @@ impl Device for Path {
         for gateway in &mut self.gateways {
             gateway.check_alive().map_err(|error| DeviceError(error.to_string()))?;
         }
-        if !self.watches_workers {
-            return self.path.trial(sizes, load);
-        }
-        let before = self.works()?;
+        let before = self.watches_workers.then(|| self.works()).transpose()?;
+        // What was stolen before is of no trial.
+        self.stolen.has_grown();
         let trial = self.path.trial(sizes, load)?;
+        let trial = self.stolen.judge(trial);
+        let Some(before) = before else { return Ok(trial) };
         // What was done for all packets of the trial, in the time in which they were under way: queues that
         // are full when the generator ends keep gateways busy for longer.
         let time = trial.sending.max(trial.receiving);

@@ -78,6 +78,28 @@ fn a_pause_with_which_one_trial_loses_packets_is_not_held() {
     assert!(steps[1].row.loss == 0.0 && steps[1].row.lossy_trials == 1, "{steps:?}");
 }
 
+/// The second pause loses packets in one trial of three, however often it is made again, and each time others
+/// have the processor.
+#[test]
+fn a_search_of_pauses_that_others_ended_says_so() {
+    let ended = |loses_in: Option<u16>, disturbed_in: std::ops::Range<u16>| {
+        let mut device = Sleeper::new(1_000_000.0);
+        (device.loses_in, device.disturbed_in) = (loses_in, disturbed_in);
+        let steps = efficiency(&mut device, &mut [], SIZES, 100_000.0, &plan()).unwrap();
+        let of = |step: &Step| (step.is_held, step.is_ended_by_others, step.is_converged());
+        steps.iter().take(2).map(of).collect::<Vec<_>>()
+    };
+    assert_eq!(ended(None, 4..10), [(true, true, false), (false, false, true)]);
+    assert_eq!(ended(Some(5), 0..0), [(true, false, true), (false, false, true)], "it lost them itself");
+    // Without any pause, too.
+    assert_eq!(ended(None, 1..7), [(false, true, false)]);
+    assert_eq!(ended(Some(2), 0..0), [(false, false, true)]);
+    // What is held when it is made again has ended nothing.
+    assert_eq!(ended(None, 4..6), [(true, false, true); 2]);
+    // One trial of the pause lost packets in peace.
+    assert_eq!(ended(Some(10), 4..10)[0], (true, false, true));
+}
+
 #[test]
 fn a_meter_that_wraps_is_read_and_one_that_restarts_or_vanishes_is_not_known() {
     let run = |faulty| {
