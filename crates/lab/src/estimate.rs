@@ -37,6 +37,18 @@ impl Estimate {
         expected.mul_f64(factor)
     }
 
+    /// What is left, for people, `elapsed` after a measurement began that was expected to take `expected`.
+    pub(crate) fn left_words(&self, expected: Duration, elapsed: Duration) -> String {
+        let (pace, after) = (self.at_this_pace(expected), self.left.saturating_sub(expected));
+        let after = self.at_this_pace(after);
+        if elapsed < pace {
+            return format!("about {} left", words(pace.saturating_sub(elapsed) + after));
+        }
+        // An overdue measurement takes nothing of the time of those after it.
+        let then = if after.is_zero() { String::new() } else { format!(", then about {}", words(after)) };
+        format!("longer than expected{then}")
+    }
+
     /// What is left, `elapsed` after the last measurement ended.
     pub(crate) fn left(&self, elapsed: Duration) -> Duration {
         self.at_this_pace(self.left).saturating_sub(elapsed)
@@ -68,6 +80,22 @@ mod tests {
         estimate.done(seconds(40), seconds(20));
         assert_eq!(estimate.left(seconds(0)), seconds(0));
         assert_eq!(Estimate::of(seconds(5)).left(seconds(9)), seconds(0));
+    }
+
+    #[test]
+    fn a_measurement_that_is_overdue_is_said_to_be_and_takes_no_time_of_those_after_it() {
+        let seconds = Duration::from_secs;
+        let mut estimate = Estimate::of(seconds(60));
+        let words = |estimate: &Estimate, elapsed| estimate.left_words(seconds(40), seconds(elapsed));
+        assert_eq!(words(&estimate, 10), "about 50 s left");
+        for elapsed in [40, 5_000] {
+            assert_eq!(words(&estimate, elapsed), "longer than expected, then about 20 s");
+        }
+        assert_eq!(Estimate::of(seconds(40)).left_words(seconds(40), seconds(41)), "longer than expected");
+        // At half of the pace.
+        estimate.done(seconds(10), seconds(20));
+        assert_eq!(words(&estimate, 60), "about 40 s left");
+        assert_eq!(words(&estimate, 81), "longer than expected, then about 20 s");
     }
 
     #[test]

@@ -8,9 +8,10 @@
 //!
 //! A measurement is a command that users can give themselves, run in this process, or in one of its own if it
 //! enters namespaces (`child`). Figures that read the rows of one command share its measurement. Its rows are
-//! kept as they are, each in a file that is whole or not there, and read anew for each report; so a run that
-//! was stopped goes on where it was, and what is in the folder is never trusted more than what comes from
-//! outside. The report is written after each measurement.
+//! kept as they are, each in a file that is whole or not there, and read anew for each report; those of a
+//! figure of several commands are in a file each until all are done (`parts`). So a run that was stopped goes
+//! on where it was, and what is in the folder is never trusted more than what comes from outside. The report
+//! is written after each measurement.
 //!
 //! `moongen`, `linux_ipsec`, `pipsea`, `vpe` and `network_processor` have what the papers print and how rows
 //! are read; `machine` what figures depend on; `html` and `markdown` write the report.
@@ -24,6 +25,7 @@ mod markdown;
 mod measure;
 mod moongen;
 mod network_processor;
+mod parts;
 mod pipsea;
 mod reading;
 mod registry;
@@ -46,11 +48,11 @@ use crate::meters::Meters;
 use crate::progress::Progress;
 use crate::rfc2544::is_silent;
 
-use item::{AND, Item, Method, Mode};
-use machine::{Machine, Usage};
+use item::{Item, Method, Mode};
+use machine::Machine;
 pub use registry::Only;
 use report::{Entry, Report, State};
-use store::{Found, Record, Settings, Store};
+use store::{Found, Place, Record, Settings, Store};
 
 /// How often the bar moves.
 const TICK: Duration = Duration::from_millis(200);
@@ -166,6 +168,25 @@ fn engine_of_vpe(engines: &measure::Shared) -> Option<String> {
     chosen.ok()?.ok().map(str::to_owned)
 }
 
+/// The bar, and what it shows of an item that is being measured.
+#[derive(Clone, Copy)]
+struct Bar<'a> {
+    progress: &'a Progress,
+    estimate: &'a Estimate,
+    /// How long the item was expected to take, and when it began.
+    expected: Duration,
+    start: Instant,
+}
+
+impl Bar<'_> {
+    fn show(&self) {
+        let Self { progress, estimate, expected, start } = *self;
+        let (elapsed, pace) = (start.elapsed(), estimate.at_this_pace(expected));
+        let share = elapsed.as_secs_f64() / pace.as_secs_f64().max(0.1);
+        progress.at(expected.mul_f64(share.min(1.0)), expected, &estimate.left_words(expected, elapsed));
+    }
+}
+
 /// A run.
 struct Session<'a> {
     options: &'a PapersOptions,
@@ -243,23 +264,21 @@ impl<'a> Session<'a> {
         let (mode, mut kept) = (self.options.mode(), 0);
         for Entry { item, state } in entries {
             let Some(method) = item.method() else { continue };
-            match store.find(item, mode, &self.settings(item, method)) {
+            let (place, settings) = (Place::whole(item, mode), self.settings(item, method));
+            match store.find(place, &settings) {
                 Found::Nothing => {}
                 Found::Kept(record) => {
                     *state = measured(record, method, true);
                     kept += 1;
                 }
-                Found::Refused(reason) => {
-                    store.put_away(item, mode)?;
-                    eprintln!("testudo lab: {reason}; it is put away as .refused, and measured anew");
-                }
+                Found::Refused(reason) => refused(store, place, &reason)?,
             }
         }
         Ok(kept)
     }
 
     fn measure_rest(&self, store: &Store, report: &mut Report<'_>) -> Result<(), BenchError> {
-        let left = self.left(&report.entries);
+        let left = self.left(store, &report.entries);
         let (count, expected) = (left.len(), left.iter().sum());
         let silent = is_silent(self.options.json);
         let (mut progress, mut estimate) = (Progress::new(expected, silent), Estimate::of(expected));
@@ -276,10 +295,13 @@ impl<'a> Session<'a> {
             let start = Instant::now();
             let state = match self.shared(&report.entries, item, method) {
                 Some((record, is_kept)) => {
-                    store.keep(item, self.options.mode(), &record)?;
+                    store.keep(Place::whole(item, self.options.mode()), &record)?;
                     measured(record, method, is_kept)
                 }
-                None => self.measure_one(store, item, method, (&progress, &estimate))?,
+                None => {
+                    let bar = Bar { progress: &progress, estimate: &estimate, expected, start };
+                    self.measure_one(store, item, method, bar)?
+                }
             };
             if let Some(entry) = report.entries.get_mut(index) {
                 entry.state = state;
@@ -294,19 +316,21 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// How long each item takes that is left, in order; those that share another's measurement take no time.
-    fn left(&self, entries: &[Entry<'_>]) -> Vec<Duration> {
+    /// How long each item takes that is left, in order; those that share another's measurement take no time,
+    /// nor do commands that an earlier run has done.
+    fn left(&self, store: &Store, entries: &[Entry<'_>]) -> Vec<Duration> {
         let mut known: Vec<String> = Vec::new();
         let mut left = Vec::new();
         for entry in entries {
             let (Some(method), item) = (entry.item.method(), entry.item) else { continue };
-            let command = self.settings(item, method).command;
-            let is_shared = known.contains(&command);
+            let settings = self.settings(item, method);
+            let is_shared = known.contains(&settings.command);
             if matches!(entry.state, State::NotYet) {
                 let seconds = if is_shared { 0 } else { method.seconds(self.options.mode()) };
-                left.push(Duration::from_secs(seconds.into()));
+                let share = self.share_left(store, item, &settings);
+                left.push(Duration::from_secs(seconds.into()).mul_f64(share));
             }
-            known.push(command);
+            known.push(settings.command);
         }
         left
     }
@@ -322,58 +346,17 @@ impl<'a> Session<'a> {
         })
     }
 
-    /// Measures an item and keeps the result.
-    fn measure_one(
-        &self,
-        store: &Store,
-        item: &Item,
-        method: &Method,
-        shown: (&Progress, &Estimate),
-    ) -> Result<State, BenchError> {
-        let settings = self.settings(item, method);
-        let (before, start) = (Usage::now(), Instant::now());
-        let rows = match self.watched(&settings.command, method, shown) {
-            Ok(rows) => rows,
-            Err(BenchError::Engine(reason) | BenchError::NotPossible(reason)) => {
-                return Ok(State::NotPossible(reason));
-            }
-            Err(BenchError::Network(error)) if error.is_of_the_machine() => {
-                return Ok(State::NotPossible(error.to_string()));
-            }
-            Err(error) => return Ok(State::Failed(error.to_string())),
-        };
-        if let Err(wrong) = reading::rows(&rows).and_then(method.read) {
-            return Ok(State::Failed(format!("its rows cannot be read: {wrong}")));
-        }
-        let others = before
-            .zip(Usage::now())
-            .and_then(|(before, after)| before.share_of_others(&after, method.crosses_the_kernel()));
-        let record = Record::new(settings, start.elapsed().as_secs_f64(), others, rows);
-        store.keep(item, self.options.mode(), &record)?;
-        Ok(measured(Box::new(record), method, false))
-    }
-
     /// Runs a command in a thread of its own, since some pin theirs to a processor, while the bar moves.
-    fn watched(
-        &self,
-        command: &str,
-        method: &Method,
-        (progress, estimate): (&Progress, &Estimate),
-    ) -> Result<Value, BenchError> {
-        let expected = Duration::from_secs(method.seconds(self.options.mode()).into());
-        let pace = estimate.at_this_pace(expected);
-        let (start, (to, from)) = (Instant::now(), channel());
+    fn watched(&self, command: &str, bar: Bar<'_>) -> Result<Value, BenchError> {
+        let (to, from) = channel();
         std::thread::scope(|scope| {
             let measuring = scope.spawn(move || {
                 // Nobody listens if the other end is gone; the result is returned, too.
                 let _end = to;
-                rows_of(command, self.measure)
+                (self.measure)(command)
             });
             while from.recv_timeout(TICK) == Err::<(), _>(RecvTimeoutError::Timeout) {
-                let elapsed = start.elapsed();
-                let share = elapsed.as_secs_f64() / pace.as_secs_f64().max(0.1);
-                let left = estimate::words(estimate.left(elapsed));
-                progress.at(expected.mul_f64(share.min(1.0)), expected, &format!("about {left} left"));
+                bar.show();
             }
             measuring.join().unwrap_or_else(|panic| Err(panicked(&*panic)))
         })
@@ -416,19 +399,11 @@ fn panicked(panic: &(dyn Any + Send)) -> BenchError {
     BenchError::Invalid { case: "a bug of the program".to_owned(), what }
 }
 
-/// The rows of a command, or of several that a shell would run one after the other, each by `measure`.
-fn rows_of(command: &str, measure: &dyn Fn(&str) -> Result<Value, BenchError>) -> Result<Value, BenchError> {
-    if !command.contains(AND) {
-        return measure(command);
-    }
-    let mut all = Vec::new();
-    for part in command.split(AND) {
-        match measure(part)? {
-            Value::Array(rows) => all.extend(rows),
-            other => all.push(other),
-        }
-    }
-    Ok(Value::Array(all))
+/// Puts a file away that is not to be taken, and says so.
+fn refused(store: &Store, place: Place<'_>, reason: &str) -> Result<(), BenchError> {
+    store.put_away(place)?;
+    eprintln!("testudo lab: {reason}; it is put away as .refused, and measured anew");
+    Ok(())
 }
 
 /// The state of an item with a result whose rows have been read before.

@@ -182,7 +182,11 @@ impl Entry<'_> {
         let is_predicted = self.state.is_predicted();
         let (done, by) = if is_predicted { ("Predicted", " by a model") } else { ("Measured", "") };
         let seconds = digits(record.seconds);
-        let mut notes = vec![format!("{done}{by} {} in {seconds} s{kept}.", record.measured_at)];
+        let begun = record.begun_at.as_ref();
+        let begun = begun.map_or_else(String::new, |at| {
+            format!(", the first of its commands {at} by a run that was stopped")
+        });
+        let mut notes = vec![format!("{done}{by} {} in {seconds} s{begun}{kept}.", record.measured_at)];
         // A model is no slower for others.
         let others = record.others_share.filter(|share| *share > QUIET && !is_predicted);
         notes.extend(others.map(|share| {
@@ -223,6 +227,7 @@ impl Entry<'_> {
             object["command"] = format!("testudo {}", record.settings.command).into();
             object["measured_at"] = record.measured_at.clone().into();
             object["seconds"] = record.seconds.into();
+            object["begun_at"] = record.begun_at.clone().into();
             object["others_share"] = record.others_share.into();
             object["findings"] = reading.findings.iter().map(finding).collect();
             object["notes"] = self.notes().into();

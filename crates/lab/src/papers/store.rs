@@ -43,6 +43,9 @@ pub(super) struct Record {
     pub(super) settings: Settings,
     pub(super) measured_at: String,
     pub(super) seconds: f64,
+    /// When the first of its commands was measured, by a run that was stopped before the last.
+    #[serde(default)]
+    pub(super) begun_at: Option<String>,
     /// The share of the processors' time that other programs had meanwhile, 0 to 1; `None` if not known.
     pub(super) others_share: Option<f64>,
     /// What the command prints with `--json`.
@@ -51,7 +54,17 @@ pub(super) struct Record {
 
 impl Record {
     pub(super) fn new(settings: Settings, seconds: f64, others_share: Option<f64>, rows: Value) -> Self {
-        Self { format: FORMAT, settings, measured_at: super::machine::now(), seconds, others_share, rows }
+        let (measured_at, begun_at) = (super::machine::now(), None);
+        Self { format: FORMAT, settings, measured_at, seconds, begun_at, others_share, rows }
+    }
+
+    /// The measurement that these are the parts of, in order.
+    pub(super) fn joined(settings: Settings, begun_at: Option<String>, parts: Vec<Self>) -> Self {
+        let seconds: f64 = parts.iter().map(|part| part.seconds).sum();
+        let others = parts.iter().map(|part| Some(part.others_share? * part.seconds)).sum::<Option<f64>>();
+        let others_share = others.filter(|_| seconds > 0.0).map(|others| others / seconds);
+        let rows = rows_of(parts.into_iter().map(|part| part.rows).collect());
+        Self { begun_at, ..Self::new(settings, seconds, others_share, rows) }
     }
 
     /// The same measurement as the result of another figure, if it is one of these settings.
@@ -61,7 +74,24 @@ impl Record {
     }
 }
 
+/// The rows of commands that a shell would run one after the other.
+pub(super) fn rows_of(mut parts: Vec<Value>) -> Value {
+    if parts.len() == 1 {
+        return parts.remove(0);
+    }
+    let of_part = |part| match part {
+        Value::Array(rows) => rows,
+        other => vec![other],
+    };
+    Value::Array(parts.into_iter().flat_map(of_part).collect())
+}
+
 impl Settings {
+    /// Of one of its commands.
+    pub(super) fn of_part(&self, command: &str) -> Self {
+        Self { command: command.to_owned(), ..self.clone() }
+    }
+
     /// Whether a measurement of these settings is one of those, too: what another figure reads of its rows
     /// changes nothing in them.
     fn is_one_measurement_with(&self, other: &Self) -> bool {
@@ -78,6 +108,32 @@ pub(super) enum Found {
     Nothing,
     /// Something else: the reason.
     Refused(String),
+}
+
+/// Where in the folder a result of an item is: of all its commands, or of one of several.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Place<'a> {
+    item: &'a Item,
+    mode: Mode,
+    /// The command's number, from 1.
+    part: Option<usize>,
+}
+
+impl<'a> Place<'a> {
+    /// Of all commands.
+    pub(super) fn whole(item: &'a Item, mode: Mode) -> Self {
+        Self { item, mode, part: None }
+    }
+
+    /// Of the command of this number, from 1.
+    pub(super) fn part(self, number: usize) -> Self {
+        Self { part: Some(number), ..self }
+    }
+
+    fn file_name(&self) -> String {
+        let part = self.part.map_or_else(String::new, |number| format!(".part-{number}"));
+        format!("{}.{}{part}.json", self.item.id(), self.mode.name())
+    }
 }
 
 /// The folder of results. As long as it lives, no other run has it.
@@ -117,14 +173,13 @@ impl Store {
         Ok(Self { folder: folder.to_owned(), _lock: lock })
     }
 
-    /// Where the result of an item is.
-    fn path(&self, item: &Item, mode: Mode) -> PathBuf {
-        self.folder.join(format!("{}.{}.json", item.id(), mode.name()))
+    fn path(&self, place: Place<'_>) -> PathBuf {
+        self.folder.join(place.file_name())
     }
 
-    /// The result of an item, if it is of these settings and its rows can be read.
-    pub(super) fn find(&self, item: &Item, mode: Mode, settings: &Settings) -> Found {
-        let path = self.path(item, mode);
+    /// The result that is there, if it is of these settings and its rows can be read.
+    pub(super) fn find(&self, place: Place<'_>, settings: &Settings) -> Found {
+        let path = self.path(place);
         // To open a pipe would wait for somebody who writes.
         let opened = match fs::metadata(&path) {
             Ok(about) if !about.is_file() => Err(std::io::Error::other("it is no file")),
@@ -133,7 +188,7 @@ impl Store {
         match opened {
             Err(error) if error.kind() == ErrorKind::NotFound => Found::Nothing,
             Err(error) => Found::Refused(format!("{}: {error}", path.display())),
-            Ok(file) => match parsed(file).and_then(|record| checked(record, item, settings)) {
+            Ok(file) => match parsed(file).and_then(|record| checked(record, place, settings)) {
                 Ok(record) => Found::Kept(Box::new(record)),
                 Err(reason) => Found::Refused(format!("{}: {reason}", path.display())),
             },
@@ -141,16 +196,22 @@ impl Store {
     }
 
     /// Puts away what was refused, as `NAME.refused`, so that nothing of somebody else's is lost.
-    pub(super) fn put_away(&self, item: &Item, mode: Mode) -> Result<(), BenchError> {
-        let path = self.path(item, mode);
+    pub(super) fn put_away(&self, place: Place<'_>) -> Result<(), BenchError> {
+        let path = self.path(place);
         let mut away = path.clone().into_os_string();
         away.push(".refused");
         fs::rename(&path, &away).map_err(failed(&path))
     }
 
-    pub(super) fn keep(&self, item: &Item, mode: Mode, record: &Record) -> Result<(), BenchError> {
+    pub(super) fn keep(&self, place: Place<'_>, record: &Record) -> Result<(), BenchError> {
         let text = serde_json::to_string(record).map_err(|error| failed(&self.folder)(error.into()))?;
-        write(&self.path(item, mode), &text)
+        write(&self.path(place), &text)
+    }
+
+    /// Removes what is there, of our own.
+    pub(super) fn remove(&self, place: Place<'_>) {
+        // A part that stays is read by no run that has the whole.
+        let _ = fs::remove_file(self.path(place));
     }
 
     /// Writes a report beside the results; its path.
@@ -183,7 +244,7 @@ fn parsed(file: File) -> Result<Record, Wrong> {
     serde_json::from_str(&text).map_err(|error| format!("it is no result: {error}"))
 }
 
-fn checked(record: Record, item: &Item, settings: &Settings) -> Result<Record, Wrong> {
+fn checked(record: Record, place: Place<'_>, settings: &Settings) -> Result<Record, Wrong> {
     let Record { settings: of, .. } = &record;
     let differs = [
         (record.format != FORMAT, "of another format"),
@@ -199,7 +260,12 @@ fn checked(record: Record, item: &Item, settings: &Settings) -> Result<Record, W
     if !record.seconds.is_finite() || record.seconds < 0.0 {
         return Err("its time is no number of seconds".to_owned());
     }
-    let method = item.method().ok_or("nothing measures it")?;
-    reading::rows(&record.rows).and_then(method.read)?;
+    let method = place.item.method().ok_or("nothing measures it")?;
+    // Those of one command are read with those of the others.
+    if place.part.is_none() {
+        reading::rows(&record.rows).and_then(method.read)?;
+    } else if !record.rows.is_array() {
+        return Err("its rows are no array".to_owned());
+    }
     Ok(record)
 }

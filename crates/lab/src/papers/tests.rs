@@ -1,4 +1,5 @@
 mod beside;
+mod parts;
 
 use std::collections::HashMap;
 use std::fs;
@@ -13,7 +14,7 @@ use rustix::process::{Signal, getpid, kill_process};
 use serde_json::json;
 use testudo_crypto::PortableEngine;
 
-use super::item::{How, Paper, Printed, printed};
+use super::item::{AND, How, Paper, Printed, printed};
 use super::reading::{Lines, Reading, Wrong};
 use super::*;
 use crate::bench::Steps;
@@ -580,11 +581,11 @@ fn streams(id: &str, rate: impl Fn(&str, &str, bool, u16, u32) -> f64) -> Value 
     let method = registry::all().find(|item| item.id() == id).and_then(Item::method).unwrap();
     let command = method.command(Mode::Full, 2, None);
     let made = |part: &str| {
-        Ok(sample::rows(&tcp_options(part.strip_prefix("lab tcp ").unwrap()), |a, b, c, d, e| {
+        sample::rows(&tcp_options(part.strip_prefix("lab tcp ").unwrap()), |a, b, c, d, e| {
             rate(a, b, c, d, e)
-        }))
+        })
     };
-    rows_of(&command, &made).unwrap()
+    store::rows_of(command.split(AND).map(made).collect())
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::device::Offloaded;
-use crate::estimate::{self, Estimate};
+use crate::estimate::Estimate;
 use crate::generator::Sizes;
 use crate::harness::{Ceiling, Device, DeviceError, Effort, Load, Placed, Trial};
 use crate::progress::Progress;
@@ -50,8 +50,8 @@ impl Watched<'_> {
         let pace = estimate.at_this_pace(*each).as_secs_f64().max(0.01);
         let share = (elapsed.as_secs_f64() / pace).min(1.0);
         let rate = crate::table::grouped_figure(load.packets_per_second);
-        let left = estimate::words(estimate.left(elapsed));
-        progress.at(each.mul_f64(share), *each, &format!("{rate} packets/s, about {left} left"));
+        let left = estimate.left_words(*each, elapsed);
+        progress.at(each.mul_f64(share), *each, &format!("{rate} packets/s, {left}"));
     }
 }
 
