@@ -146,16 +146,14 @@ pub(crate) fn report(
     let prices = options.prices.as_deref().map(PriceFile::read).transpose()?;
     let (machine, program) = (Machine::here(&candidates, gpus, meters()), machine::program());
     let engines = measure::Shared::new(candidates.into_iter().chain(on_gpus).collect());
-    let items: Vec<&Item> = registry::all().filter(|item| options.is_wanted(item)).collect();
-    let has_vpe = items.iter().filter_map(|item| item.method()).any(Method::is_of_vpe);
-    let engine = if has_vpe { engine_of_vpe(&engines) } else { None };
     let session = Session {
         options,
-        items,
+        items: registry::all().filter(|item| options.is_wanted(item)).collect(),
         machine,
         program,
         prices,
-        engine,
+        engine: None,
+        choose: &|| engine_of_vpe(&engines),
         measure: &|command| measure::measure(command, &engines, gpus, meters),
     };
     session.run()
@@ -196,6 +194,8 @@ struct Session<'a> {
     prices: Option<PriceFile>,
     /// That of all figures of VPE beside ESP; each chooses one for itself where it is `None`.
     engine: Option<String>,
+    /// Chooses that one, which takes a second.
+    choose: &'a (dyn Fn() -> Option<String> + Sync),
     /// Runs a command of the program; its rows.
     measure: &'a (dyn Fn(&str) -> Result<Value, BenchError> + Sync),
 }
@@ -203,7 +203,7 @@ struct Session<'a> {
 impl<'a> Session<'a> {
     fn run(mut self) -> Result<String, BenchError> {
         let store = Store::open(&self.options.out)?;
-        self.engine = self.engine_of_results(&store);
+        self.engine = self.engine_of_vpe(&store);
         let before = self.items.iter().map(|&item| Entry { item, state: State::before(item) });
         let mut report = Report {
             mode: self.options.mode(),
@@ -215,7 +215,7 @@ impl<'a> Session<'a> {
         };
         let mut kept = 0;
         if !self.options.again {
-            kept = self.take_kept(&store, &mut report.entries)?;
+            kept = self.take_kept(&store, &mut report.entries);
         }
         self.write(&store, &mut report)?;
         self.measure_rest(&store, &mut report)?;
@@ -223,20 +223,22 @@ impl<'a> Session<'a> {
         self.ended(&report, kept)
     }
 
-    /// The engine of what earlier runs have measured, or that which was chosen: of two that are about as fast
-    /// either may be, and a report has one.
-    fn engine_of_results(&self, store: &Store) -> Option<String> {
-        let chosen = self.engine.as_ref()?;
+    /// The engine of what earlier runs have measured, or one that is chosen now: of two that are about as
+    /// fast either may be, and a report has one.
+    fn engine_of_vpe(&self, store: &Store) -> Option<String> {
+        let of_vpe = self.items.iter().filter_map(|item| Some((*item, item.method()?)));
+        let of_vpe: Vec<_> = of_vpe.filter(|(_, method)| method.is_of_vpe()).collect();
+        if of_vpe.is_empty() {
+            return None;
+        }
         let is_kept = |engine: &&String| {
-            let of_vpe = self.items.iter().filter_map(|item| Some((*item, item.method()?)));
-            let mut of_vpe = of_vpe.filter(|(_, method)| method.is_of_vpe());
-            of_vpe.any(|(item, method)| {
+            of_vpe.iter().any(|&(item, method)| {
                 let settings = self.settings_with(item, method, Some(engine.as_str()));
-                matches!(store.find(item, self.options.mode(), &settings), Found::Kept(_))
+                matches!(store.find(Place::whole(item, self.options.mode()), &settings), Found::Kept(_))
             })
         };
-        let kept = self.machine.engines.iter().filter(|_| !self.options.again).find(is_kept);
-        Some(kept.unwrap_or(chosen).clone())
+        let kept = self.machine.engines.iter().filter(|_| !self.options.again).find(is_kept).cloned();
+        kept.or_else(self.choose)
     }
 
     fn settings(&self, item: &Item, method: &Method) -> Settings {
@@ -260,7 +262,7 @@ impl<'a> Session<'a> {
     }
 
     /// Takes what earlier runs have measured; how many that is. What else lies there is put away, and said.
-    fn take_kept(&self, store: &Store, entries: &mut [Entry<'_>]) -> Result<usize, BenchError> {
+    fn take_kept(&self, store: &Store, entries: &mut [Entry<'_>]) -> usize {
         let (mode, mut kept) = (self.options.mode(), 0);
         for Entry { item, state } in entries {
             let Some(method) = item.method() else { continue };
@@ -271,10 +273,10 @@ impl<'a> Session<'a> {
                     *state = measured(record, method, true);
                     kept += 1;
                 }
-                Found::Refused(reason) => refused(store, place, &reason)?,
+                Found::Refused(reason) => refused(store, place, &reason),
             }
         }
-        Ok(kept)
+        kept
     }
 
     fn measure_rest(&self, store: &Store, report: &mut Report<'_>) -> Result<(), BenchError> {
@@ -400,10 +402,13 @@ fn panicked(panic: &(dyn Any + Send)) -> BenchError {
 }
 
 /// Puts a file away that is not to be taken, and says so.
-fn refused(store: &Store, place: Place<'_>, reason: &str) -> Result<(), BenchError> {
-    store.put_away(place)?;
-    eprintln!("testudo lab: {reason}; it is put away as .refused, and measured anew");
-    Ok(())
+fn refused(store: &Store, place: Place<'_>, reason: &str) {
+    match store.put_away(place) {
+        Ok(name) => eprintln!("testudo lab: {reason}; it is put away as {name}, and measured anew"),
+        Err(error) => {
+            eprintln!("testudo lab: {reason}; it is measured anew, but cannot be put away: {error}")
+        }
+    }
 }
 
 /// The state of an item with a result whose rows have been read before.

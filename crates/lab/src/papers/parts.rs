@@ -56,11 +56,14 @@ impl Session<'_> {
     }
 
     /// What earlier runs have of each part; what is not to be taken is put away, and said.
-    fn kept(&self, store: &Store, parts: &[Part<'_>]) -> Result<Vec<Option<Record>>, BenchError> {
+    fn kept(&self, store: &Store, parts: &[Part<'_>]) -> Vec<Option<Record>> {
         let of = |part: &Part<'_>| match (self.find(store, part), part.place) {
-            (Found::Kept(record), _) => Ok(Some(*record)),
-            (Found::Refused(reason), Some(place)) => refused(store, place, &reason).map(|()| None),
-            _ => Ok(None),
+            (Found::Kept(record), _) => Some(*record),
+            (Found::Refused(reason), Some(place)) => {
+                refused(store, place, &reason);
+                None
+            }
+            _ => None,
         };
         parts.iter().map(of).collect()
     }
@@ -75,7 +78,12 @@ impl Session<'_> {
     ) -> Result<State, BenchError> {
         let settings = self.settings(item, method);
         let parts = self.parts(item, &settings);
-        let mut known = self.kept(store, &parts)?;
+        if self.options.again && parts.len() > 1 {
+            // None of it is to be taken by the run that goes on with this one, if this one is stopped.
+            parts.iter().filter_map(|part| part.place).for_each(|place| store.remove(place));
+            store.remove(self.whole(item));
+        }
+        let mut known = self.kept(store, &parts);
         loop {
             let kept: Vec<Place<'_>> = parts
                 .iter()
@@ -108,7 +116,7 @@ impl Session<'_> {
                 // It may be what was kept that the others do not go with: all are measured, once.
                 Err(wrong) => {
                     let reason = format!("{} cannot be read with the others: {wrong}", item.id());
-                    kept.into_iter().try_for_each(|place| refused(store, place, &reason))?;
+                    kept.into_iter().for_each(|place| refused(store, place, &reason));
                     known = parts.iter().map(|_| None).collect();
                 }
             }

@@ -17,6 +17,8 @@ use crate::bench::BenchError;
 const FORMAT: u32 = 1;
 /// The longest file that is read, in bytes.
 const MOST_BYTES: u64 = 16 << 20;
+/// Files of one name that are put away, at most.
+const MOST_REFUSED: u32 = 1000;
 /// What files may be to others before the user's mask, as of any new file: a report is made to be read.
 const MODE: u32 = 0o666;
 /// Files that are being written.
@@ -195,12 +197,21 @@ impl Store {
         }
     }
 
-    /// Puts away what was refused, as `NAME.refused`, so that nothing of somebody else's is lost.
-    pub(super) fn put_away(&self, place: Place<'_>) -> Result<(), BenchError> {
+    /// Puts away what was refused, as `NAME.refused`, or `NAME.refused-2` and so on where there are such, so
+    /// that nothing of somebody else's is lost; the name that it has then.
+    pub(super) fn put_away(&self, place: Place<'_>) -> Result<String, BenchError> {
         let path = self.path(place);
-        let mut away = path.clone().into_os_string();
-        away.push(".refused");
-        fs::rename(&path, &away).map_err(failed(&path))
+        let is_free = |name: &String| {
+            // A link that leads nowhere is there, too.
+            let there = fs::symlink_metadata(self.folder.join(name));
+            there.is_err_and(|error| error.kind() == ErrorKind::NotFound)
+        };
+        let first = format!("{}.refused", place.file_name());
+        let others = (2..=MOST_REFUSED).map(|number| format!("{first}-{number}"));
+        let away = [first.clone()].into_iter().chain(others).find(is_free);
+        let away = away.ok_or_else(|| std::io::Error::other(format!("{MOST_REFUSED} files were put away")));
+        let renamed = away.and_then(|away| fs::rename(&path, self.folder.join(&away)).map(|()| away));
+        renamed.map_err(failed(&path))
     }
 
     pub(super) fn keep(&self, place: Place<'_>, record: &Record) -> Result<(), BenchError> {

@@ -225,7 +225,9 @@ fn files_that_are_corrupt_or_of_others_are_put_away_and_measured_anew() {
         session(&quick, &measure).run().unwrap();
         let times = 2 + u32::try_from(number).unwrap();
         assert_eq!(counted.all(), [times, 1, 1, 1], "case {number}");
-        let away = folder.path().join("003-figure-91.quick.json.refused");
+        // None replaces one that was put away before.
+        let place = if number == 0 { String::new() } else { format!("-{}", number + 1) };
+        let away = folder.path().join(format!("003-figure-91.quick.json.refused{place}"));
         assert_eq!(fs::read(away).unwrap(), spoilt, "case {number}");
         assert!(matches!(states(folder.path())[0].as_str(), "measured false"), "case {number}");
     }
@@ -234,6 +236,26 @@ fn files_that_are_corrupt_or_of_others_are_put_away_and_measured_anew() {
     fs::create_dir(&path).unwrap();
     session(&quick, &measure).run().unwrap();
     assert!(path.is_file(), "a folder was in its place");
+}
+
+/// Hours of a full run, of a program that was built again since, are not lost to the next build.
+#[test]
+fn what_was_put_away_before_stays_beside_what_is_put_away_now() {
+    let folder = tempfile::tempdir().unwrap();
+    let (counted, quick) = (Counted::default(), options(folder.path(), "--quick"));
+    let measure = |command: &str| Ok(counted.rows(command));
+    let at = |end: &str| folder.path().join(format!("003-figure-91.quick.json{end}"));
+    // A folder with something in it cannot be replaced, and a link is somebody's as well.
+    fs::create_dir(at(".refused")).unwrap();
+    fs::write(at(".refused").join("mine"), "mine").unwrap();
+    std::os::unix::fs::symlink("nowhere", at(".refused-2")).unwrap();
+    for text in ["one", "two"] {
+        fs::write(at(""), text).unwrap();
+        session(&quick, &measure).run().unwrap();
+    }
+    assert_eq!([3, 4].map(|n| fs::read_to_string(at(&format!(".refused-{n}"))).unwrap()), ["one", "two"]);
+    assert!(at(".refused").join("mine").exists() && fs::read_link(at(".refused-2")).is_ok());
+    assert_eq!(counted.all(), [2, 1, 1, 1]);
 }
 
 #[test]
