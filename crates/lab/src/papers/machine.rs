@@ -15,7 +15,7 @@ const MOST_BYTES: usize = 1 << 20;
 const FEATURES: [&str; 7] = ["aes", "pclmulqdq", "sha_ni", "avx2", "avx512f", "vaes", "vpclmulqdq"];
 
 /// What figures depend on.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Machine {
     /// The name that the processor gives itself.
     pub(super) processor: String,
@@ -36,6 +36,15 @@ pub(super) struct Machine {
     /// Whether the program is the superuser's, to whom the kernel refuses no step of tuning.
     #[serde(default)]
     pub(super) is_root: bool,
+    /// A number that two machines of one kind differ in; empty where the system has none.
+    #[serde(default)]
+    pub(super) id: String,
+    /// How the first processor's frequency is governed, and how many huge pages are set aside: what
+    /// `testudo tune apply` changes of the machine that lasts. The governor is empty where there is none.
+    #[serde(default)]
+    pub(super) governor: String,
+    #[serde(default)]
+    pub(super) huge_pages: u64,
 }
 
 fn read(path: &str) -> String {
@@ -50,6 +59,19 @@ fn read(path: &str) -> String {
 fn value<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     let of = |line: &'a str| line.split_once(':').filter(|(key, _)| key.trim() == name);
     text.lines().find_map(of).map(|(_, value)| value.trim())
+}
+
+/// A number of the installation's (machine-id(5), which is not to be shown itself) and the board's, which the
+/// superuser alone may read, whose results are of root in any case.
+fn id(installation: &str, board: &str) -> String {
+    use std::hash::Hasher;
+    let texts = [installation.trim(), board.trim()];
+    if texts.concat().is_empty() {
+        return String::new();
+    }
+    let mut hasher = std::hash::DefaultHasher::new();
+    texts.iter().for_each(|text| hasher.write(format!("testudo lab papers, {text}\n").as_bytes()));
+    format!("{:016x}", hasher.finish())
 }
 
 /// What each GPU says of itself, or why it cannot be used.
@@ -90,6 +112,9 @@ impl Machine {
             gpus: descriptions(gpus),
             meters: readable(meters),
             is_root: rustix::process::geteuid().is_root(),
+            id: id(&read("/etc/machine-id"), &read("/sys/class/dmi/id/product_uuid")),
+            governor: read("/sys/devices/system/cpu/cpufreq/policy0/scaling_governor").trim().to_owned(),
+            huge_pages: value(&memory, "HugePages_Total").and_then(|n| n.parse().ok()).unwrap_or(0),
         }
     }
 
@@ -256,6 +281,15 @@ mod tests {
         assert_eq!(Usage::of("", ""), None);
         assert_eq!(Usage::of("cpu  1 2\n", &own(1)), None);
         assert!(Usage::now().is_some(), "proc(5) is here");
+    }
+
+    #[test]
+    fn two_machines_of_one_kind_have_numbers_of_their_own() {
+        let [one, two] = ["3f0a\n", "77b1\n"];
+        assert_eq!(id(one, "a"), id("3f0a", "a\n"), "the same at each start");
+        let all = [id(one, ""), id(two, ""), id(one, "a"), id(one, "b"), id("", "a"), id("", "")];
+        assert_eq!(all.iter().collect::<std::collections::HashSet<_>>().len(), all.len(), "{all:?}");
+        assert!(all[5].is_empty() && !all[0].contains("3f0a"), "{all:?}");
     }
 
     #[test]

@@ -84,6 +84,9 @@ fn machine() -> Machine {
         gpus: vec![HOSTILE.to_owned()],
         meters: vec!["processors".to_owned()],
         is_root: true,
+        id: "1".to_owned(),
+        governor: "performance".to_owned(),
+        huge_pages: 8,
     }
 }
 
@@ -199,7 +202,7 @@ fn files_that_are_corrupt_or_of_others_are_put_away_and_measured_anew() {
     let path = folder.path().join("003-figure-91.quick.json");
     let whole = fs::read(&path).unwrap();
     let long = format!("{}{}", " ".repeat(17 << 20), String::from_utf8(whole.clone()).unwrap());
-    let bad: [&dyn Fn(); 18] = [
+    let bad: [&dyn Fn(); 21] = [
         &|| fs::write(&path, "").unwrap(),
         &|| fs::write(&path, "no JSON").unwrap(),
         &|| fs::write(&path, [0xFF, 0xFE, 0x00]).unwrap(),
@@ -212,6 +215,9 @@ fn files_that_are_corrupt_or_of_others_are_put_away_and_measured_anew() {
         &|| changed(&path, |record| record["settings"]["machine"]["gpus"] = json!([])),
         &|| changed(&path, |record| record["settings"]["machine"]["meters"] = json!([])),
         &|| changed(&path, |record| record["settings"]["machine"]["is_root"] = json!(false)),
+        &|| changed(&path, |record| record["settings"]["machine"]["id"] = json!("2")),
+        &|| changed(&path, |record| record["settings"]["machine"]["governor"] = json!("powersave")),
+        &|| changed(&path, |record| record["settings"]["machine"]["huge_pages"] = json!(0)),
         &|| changed(&path, |record| record["settings"]["program"] = json!("p 2")),
         &|| changed(&path, |record| record["settings"]["command"] = json!("fake 2")),
         &|| changed(&path, |record| record["settings"]["id"] = json!("003-figure-92")),
