@@ -34,6 +34,8 @@ const MOST_PACKETS_PER_SECOND: f64 = 500_000.0;
 const PROBE: Duration = Duration::from_millis(50);
 const BEYOND: f64 = 2.0;
 const LARGEST_BYTES: usize = 65_535;
+/// How often a packet is sent until it is taken for refused.
+const ATTEMPTS: u32 = 3;
 /// Lengths before they repeat.
 const ROUND_PACKETS: usize = 4096;
 
@@ -51,6 +53,8 @@ pub struct UdpPath {
     residual: Duration,
     maxima: Vec<(Sizes, Ceiling)>,
     counts: [u64; 2],
+    /// Packets that were to be sent, and those that the system refused.
+    refused: [u64; 2],
 }
 
 impl UdpPath {
@@ -90,7 +94,8 @@ impl UdpPath {
     }
 
     fn of(senders: Vec<UdpSocket>, sink: UdpSocket, seed: u64) -> Self {
-        Self { senders, sink, seed, trials: 0, residual: RESIDUAL, maxima: Vec::new(), counts: [0; 2] }
+        let (maxima, counts, refused) = (Vec::new(), [0; 2], [0; 2]);
+        Self { senders, sink, seed, trials: 0, residual: RESIDUAL, maxima, counts, refused }
     }
 
     /// The same, which waits so long for packets that are late, where RFC 2544 section 23 says two seconds.
@@ -109,6 +114,13 @@ impl UdpPath {
     #[must_use]
     pub fn counts(&self) -> [u64; 2] {
         self.counts
+    }
+
+    /// Packets that were to be sent so far, and those among them that the generator's system refused: they
+    /// were not offered.
+    #[must_use]
+    pub fn refused(&self) -> [u64; 2] {
+        self.refused
     }
 }
 
@@ -218,7 +230,8 @@ impl Device for UdpPath {
         let flooded = self.trial(sizes, Load::rate(MOST_PACKETS_PER_SECOND, PROBE))?;
         let ceiling = Ceiling::without_medium(MOST_PACKETS_PER_SECOND, BEYOND * flooded.received_rate());
         if flooded.received == 0 || ceiling.packets_per_second < 1.0 {
-            return Err(DeviceError("no packet comes through the path".to_owned()));
+            let why = if flooded.offered > 0 { "" } else { ": the generator's system refuses to send any" };
+            return Err(DeviceError(format!("no packet comes through the path{why}")));
         }
         self.maxima.push((sizes, ceiling));
         Ok(ceiling)
@@ -233,9 +246,9 @@ impl Device for UdpPath {
         let before = dropped(&self.sink).map_err(failed)?;
         let arrivals = thread::scope(|scope| {
             let sink = scope.spawn(|| receive(&self.sink, trial, timer, &watch));
-            send(&self.senders, &lengths, &mut generator, timer);
+            let refused = send(&self.senders, &lengths, &mut generator, timer);
             let last = timer.now_ns();
-            let all = generator.offered();
+            let all = generator.offered() - refused;
             let patience_ns = u64::try_from(self.residual.as_nanos()).unwrap_or(u64::MAX);
             while watch.received.load(Ordering::Acquire) < all
                 && timer.now_ns() - last < patience_ns
@@ -244,9 +257,14 @@ impl Device for UdpPath {
                 thread::yield_now();
             }
             watch.stop.store(true, Ordering::Release);
-            sink.join().unwrap_or_else(|_| Err(io::Error::other("the receiving thread has panicked")))
+            let arrivals = sink.join();
+            let panicked = |_| Err(io::Error::other("the receiving thread has panicked"));
+            arrivals.unwrap_or_else(panicked).map(|arrivals| (arrivals, refused))
         });
-        let trial = Trial::of(load, &generator, arrivals.map_err(failed)?);
+        let (arrivals, refused) = arrivals.map_err(failed)?;
+        let trial = Trial::of(load, &generator, arrivals);
+        self.refused = [self.refused[0] + trial.offered, self.refused[1] + refused];
+        let trial = Trial { offered: trial.offered - refused, refused, ..trial };
         // Those of an earlier trial that come now are none of this one's; no more came than were offered.
         let unread = dropped(&self.sink).map_err(failed)?.wrapping_sub(before);
         let unread = u64::from(unread).min(trial.lost());
@@ -256,9 +274,10 @@ impl Device for UdpPath {
     }
 }
 
-/// Sends all packets in time. One that the system refuses was offered and is lost.
-fn send(sockets: &[UdpSocket], lengths: &[usize], generator: &mut Generator, timer: Timer) {
-    let mut packet = vec![0_u8; LARGEST_BYTES];
+/// Sends all packets in time; how many the system refused, as where its queue is full. These never were on
+/// the path: it is the generator that is too slow, or is not let through.
+fn send(sockets: &[UdpSocket], lengths: &[usize], generator: &mut Generator, timer: Timer) -> u64 {
+    let (mut packet, mut refused) = (vec![0_u8; LARGEST_BYTES], 0);
     while !generator.is_done() {
         let sent = generator.poll(timer.now_ns(), |mut stamp| {
             // A burst is sent one by one, and each has its own time.
@@ -266,18 +285,22 @@ fn send(sockets: &[UdpSocket], lengths: &[usize], generator: &mut Generator, tim
             let at = |count: usize| usize::try_from(stamp.sequence % count as u64).unwrap_or(0);
             let bytes = lengths[at(lengths.len())] - FRAME_EXTRA_BYTES - STAMP_AT;
             packet[..STAMP_BYTES].copy_from_slice(&stamp.to_bytes());
-            let _ = sockets[at(sockets.len())].send(&packet[..bytes.max(STAMP_BYTES)]);
+            let (socket, packet) = (&sockets[at(sockets.len())], &packet[..bytes.max(STAMP_BYTES)]);
+            // An error may be what ICMP says of an earlier packet, after which this one has not left.
+            let is_sent = (0..ATTEMPTS).any(|_| socket.send(packet).is_ok());
+            refused += u64::from(!is_sent);
         });
         if sent == 0 {
             thread::yield_now();
         }
     }
+    refused
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::harness::Length;
+    use crate::harness::{Length, Limit};
     use std::collections::HashSet;
 
     #[test]
@@ -316,6 +339,47 @@ mod tests {
         let load = Load { packets_per_second: 5_000.0, length: Length::Packets(100) };
         let trial = path.trial(Sizes::Bytes(64), load).unwrap();
         assert_eq!((trial.offered, trial.received <= 100), (100, true), "{trial:?}");
+    }
+
+    /// They never were on the path, whose gateways have not lost them.
+    #[test]
+    fn packets_that_the_system_refuses_to_send_were_not_offered() {
+        let sink = receiver((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+        let there = bound_to(&sink).unwrap();
+        let unconnected = || UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let sends = unconnected();
+        sends.connect(there).unwrap();
+        // A socket that leads nowhere is refused each packet: every second one.
+        let mut path = UdpPath::of(vec![sends, unconnected()], sink, 7);
+        let load = Load { packets_per_second: 5_000.0, length: Length::Packets(100) };
+        let trial = path.trial(Sizes::Bytes(64), load).unwrap();
+        assert_eq!((trial.offered, trial.received, trial.lost()), (50, 50, 0), "{trial:?}");
+        assert_eq!((path.refused(), path.counts()), ([100, 50], [50, 0]));
+        let ceiling = Ceiling { packets_per_second: 1e6, limit: Limit::Flood };
+        let in_time = Trial { sending: Duration::from_millis(20), ..trial };
+        assert_eq!(ceiling.limits(&in_time), Some(Limit::Generator), "it is the bottleneck");
+        // Of one in a million, too: not all were offered.
+        let sending = Duration::from_millis(19);
+        let nearly_all = Trial { offered: 100, received: 100, refused: 1, sending, ..in_time };
+        assert_eq!(ceiling.limits(&nearly_all), Some(Limit::Generator));
+        assert_eq!(ceiling.limits(&Trial { refused: 0, ..nearly_all }), None);
+
+        drop(path.senders.remove(0));
+        let error = path.maximum_rate(Sizes::Bytes(64)).unwrap_err().to_string();
+        assert!(error.ends_with("the generator's system refuses to send any"), "{error}");
+    }
+
+    /// The system tells a sender of an earlier packet's fate in place of sending the next one.
+    #[test]
+    fn what_icmp_says_of_a_packet_does_not_keep_the_next_from_being_sent() {
+        let closed = bound_to(&receiver((Ipv4Addr::LOCALHOST, 0).into()).unwrap()).unwrap();
+        let sender = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        sender.connect(closed).unwrap();
+        let sink = receiver((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+        let mut path = UdpPath::of(vec![sender], sink, 8).patient_for(Duration::ZERO);
+        let load = Load { packets_per_second: 50_000.0, length: Length::Packets(100) };
+        let trial = path.trial(Sizes::Bytes(64), load).unwrap();
+        assert_eq!((trial.offered, path.refused()), (100, [100, 0]), "{trial:?}");
     }
 
     #[test]

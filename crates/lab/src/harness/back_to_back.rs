@@ -31,7 +31,8 @@ pub fn back_to_back(device: &mut dyn Device, sizes: Sizes, plan: &Plan) -> Resul
     }
     let row = Measurement::of(Test::BackToBack, sizes, plan, &trials, &[(Figure::Burst, burst)]);
     // Only where the longest burst of all came back the device may take more.
-    let longest: Vec<Trial> = trials.iter().filter(|trial| trial.offered == longest).cloned().collect();
+    let is_longest = |trial: &&Trial| trial.load.length == Length::Packets(longest);
+    let longest: Vec<Trial> = trials.iter().filter(is_longest).cloned().collect();
     let mut row = row.below(&ceiling, &longest);
     row.burst_packets = median(&trials.iter().map(burst).collect::<Vec<_>>());
     if is_lost {

@@ -193,8 +193,10 @@ impl Cores {
 pub struct Trial {
     /// The load.
     pub load: Load,
-    /// Packets offered.
+    /// Packets offered: that left the generator.
     pub offered: u64,
+    /// Packets that the system refused to send: none of `offered`.
+    pub refused: u64,
     /// Packets that came back, each counted once.
     pub received: u64,
     /// Packets that came back again.
@@ -222,6 +224,7 @@ impl Trial {
         Self {
             load,
             offered: generator.offered(),
+            refused: 0,
             received: arrivals.received(),
             duplicated: arrivals.duplicated(),
             reordered: arrivals.reordered(),
@@ -266,11 +269,12 @@ impl Trial {
         self.lost() > 0 || self.offered == 0
     }
 
-    /// Whether the generator offered less than it was to. Where nothing is lost either, it was the
+    /// Whether the generator offered less than it was to, be it a hundredth or one packet that the system
+    /// refused: RFC 2544 wants all of them. Where nothing is lost either, it was the
     /// bottleneck, and the device may be faster than this trial says.
     #[must_use]
     pub fn was_generator_late(&self) -> bool {
-        self.offered_rate() < REACHED * self.load.packets_per_second
+        self.refused > 0 || self.offered_rate() < REACHED * self.load.packets_per_second
     }
 }
 

@@ -201,6 +201,12 @@ impl Path {
                 "{unread} of {received} packets of this run found the sink's socket full: they came through and count, without a latency"
             ));
         }
+        let [all, refused] = path.refused();
+        if refused > 0 {
+            notes.push(format!(
+                "{refused} of {all} packets of this run were refused by the generator's system: they were not offered, and are not lost"
+            ));
+        }
         let flows = u32::try_from(path.flows()).unwrap_or(u32::MAX);
         let ports = match over {
             Over::Xdp => "AF_XDP in native mode",
