@@ -5,7 +5,8 @@
 //! the others, not among them.
 
 use super::device::{Device, DeviceError, Load};
-use super::measurement::{LatencyUs, Plan};
+use super::measurement::{LatencyUs, Plan, Unconverged};
+use super::repeat::Figure;
 use crate::generator::{Latency, Sizes};
 
 /// The load, as a share of the throughput.
@@ -28,6 +29,11 @@ pub struct UnderHalf {
     pub apart_us: Option<LatencyUs>,
     /// Packets that did not come back, in slices in which nobody took time.
     pub lost: u64,
+    /// Highest less lowest of the repetitions' p50 or p99, whichever differ more, as a share of their median:
+    /// of slices in which nobody took time. `None` of fewer than two repetitions that have such.
+    pub repeat_spread: Option<f64>,
+    /// Why the figures are not to be relied on; `None` if they are, or if there are none.
+    pub unconverged: Option<Unconverged>,
 }
 
 impl UnderHalf {
@@ -43,6 +49,23 @@ fn quantiles(latency: &Latency) -> Option<LatencyUs> {
     Some(LatencyUs { p50: p50?, p99: p99?, max: latency.max_us()? })
 }
 
+/// How far repetitions are apart, and what is wrong with that.
+fn repeat(each: &[LatencyUs], plan: &Plan) -> (Option<f64>, Option<Unconverged>) {
+    if each.len() < 2 {
+        return (None, each.first().map(|_| Unconverged::MeasuredOnce));
+    }
+    let of = |figure: Figure, result: fn(&LatencyUs) -> f64| {
+        let spread = figure.spread(&each.iter().map(result).collect::<Vec<_>>());
+        spread.map(|spread| (figure, spread))
+    };
+    let spreads = [of(Figure::P50, |latency| latency.p50), of(Figure::P99, |latency| latency.p99)];
+    let most = spreads.into_iter().flatten().max_by(|(_, a), (_, b)| a.total_cmp(b));
+    let limit = plan.spread_limit;
+    let above = most.filter(|(_, spread)| *spread > limit);
+    let above = above.map(|(figure, spread)| Unconverged::SpreadAbove { figure, spread, limit });
+    (most.map(|(_, spread)| spread), above)
+}
+
 /// Offers half of `throughput`, packets per second, in slices of the plan's trials. `was_time_taken` says
 /// whether somebody had the machine's processors since it was asked last.
 ///
@@ -56,27 +79,35 @@ pub fn under_half(
     was_time_taken: &mut dyn FnMut() -> bool,
 ) -> Result<UnderHalf, DeviceError> {
     let rate = throughput * BOUND_LOAD;
-    let slices = SLICES * plan.repetitions.max(1);
+    let repetitions = plan.repetitions.max(1);
     let (mut kept, mut apart) = (Latency::default(), Latency::default());
-    let (mut lost, mut taken) = (0, 0);
+    let (mut lost, mut taken, mut each) = (0, 0, Vec::new());
     was_time_taken();
-    for _ in 0..slices {
-        let trial = device.trial(sizes, Load::rate(rate, plan.trial / SLICES))?;
-        if was_time_taken() || trial.is_disturbed {
-            taken += 1;
-            apart.add(&trial.latency);
-        } else {
-            lost += trial.lost();
-            kept.add(&trial.latency);
+    for _ in 0..repetitions {
+        let mut of_repetition = Latency::default();
+        for _ in 0..SLICES {
+            let trial = device.trial(sizes, Load::rate(rate, plan.trial / SLICES))?;
+            if was_time_taken() || trial.is_disturbed {
+                taken += 1;
+                apart.add(&trial.latency);
+            } else {
+                lost += trial.lost();
+                of_repetition.add(&trial.latency);
+            }
         }
+        kept.add(&of_repetition);
+        each.extend(quantiles(&of_repetition));
     }
+    let (repeat_spread, unconverged) = repeat(&each, plan);
     Ok(UnderHalf {
         offered_packets_per_second: rate,
         latency_us: quantiles(&kept),
-        slices,
+        slices: SLICES * repetitions,
         apart: taken,
         apart_us: quantiles(&apart),
         lost,
+        repeat_spread,
+        unconverged,
     })
 }
 
@@ -115,6 +146,53 @@ mod tests {
         assert!(some.latency_us.is_some() && some.apart_us.is_some());
         let all = under_half(&mut device, SIZES, &plan(), 1e6, &mut || true).unwrap();
         assert_eq!((all.apart, all.latency_us, all.is_within(1e9)), (20, None, None));
+    }
+
+    fn assert_within_2_percent(found: f64, known: f64) {
+        assert!((found / known - 1.0).abs() <= 0.02, "found {found}, known {known}");
+    }
+
+    #[test]
+    fn latencies_and_losses_of_a_known_device_under_half_are_found() {
+        // The server takes a microsecond, too.
+        for (delay, p50, p99) in [
+            (Delay::Fixed(900_000), 901.0, 901.0),
+            (Delay::Uniform(100_000, 300_000), 201.0, 299.0),
+            (Delay::Rare(10_000, 5_000_000, 20), 11.0, 5_001.0),
+        ] {
+            let mut device = FakeDevice { delay, ..FakeDevice::new(1e6, 3) };
+            let found = under_half(&mut device, SIZES, &plan(), 1e6, &mut || false).unwrap();
+            let latency = found.latency_us.unwrap();
+            assert_within_2_percent(latency.p50, p50);
+            assert_within_2_percent(latency.p99, p99);
+            assert_eq!((found.lost, found.unconverged), (0, None), "{found:?}");
+            assert!(found.repeat_spread.is_some_and(|spread| spread <= 0.03), "{found:?}");
+        }
+        let mut device = FakeDevice { loss: 0.05, ..FakeDevice::new(1e6, 4) };
+        let plan = Plan { trial: Duration::from_secs(1), ..plan() };
+        let found = under_half(&mut device, SIZES, &plan, 1e6, &mut || false).unwrap();
+        // A second at half of the rate, twice.
+        assert_within_2_percent(found.lost as f64, 0.05 * 1e6);
+    }
+
+    #[test]
+    fn latencies_under_half_that_wander_are_said_not_to_repeat() {
+        let found = |delay, repetitions| {
+            let mut device = FakeDevice { delay, ..FakeDevice::new(1e6, 46) };
+            let plan = Plan { repetitions, ..plan() };
+            under_half(&mut device, SIZES, &plan, 1e6, &mut || false).unwrap()
+        };
+        let wandering = Delay::Wandering(10_000, 100_000, 20_000_000);
+        let row = found(wandering, 6);
+        let is_p99 = matches!(row.unconverged, Some(Unconverged::SpreadAbove { figure: Figure::P99, .. }));
+        assert!(is_p99 && row.repeat_spread.is_some_and(|spread| spread > 0.03), "{row:?}");
+        let once = found(wandering, 1);
+        assert_eq!((once.repeat_spread, once.unconverged), (None, Some(Unconverged::MeasuredOnce)));
+        assert_eq!(found(Delay::Fixed(10_000), 6).repeat_spread, Some(0.0));
+        // Nothing is known of slices that are all apart.
+        let mut device = FakeDevice::new(1e6, 3);
+        let none = under_half(&mut device, SIZES, &plan(), 1e6, &mut || true).unwrap();
+        assert_eq!((none.latency_us, none.repeat_spread, none.unconverged), (None, None, None));
     }
 
     #[test]

@@ -25,6 +25,9 @@ pub(super) fn notes(options: &PlacementsOptions, outcome: &Outcome) -> Vec<Strin
         notes.extend(
             measured.row.blocks.iter().filter_map(|time| time.unconverged).map(|why| why.to_string()),
         );
+        let of_latency = measured.under_half.and_then(|found| found.unconverged);
+        let of_latency = of_latency.filter(|why| *why != Unconverged::MeasuredOnce);
+        notes.extend(of_latency.map(|why| format!("latency under half of the throughput: {why}")));
         notes.extend((measured.row.bottleneck == Bottleneck::NotKnown).then(|| NOBODY.to_owned()));
         if outcome.setup.threads.are_shared {
             let threads = 2 + outcome.setup.threads.io.len() + outcome.setup.crypto_threads();
@@ -112,6 +115,8 @@ fn latency(options: &PlacementsOptions, measured: Option<&Measured>) -> Value {
         "bound": options.bound_us,
         "within": found.is_within(options.bound_us.into()),
         "lost": found.lost,
+        "repeat_spread": found.repeat_spread,
+        "converged": found.latency_us.map(|_| found.unconverged.is_none()),
         "slices": found.slices,
         "apart": found.apart,
         "apart_here": of(found.apart_us),

@@ -131,7 +131,15 @@ fn blocks(found: &Found) -> String {
 /// Latencies under half of the throughput, beside the bound.
 fn latencies(options: &PlacementsOptions, found: &Found) -> String {
     let mut heads = owned(["suite", "placement", "threads (I/O + crypto)", "frame (bytes)"]);
-    heads.extend(owned(["p50 (µs)", "p99 (µs)", "bound (µs)", "within", "apart (%)", "p99 apart (µs)"]));
+    heads.extend(owned([
+        "p50 (µs)",
+        "p99 (µs)",
+        "spread (%)",
+        "bound (µs)",
+        "within",
+        "apart (%)",
+        "p99 apart (µs)",
+    ]));
     let mut lines = vec![heads];
     for outcome in &found.outcomes {
         let Ok(measured) = &outcome.result else { continue };
@@ -140,12 +148,13 @@ fn latencies(options: &PlacementsOptions, found: &Found) -> String {
         let cell = |figure: Option<f64>| figure.map_or_else(none, cells::figure);
         let bound = options.bound_us.to_string();
         let Some(one) = measured.under_half else {
-            line.extend(["-", "-", &bound, "no throughput", "-", "-"].map(str::to_owned));
+            line.extend(["-", "-", "-", &bound, "no throughput", "-", "-"].map(str::to_owned));
             lines.push(line);
             continue;
         };
         let within = one.is_within(options.bound_us.into());
         line.extend([one.latency_us.map(|us| us.p50), one.latency_us.map(|us| us.p99)].map(cell));
+        line.push(cells::percent(one.repeat_spread));
         line.push(bound);
         line.push(within.map_or("not known", |is| if is { "yes" } else { "no" }).to_owned());
         line.push(format!("{:.0}", 100.0 * f64::from(one.apart) / f64::from(one.slices.max(1))));
@@ -153,7 +162,7 @@ fn latencies(options: &PlacementsOptions, found: &Found) -> String {
         lines.push(line);
     }
     let text = "Latency of a packet through all gateways under half of the throughput, queues included. apart: slices of the time in which\n\
-                a hypervisor or another program had processors; they are in no other figure.\n";
+                a hypervisor or another program had processors; they are in no other figure. spread: of repetitions, in p50 or p99.\n";
     format!("{text}{}", Table::report(lines))
 }
 

@@ -129,6 +129,8 @@ fn latencies_under_half_of_the_throughput_stand_beside_the_bound() {
         assert_eq!((&latency["bound"], &latency["slices"]), (&50_000.into(), &10.into()), "{row}");
         let counted = latency["here"].is_object() || latency["apart"] == latency["slices"];
         assert!(counted, "what is not here is apart: {row}");
+        // One repetition says nothing of others.
+        assert!(latency["repeat_spread"].is_null() && latency["converged"] != true, "{row}");
     }
     let text = report(&options(words), Vec::new(), Vec::new()).unwrap();
     assert!(text.contains("bound (µs)") && text.contains("50000") && text.contains("apart (%)"), "{text}");
