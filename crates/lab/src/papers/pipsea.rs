@@ -103,7 +103,7 @@ const IDEAS: Method = Method {
         && testudo bench scheduler --experiment ideas --engines gpu --gpus 2 --sizes 64,1280,random,imix --chunks 12",
     quick_seconds: 6,
     full_seconds: 32,
-    conditions: "A gateway with a GPU, if this machine has one, and with a model that has 8 units of 64 lanes and the costs of figure 8: what it says is a prediction. Both get the same chunks, and what their lanes do of what they could is counted. The paper's work-groups without scheduling take packets of all kinds; so is what is predicted of them.",
+    conditions: "A gateway with a GPU, if this machine has one, and with a model that has 8 units of 64 lanes and the costs of figure 8: what it says is a prediction. Both get the same chunks. Lanes in use are counted, the model's as a GPU's, and are no prediction: the scheduler made the chunks here, a work-group of them is busy until its longest packet is done, and what its lanes could have done meanwhile follows from the lengths, without a device's speed (kinds weigh by what a byte of them costs in figure 8). The paper's work-groups without scheduling take packets of all kinds; so is what is predicted of them.",
     read: scheduling,
 };
 const CHUNKS: Method = Method {
@@ -111,7 +111,7 @@ const CHUNKS: Method = Method {
     full: "bench scheduler --experiment chunks,latency --sizes 64,1280,random,imix --chunks 8",
     quick_seconds: 8,
     full_seconds: 60,
-    conditions: "As figure 9. Latencies are of AES-CBC with HMAC-SHA1 alone, outbound and of one SA, whose packets leave in the order in which they came; the paper's are of the mix.",
+    conditions: "As figure 9; lanes in use are counted, and no prediction. Latencies are of AES-CBC with HMAC-SHA1 alone, outbound and of one SA, whose packets leave in the order in which they came; the paper's are of the mix.",
     read: chunks,
 };
 const RANGES: Method = Method {
@@ -119,7 +119,7 @@ const RANGES: Method = Method {
     full: "bench scheduler --experiment ranges --sizes 64,1280,random,imix --chunks 12",
     quick_seconds: 3,
     full_seconds: 20,
-    conditions: "As figure 9: the random mix of the six combinations, chunks of 4,096 packets in 64 bins.",
+    conditions: "As figure 9; lanes in use are counted, and no prediction. The random mix of the six combinations, chunks of 4,096 packets in 64 bins.",
     read: scheduling,
 };
 const SUITES: Method = Method {
@@ -403,6 +403,25 @@ mod tests {
         assert!(SCHEDULING.iter().any(|printed| printed.what == ratio.what));
         let lanes = finding(&reading, "lanes in use, model: all, random lengths").unwrap();
         assert_eq!(lanes.here.map(|spread| spread.median), Some(50.0), "of the same launches anywhere");
+    }
+
+    /// They stand among what was measured, of a model, too: each figure that has them says what was counted.
+    #[test]
+    fn figures_that_have_lanes_in_use_say_that_they_are_counted_and_no_prediction() {
+        for method in [IDEAS, CHUNKS, RANGES] {
+            let said = method.conditions.to_lowercase();
+            assert!(said.contains("lanes in use are counted") && said.contains("no prediction"), "{said}");
+            assert!(method.quick.starts_with("bench scheduler --experiment "), "{}", method.quick);
+        }
+        let lanes = |reading: Reading| {
+            let of_lanes =
+                reading.findings.into_iter().filter(|found| found.what.starts_with("lanes in use, "));
+            of_lanes.map(|found| (found.here.is_some(), found.predicted)).collect::<Vec<_>>()
+        };
+        let reading = scheduling(&[row("model", "all", 8.0)]).unwrap();
+        let speed = finding(&reading, "all, random lengths").unwrap();
+        assert_eq!((speed.here, speed.predicted), (None, Some(8.0)), "a speed is one");
+        assert_eq!(lanes(reading), [(true, None)]);
     }
 
     /// What is asked of a GPU's latency is measured where there is one, and then no model stands beside it.
