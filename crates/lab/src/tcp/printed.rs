@@ -22,6 +22,10 @@ const fn figure(words: &'static str, mbit_s: f64) -> Option<Printed> {
 /// What it prints of messages of this size, if anything.
 pub(super) fn printed(setting: &Setting, subject: &Subject, message_bytes: u32) -> Option<Printed> {
     let protocol = subject.protocol();
+    // It has plain IP, AH, ESP and both, none of them in UDP.
+    if matches!(protocol, Some(Protocol::EspInUdp | Protocol::Vpe | Protocol::VpeInUdp)) {
+        return None;
+    }
     match (setting.link, setting.stage.name, setting.mtu()) {
         (Link::Mbit(1000), "tcp", 1500) => after_tcp(protocol),
         (Link::Mbit(1000), "coalescing" | "napi", 1500) if message_bytes < 1024 => {
@@ -131,6 +135,23 @@ mod tests {
             assert_eq!(found(None, 1000, 9000, step, 1024), None, "NAPI is of 1,500 bytes");
         }
         assert_eq!(mbit_s(found(None, 1000, 1500, "mtu", 1024)), Some(985.0));
+        // Each setting in which it has something of ESP.
+        for (link, mtu, step) in [
+            (1000, 1500, "none"),
+            (1000, 1500, "tcp"),
+            (1000, 1500, "coalescing"),
+            (1000, 1500, "napi"),
+            (100, 1500, "none"),
+            (10, 1500, "none"),
+        ] {
+            for size in [64, 1024] {
+                assert!(found(esp, link, mtu, step, size).is_some(), "{link} {mtu} {step} {size}");
+                for protocol in [Protocol::EspInUdp, Protocol::Vpe, Protocol::VpeInUdp] {
+                    let other = found(Some((protocol, "aes128gcm16")), link, mtu, step, size);
+                    assert_eq!(other, None, "it has no {protocol:?}: {link} {mtu} {step} {size}");
+                }
+            }
+        }
         for (protocol, link, mtu) in
             [(Some((Protocol::Vpe, "aes128gcm16")), 1000, 1500), (esp, 400, 1500), (esp, 1000, 4000)]
         {
