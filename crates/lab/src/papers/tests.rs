@@ -8,6 +8,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use clap::Parser;
 use rustix::process::{Signal, getpid, kill_process};
@@ -100,6 +101,7 @@ fn session<'a>(options: &'a PapersOptions, measure: Measure<'a>) -> Session<'a> 
         program: "p 1".to_owned(),
         prices: None,
         engine: None,
+        choose: &|| None,
         measure,
     }
 }
@@ -486,6 +488,7 @@ fn every_measurement_of_the_registry_is_made_and_fills_the_report() {
         program: "p".to_owned(),
         prices: None,
         engine: None,
+        choose: &|| None,
         measure: &|command| match command.strip_prefix("lab tcp ") {
             Some(words) => {
                 Ok(sample::rows(&tcp_options(words), |_, _, _, mtu, _| 500.0 + f64::from(mtu) / 100.0))
@@ -699,6 +702,14 @@ fn steps_of_tuning_have_their_gain_or_the_reason_why_they_were_not_measured() {
     let [_, here, paper] = line("gain by an MTU of 9,000 bytes, AH, md5, messages of 1024 bytes");
     assert_eq!(here, "450.0 Mbit/s");
     assert_eq!(paper, "up to 450 (tunnel mode, MD5) Mbit/s");
+    // The paper has one number of both steps, which stands beside each.
+    for step in ["by coalescing", "by NAPI"] {
+        let what =
+            format!("gain by interrupt coalescing or NAPI, {step}, ESP, aes128-sha1, messages of 1024 bytes");
+        assert_eq!(line(&what)[2], "50 (10 less below 1,024 bytes) Mbit/s");
+    }
+    let each: std::collections::HashSet<_> = lines.iter().map(|[what, ..]| what).collect();
+    assert_eq!(each.len(), lines.len(), "no two have one name: {lines:#?}");
     assert!(notes.iter().any(|note| note == "Step rings: it changes nothing here."), "{notes:?}");
     assert!(notes.iter().any(|note| note == "Step governor: of the machine."), "{notes:?}");
     assert!(!notes.iter().any(|note| note.contains("Step none")));
@@ -809,8 +820,8 @@ fn figures_of_paper_003_are_of_the_engine_that_their_commands_name() {
             Err(BenchError::NotPossible("its words count".to_owned()))
         };
         let items = registry::all().filter(|item| item.paper == Paper::Vpe).collect();
-        let session = Session { items, engine: Some("own".to_owned()), ..session(&options, &measure) };
-        session.run().unwrap();
+        let choose = || Some("own".to_owned());
+        Session { items, choose: &choose, ..session(&options, &measure) }.run().unwrap();
         let commands = counted.0.lock().unwrap();
         assert_eq!(commands.len(), 4, "{commands:?}");
         for command in commands.keys() {
@@ -821,7 +832,8 @@ fn figures_of_paper_003_are_of_the_engine_that_their_commands_name() {
     assert_eq!(super::item::with_engine(other, Some("own")), other);
 }
 
-/// Of two engines that are about as fast either may be chosen: a run that goes on has that of the results.
+/// Of two engines that are about as fast either may be chosen: a run that goes on has that of the results,
+/// and chooses none.
 #[test]
 fn a_run_goes_on_with_the_engine_of_what_it_has_kept() {
     let folder = tempfile::tempdir().unwrap();
@@ -829,16 +841,23 @@ fn a_run_goes_on_with_the_engine_of_what_it_has_kept() {
     let measure = |command: &str| Ok(counted.rows(command));
     let of_vpe = Method { quick: "bench vpe --json", ..*FAKES[0].method().unwrap() };
     let item = Item { how: How::Measured(of_vpe), ..FAKES[0] };
+    let chosen = AtomicU32::new(0);
     let run = |engine: &str, words: &str| {
         let options = options(folder.path(), words);
-        let engine = Some(engine.to_owned());
+        let choose = || {
+            chosen.fetch_add(1, Ordering::Relaxed);
+            Some(engine.to_owned())
+        };
         let machine = Machine { engines: vec!["one".to_owned(), "two".to_owned()], ..machine() };
-        Session { items: vec![&item], engine, machine, ..session(&options, &measure) }.run().unwrap();
+        Session { items: vec![&item], choose: &choose, machine, ..session(&options, &measure) }
+            .run()
+            .unwrap();
         ["one", "two"].map(|engine| counted.times(&format!("bench vpe --json --engine {engine}")))
     };
     assert_eq!([run("two", "--quick"), run("one", "--quick")], [[0, 1]; 2]);
     assert_eq!(run("one", "--quick --again"), [1, 1]);
     assert_eq!(run("two", "--quick"), [1, 1]);
+    assert_eq!(chosen.load(Ordering::Relaxed), 2, "where nothing is kept, or nothing is to be taken");
 }
 
 #[test]

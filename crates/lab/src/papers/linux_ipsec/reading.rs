@@ -277,7 +277,8 @@ fn step(name: &str) -> &str {
         "none" => "no step",
         "sockets" => "socket buffers",
         "tcp" => "TCP's options and buffers",
-        "coalescing" | "napi" => "interrupt coalescing or NAPI",
+        "coalescing" => "interrupt coalescing or NAPI, by coalescing",
+        "napi" => "interrupt coalescing or NAPI, by NAPI",
         "mtu" => "an MTU of 9,000 bytes",
         other => other,
     }
