@@ -24,11 +24,11 @@ pub(super) struct Site {
 /// By which names a site may be asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Hosts {
-    /// Any: who asks is no browser.
-    Any,
     /// `localhost` and loopback addresses, with any port (a tunnel of SSH's may end at another). A page of a
     /// stranger whose name has been led here (DNS rebinding) is asked for by that name.
     Local,
+    /// The same, or none, as HTTP/1.0 lets who is no browser: a browser always says one.
+    LocalOrNone,
 }
 
 /// Responses other than a page.
@@ -156,7 +156,8 @@ fn parse(head: &[u8], site: &Site) -> Result<Request, Refusal> {
     // A target that is a whole URI says the name in the place of the header (RFC 9112 3.2.2): both must be
     // right.
     let mut names = authority.iter().chain(&hosts);
-    if site.hosts == Hosts::Local && (hosts.len() != 1 || !names.all(|name| is_local(name))) {
+    let least = usize::from(site.hosts == Hosts::Local);
+    if !(least..=1).contains(&hosts.len()) || !names.all(|name| is_local(name)) {
         return Err(Refusal::ForeignHost);
     }
     let path =
@@ -246,7 +247,7 @@ mod tests {
     use proptest::prelude::*;
 
     const SITE: Site =
-        Site { paths: &["/metrics"], elsewhere: "the page here is /metrics", hosts: Hosts::Any };
+        Site { paths: &["/metrics"], elsewhere: "the page here is /metrics", hosts: Hosts::LocalOrNone };
 
     fn ask(request: &[u8]) -> Result<Method, Option<Refusal>> {
         read_request(&mut &request[..], &SITE).map(|(method, _)| method)
@@ -302,36 +303,58 @@ mod tests {
         assert_eq!(ask_local(whole), Ok((Method::Get, "/")));
     }
 
+    /// Metrics have names, addresses and SPIs, which a page of a stranger must not read, either.
+    #[test]
+    fn metrics_are_asked_for_by_local_names_or_by_none() {
+        for host in ["evil.example", "evil.example:9468", "192.0.2.1:9468", "a", ""] {
+            for version in ["1.0", "1.1"] {
+                let request = format!("GET /metrics HTTP/{version}\r\nHost: {host}\r\n\r\n");
+                assert_eq!(ask(request.as_bytes()), Err(Some(Refusal::ForeignHost)), "{request}");
+            }
+        }
+        for host in ["localhost", "127.0.0.1:9468", "[::1]:9468"] {
+            let request = format!("GET /metrics HTTP/1.1\r\nHost: {host}\r\n\r\n");
+            assert_eq!(ask(request.as_bytes()), Ok(Method::Get), "{host}");
+        }
+        assert_eq!(ask(b"GET /metrics HTTP/1.0\r\n\r\n"), Ok(Method::Get), "no browser says none");
+        for request in [
+            "GET http://evil.example/metrics HTTP/1.0\r\n\r\n",
+            "GET /metrics HTTP/1.0\r\nHost: localhost\r\nHost: localhost\r\n\r\n",
+        ] {
+            assert_eq!(ask(request.as_bytes()), Err(Some(Refusal::ForeignHost)), "{request}");
+        }
+    }
+
     #[test]
     fn get_and_head_of_the_page_are_understood() {
         for request in [
             "GET /metrics HTTP/1.1\r\nHost: localhost:9468\r\nUser-Agent: Prometheus\r\n\r\n",
-            "GET /metrics?x=1 HTTP/1.1\r\nhost: a\r\n\r\n",
+            "GET /metrics?x=1 HTTP/1.1\r\nhost: localhost\r\n\r\n",
             "GET http://localhost:9468/metrics HTTP/1.1\r\nHost: localhost:9468\r\n\r\n",
-            "\r\nGET /metrics HTTP/1.1\nHost: a\n\nGET /metrics HTTP/1.1\n",
+            "\r\nGET /metrics HTTP/1.1\nHost: localhost\n\nGET /metrics HTTP/1.1\n",
             "GET /metrics HTTP/1.0\r\n\r\n",
         ] {
             assert_eq!(ask(request.as_bytes()), Ok(Method::Get), "{request}");
         }
-        assert_eq!(ask(b"HEAD /metrics HTTP/1.1\r\nHost: a\r\n\r\n"), Ok(Method::Head));
+        assert_eq!(ask(b"HEAD /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"), Ok(Method::Head));
     }
 
     #[test]
     fn every_other_request_is_refused_with_its_own_status() {
         for (request, refusal) in [
-            ("GET / HTTP/1.1\r\nHost: a\r\n\r\n", Refusal::NotFound(SITE.elsewhere)),
+            ("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", Refusal::NotFound(SITE.elsewhere)),
             ("GET /metrics/ HTTP/1.0\r\n\r\n", Refusal::NotFound(SITE.elsewhere)),
             (
-                "POST /metrics HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\nsomething",
+                "POST /metrics HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\nsomething",
                 Refusal::MethodNotAllowed,
             ),
             ("GET /metrics HTTP/1.1\r\n\r\n", Refusal::BadRequest),
-            ("GET /metrics HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", Refusal::BadRequest),
-            ("GET /metrics HTTP/2.0\r\nHost: a\r\n\r\n", Refusal::Version),
+            ("GET /metrics HTTP/1.1\r\nHost: localhost\r\nHost: 127.0.0.1\r\n\r\n", Refusal::BadRequest),
+            ("GET /metrics HTTP/2.0\r\nHost: localhost\r\n\r\n", Refusal::Version),
             ("GET /metrics\r\n\r\n", Refusal::BadRequest),
-            ("GET  /metrics HTTP/1.1\r\nHost: a\r\n\r\n", Refusal::BadRequest),
+            ("GET  /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n", Refusal::BadRequest),
             ("GET /metrics SMTP\r\n\r\n", Refusal::BadRequest),
-            ("GET /metrics HTTP/1.1\r\nHost: a\r\n", Refusal::BadRequest),
+            ("GET /metrics HTTP/1.1\r\nHost: localhost\r\n", Refusal::BadRequest),
             ("\u{16}\u{3}\u{1}\r\n\r\n", Refusal::BadRequest),
         ] {
             assert_eq!(ask(request.as_bytes()), Err(Some(refusal)), "{request}");

@@ -41,8 +41,9 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const REFUSAL_PATIENCE: Duration = Duration::from_secs(1);
 /// How long a body is served before a new one is rendered.
 const FRESH: Duration = Duration::from_secs(1);
-/// Scrapers ask for the gateway by any name that they know.
-const SITE: Site = Site { paths: &["/metrics"], elsewhere: "the page here is /metrics", hosts: Hosts::Any };
+/// A scraper is on this machine, or at the other end of a tunnel or proxy that ends here.
+const SITE: Site =
+    Site { paths: &["/metrics"], elsewhere: "the page here is /metrics", hosts: Hosts::LocalOrNone };
 /// Its content type.
 const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
@@ -492,7 +493,7 @@ pub(super) mod tests {
         answer
     }
 
-    const REQUEST: &str = "GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n";
+    const REQUEST: &str = "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n";
 
     /// Interfaces as the metrics have them.
     #[derive(Debug)]
