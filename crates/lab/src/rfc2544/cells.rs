@@ -76,8 +76,14 @@ pub(crate) fn frame_bytes(sizes: Sizes) -> Value {
     }
 }
 
+/// The processors of gateways in memory.
 pub(crate) fn cores_json(cores: Cores) -> Value {
-    json!({ "gateways": cores.device, "generator": cores.generator, "shared": cores.are_shared() })
+    processors_json([&[cores.device], &[cores.generator]], cores.are_shared())
+}
+
+/// The processors of gateways and of the generator, lists wherever these are.
+pub(super) fn processors_json([gateways, generator]: [&[usize]; 2], is_shared: bool) -> Value {
+    json!({ "gateways": gateways, "generator": generator, "shared": is_shared })
 }
 
 /// About four significant digits.
@@ -126,6 +132,15 @@ mod tests {
         assert_eq!(remarks.refer(note(&["b", "c"])), "2 3");
         assert_eq!(remarks.refer(Vec::new()), "");
         assert_eq!(remarks.lines(), "  1: a\n  2: b\n  3: c\n");
+    }
+
+    #[test]
+    fn processors_are_lists_in_memory_as_over_networks() {
+        let in_memory = cores_json(Cores { device: 3, generator: 0 });
+        assert_eq!(in_memory, json!({ "gateways": [3], "generator": [0], "shared": false }));
+        assert_eq!(processors_json([&[3], &[0]], false), in_memory);
+        assert_eq!(processors_json([&[2, 3], &[0, 1]], true)["gateways"], json!([2, 3]));
+        assert_eq!(cores_json(Cores { device: 1, generator: 1 })["shared"], true);
     }
 
     #[test]

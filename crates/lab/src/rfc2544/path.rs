@@ -16,8 +16,7 @@
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use serde_json::json;
-
+use super::cells::processors_json;
 use super::options::{Over, TandemArgs};
 use super::report::Subject;
 use crate::bench::{BenchError, threads};
@@ -222,7 +221,7 @@ impl Path {
                  Cores: gateways {gateways}, generator and sink {generator}{shared}.\n",
                 args.suite, args.sas,
             ),
-            cores: json!({ "gateways": of_gateways, "generator": of_generator, "shared": is_shared }),
+            cores: processors_json([&of_gateways, &of_generator], is_shared),
             engine,
             flows,
             queue: "Queues are those of the kernel and of the gateways' ports.".to_owned(),
