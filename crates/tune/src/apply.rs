@@ -2,7 +2,7 @@
 
 use crate::believed::Believed;
 use crate::check::unchangeable;
-use crate::companions::companions;
+use crate::companions::{companions, is_companion};
 use crate::error::TuneError;
 use crate::host::{Host, Reading};
 use crate::journal::{Entry, Identity, Journal, Store, Stores};
@@ -118,7 +118,7 @@ impl<'a> Change<'a> {
         }
         let overwritten = self.overwritten(&setting.place, &original);
         let target = setting.wanted.target(&before);
-        let companions = self.keep_companions(&setting.place, &target)?;
+        let companions = self.keep_companions(&setting.place)?;
         let is_new = self.keep(&setting.place, &original)? && original == before;
         let written = self.host.write(&setting.place, &target);
         let after = value(self.host, &setting.place);
@@ -167,10 +167,13 @@ impl<'a> Change<'a> {
     }
 
     /// Keeps what the kernel will change along with a place.
-    fn keep_companions(&mut self, of: &Place, target: &str) -> Result<Vec<Companion>, TuneError> {
-        let found = companions(self.host, of, target).into_iter();
+    fn keep_companions(&mut self, of: &Place) -> Result<Vec<Companion>, TuneError> {
+        let found = companions(self.host, of).into_iter();
+        // Those that are new are on top of those that are there: undo comes to them last.
+        let first = self.journal.entries.iter().find(|entry| is_companion(entry, of));
+        let next = first.map_or_else(|| of.clone(), |first| first.place.clone());
         let mut keep = |(place, before): (Place, String)| {
-            let is_new = self.keep_before(&place, &before, Some(of))?;
+            let is_new = self.keep_before(&place, &before, Some(&next))?;
             Ok(Companion { place, before, is_new })
         };
         found.map(&mut keep).collect()

@@ -1,7 +1,8 @@
 //! What the kernel changes along with a setting, and does not bring back with it: that is kept before it.
 //!
 //! ```text
-//!   MTU lowered         those of VLANs and other interfaces on top, down to it
+//!   MTU                 those of VLANs and other interfaces on top, down to it or with it;
+//!                       of each that changes, IPv6's becomes the same (addrconf_notify in the kernel)
 //!   another governor    forgets the tunables of the one before
 //!   huge pages          as many on each NUMA node
 //! ```
@@ -16,12 +17,14 @@ use crate::place::Place;
 /// Interfaces on top of each other: more are not looked at.
 const MAX_DEPTH: usize = 8;
 
-/// The companions of a setting that is about to become `target`, with their values; the outermost first.
-pub(crate) fn companions(host: &dyn Host, place: &Place, target: &str) -> Vec<(Place, String)> {
+/// The companions of a setting that is about to change, with their values; the outermost first.
+pub(crate) fn companions(host: &dyn Host, place: &Place) -> Vec<(Place, String)> {
     let places = match place {
         Place::Interface { file } if file == "mtu" => {
-            let mut found = Vec::new();
-            on_top(host, host.interface(), target.parse().unwrap_or(0), &mut found, MAX_DEPTH);
+            let interface = host.interface();
+            let own = index_of(host, interface).map(|index| ipv6(interface, index));
+            let mut found: Vec<Place> = own.into_iter().collect();
+            on_top(host, interface, &mut found, MAX_DEPTH);
             found
         }
         Place::Governor { policy } => tunables(host, policy),
@@ -42,23 +45,32 @@ pub(crate) fn is_companion(entry: &Entry, of: &Place) -> bool {
             policy.as_ref().is_none_or(|policy| policy == of)
         }
         (Place::NodePages { size_kib, .. }, Place::HugePages { size_kib: of }) => size_kib == of,
-        (Place::MtuOf { .. }, Place::Interface { file }) => file == "mtu",
+        (Place::MtuOf { .. } | Place::Ipv6MtuOf { .. }, Place::Interface { file }) => file == "mtu",
+        // Which of them is on top of which is not in the journal.
+        (Place::MtuOf { .. } | Place::Ipv6MtuOf { .. }, Place::MtuOf { .. }) => true,
         _ => false,
     }
 }
 
-/// Interfaces on top of one that would have a larger MTU than it.
-fn on_top(host: &dyn Host, interface: &str, mtu: u64, found: &mut Vec<Place>, depth: usize) {
-    let number = |name: &str, file: &str| -> Option<u64> {
-        host.text(&format!("sys/class/net/{name}/{file}"))?.parse().ok()
-    };
+/// The MTU of IPv6, which is there only where IPv6 is.
+fn ipv6(interface: &str, index: u64) -> Place {
+    Place::Ipv6MtuOf { interface: interface.to_owned(), index }
+}
+
+fn index_of(host: &dyn Host, interface: &str) -> Option<u64> {
+    host.text(&format!("sys/class/net/{interface}/ifindex"))?.parse().ok()
+}
+
+/// Interfaces on top of one, whatever their MTU is: some follow it down, and some up as well. That of IPv6 is
+/// before the interface's own, by whose undo it changes once more.
+fn on_top(host: &dyn Host, interface: &str, found: &mut Vec<Place>, depth: usize) {
     for link in host.names(&format!("sys/class/net/{interface}")) {
         let Some(name) = link.strip_prefix("upper_") else { continue };
-        let Some(index) = number(name, "ifindex") else { continue };
+        let Some(index) = index_of(host, name) else { continue };
         let place = Place::MtuOf { interface: name.to_owned(), index };
-        if depth > 0 && number(name, "mtu").is_some_and(|of| of > mtu) && !found.contains(&place) {
-            on_top(host, name, mtu, found, depth - 1);
-            found.push(place);
+        if depth > 0 && !found.contains(&place) {
+            on_top(host, name, found, depth - 1);
+            found.extend([ipv6(name, index), place]);
         }
     }
 }

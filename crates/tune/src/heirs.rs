@@ -8,7 +8,12 @@
 //!
 //! Entries have the order in which they came. Undo of an older one leaves its original to the next younger
 //! one, and changes nothing: so whichever undo is the last brings back 9000, and none writes what another one
-//! wants to be otherwise.
+//! wants to be otherwise. The MTU of IPv6, which the kernel makes the interface's at each change, goes the
+//! same way.
+//!
+//! A journal may have an MTU that its change has left as it was, since undo of that may not: it only watches.
+//! Undo of an older entry does not wait for it, brings its original back now, and tells it. Where the
+//! original is left to a younger one, those that watch in between are told as well.
 
 use crate::believed::{Believed, name_of};
 use crate::error::TuneError;
@@ -16,40 +21,110 @@ use crate::host::Host;
 use crate::journal::{Entry, Journal, Store};
 use crate::place::Place;
 
+/// The interface whose journal has the next change of an MTU, and the number of that.
+pub(crate) struct Heir<'a> {
+    pub(crate) interface: &'a str,
+    number: u64,
+}
+
 impl Believed {
-    /// The interface whose journal has the next change of the MTU that an entry is about; nothing if there is
-    /// none, so that its original is to be brought back now.
-    pub(crate) fn heir(&self, host: &dyn Host, entry: &Entry) -> Option<&str> {
-        let of = index_of_mtu(&entry.place, self.now.index)?;
-        let is_there = |journal: &&Journal| name_of(host, journal.identity.index).is_some();
-        let next = |journal: &'_ Journal| Some(of_mtu(journal, of)?.number);
-        let journals = self.others.iter().filter(is_there);
-        let younger = journals.filter_map(|journal| Some((next(journal)?, journal.interface.as_str())));
-        younger.filter(|(number, _)| *number > entry.number).min().map(|(_, interface)| interface)
+    /// Who has the next change of the MTU that an entry is about; nothing if there is none, so that its
+    /// original is to be brought back now.
+    pub(crate) fn heir(&self, host: &dyn Host, entry: &Entry) -> Option<Heir<'_>> {
+        let theirs = self.younger(host, entry).filter(|(_, theirs)| !only_watches(theirs));
+        let heirs = theirs.map(|(interface, theirs)| Heir { interface, number: theirs.number });
+        heirs.min_by_key(|heir| heir.number)
     }
 
-    /// Leaves the original of an entry to the journal of its [heir](Self::heir).
-    pub(crate) fn leave(&self, store: &dyn Store, heir: &str, entry: &Entry) -> Result<(), TuneError> {
+    /// Leaves the original of an entry to the journal of its heir.
+    pub(crate) fn leave(
+        &self,
+        host: &dyn Host,
+        store: &dyn Store,
+        heir: &Heir<'_>,
+        entry: &Entry,
+    ) -> Result<(), TuneError> {
+        self.tell(host, store, entry, Some(heir))?;
+        self.change(store, heir.interface, entry, |its| its.original.clone_from(&entry.original))
+    }
+
+    /// Has journals that only watch an MTU, up to the change of an heir, know the original that counts now:
+    /// their undo would bring back what came after it.
+    pub(crate) fn tell(
+        &self,
+        host: &dyn Host,
+        store: &dyn Store,
+        entry: &Entry,
+        heir: Option<&Heir<'_>>,
+    ) -> Result<(), TuneError> {
+        let is_told = |(_, theirs): &(&str, &Entry)| {
+            let is_before = heir.is_none_or(|heir| theirs.number < heir.number);
+            is_before && only_watches(theirs) && theirs.original != entry.original
+        };
+        for (interface, _) in self.younger(host, entry).filter(is_told) {
+            self.change(store, interface, entry, |its| {
+                its.original.clone_from(&entry.original);
+                its.made = Some(entry.original.clone());
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Entries about the same MTU that came later, of other interfaces that are there.
+    fn younger<'a, 'b>(
+        &'a self,
+        host: &'b dyn Host,
+        entry: &'b Entry,
+    ) -> impl Iterator<Item = (&'a str, &'a Entry)> + use<'a, 'b> {
+        let of = mtu_of(&entry.place, self.now.index);
+        let others = of.into_iter().flat_map(move |of| self.others.iter().map(move |journal| (of, journal)));
+        let there = others.filter(move |(_, journal)| name_of(host, journal.identity.index).is_some());
+        let theirs =
+            there.filter_map(|(of, journal)| Some((journal.interface.as_str(), about(journal, of)?)));
+        theirs.filter(move |(_, theirs)| theirs.number > entry.number)
+    }
+
+    /// Changes the entry of another journal that is about the same MTU as `entry`.
+    fn change(
+        &self,
+        store: &dyn Store,
+        interface: &str,
+        entry: &Entry,
+        change: impl FnMut(&mut Entry),
+    ) -> Result<(), TuneError> {
         // As it is now: it may have got another original since it was read.
-        let Some(mut journal) = store.load(heir)? else { return Ok(()) };
-        let of = index_of_mtu(&entry.place, self.now.index);
+        let Some(mut journal) = store.load(interface)? else { return Ok(()) };
+        let of = mtu_of(&entry.place, self.now.index);
         let own = journal.identity.index;
-        let its = journal.entries.iter_mut().find(|entry| index_of_mtu(&entry.place, own) == of);
-        its.into_iter().for_each(|its| its.original.clone_from(&entry.original));
+        journal.entries.iter_mut().find(|entry| mtu_of(&entry.place, own) == of).into_iter().for_each(change);
         store.save(&journal)
     }
 }
 
-/// The entry of a journal about the MTU of the interface with an index.
-fn of_mtu(journal: &Journal, index: u64) -> Option<&Entry> {
-    let own = journal.identity.index;
-    journal.entries.iter().find(|entry| index_of_mtu(&entry.place, own) == Some(index))
+/// Whether the change that an entry was kept for has left it as it was.
+fn only_watches(entry: &Entry) -> bool {
+    let is_along = matches!(entry.place, Place::MtuOf { .. } | Place::Ipv6MtuOf { .. });
+    is_along && entry.made.as_ref() == Some(&entry.original)
 }
 
-/// Whose MTU this is, in the journal of the interface with the index `own`.
-fn index_of_mtu(place: &Place, own: Option<u64>) -> Option<u64> {
+/// The MTU of an interface, or that of IPv6 there.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Mtu {
+    OfIndex(u64),
+    Ipv6OfIndex(u64),
+}
+
+/// The entry of a journal about an MTU.
+fn about(journal: &Journal, of: Mtu) -> Option<&Entry> {
+    let own = journal.identity.index;
+    journal.entries.iter().find(|entry| mtu_of(&entry.place, own) == Some(of))
+}
+
+/// Which MTU this is, in the journal of the interface with the index `own`.
+fn mtu_of(place: &Place, own: Option<u64>) -> Option<Mtu> {
     match place {
-        Place::MtuOf { index, .. } => Some(*index),
-        place => own.filter(|_| *place == Place::interface("mtu")),
+        Place::MtuOf { index, .. } => Some(Mtu::OfIndex(*index)),
+        Place::Ipv6MtuOf { index, .. } => Some(Mtu::Ipv6OfIndex(*index)),
+        place => own.filter(|_| *place == Place::interface("mtu")).map(Mtu::OfIndex),
     }
 }

@@ -22,8 +22,9 @@
 //! governors, huge pages and interrupts are the machine's, and their journals are in one folder for all
 //! namespaces ([`journal::Stores`]).
 //!
-//! **What the kernel changes along** with a setting is kept before it, too, such as the MTU of a VLAN. An MTU
-//! that would take IPv6 away from an interface is refused: addresses and routes would not come back.
+//! **What the kernel changes along** with a setting is kept before it, too, such as the MTU of a VLAN and
+//! that of IPv6. An MTU that would take IPv6 away from an interface is refused: addresses and routes would
+//! not come back.
 //!
 //! **A reboot** takes back everything by itself: a journal says of which boot it is, and one of an earlier
 //! boot is not believed. [`persist`] has systemd apply again.

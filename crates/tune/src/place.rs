@@ -61,6 +61,13 @@ pub enum Place {
         /// Its index: another interface may have the name by now.
         index: u64,
     },
+    /// The MTU of IPv6 (`net.ipv6.conf.INTERFACE.mtu`) of this interface, or of one on top of it.
+    Ipv6MtuOf {
+        /// Its name.
+        interface: String,
+        /// Its index, as above.
+        index: u64,
+    },
     /// An offload, by the kernel's name for it: `rx-gro`.
     Feature {
         /// Its name.
@@ -121,7 +128,8 @@ impl Place {
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
         match (self, other) {
-            (Self::MtuOf { index, .. }, Self::MtuOf { index: other, .. }) => index == other,
+            (Self::MtuOf { index, .. }, Self::MtuOf { index: other, .. })
+            | (Self::Ipv6MtuOf { index, .. }, Self::Ipv6MtuOf { index: other, .. }) => index == other,
             _ => self == other,
         }
     }
@@ -139,7 +147,8 @@ impl Place {
         match self {
             Self::Governor { .. } | Self::Tunable { .. } | Self::Interrupt { .. } => true,
             Self::HugePages { .. } | Self::NodePages { .. } => true,
-            Self::Sysctl { .. } | Self::Interface { .. } | Self::MtuOf { .. } => false,
+            Self::Sysctl { .. } | Self::Interface { .. } => false,
+            Self::MtuOf { .. } | Self::Ipv6MtuOf { .. } => false,
             Self::Feature { .. } | Self::Coalescing { .. } | Self::Ring { .. } => false,
         }
     }
@@ -153,7 +162,8 @@ impl Place {
     /// Whether it goes when the interface's device goes. An interface on top may stay.
     #[must_use]
     pub const fn is_of_the_device(&self) -> bool {
-        let is_its_own = !self.is_shared() && !matches!(self, Self::MtuOf { .. });
+        let may_be_anothers = matches!(self, Self::MtuOf { .. } | Self::Ipv6MtuOf { .. });
+        let is_its_own = !self.is_shared() && !may_be_anothers;
         is_its_own || matches!(self, Self::Interrupt { .. })
     }
 
@@ -173,7 +183,7 @@ impl Place {
                     && is_word(name)
             }
             Self::NodePages { node, .. } => numbered(node, "node"),
-            Self::MtuOf { interface, .. } => is_interface_name(interface),
+            Self::MtuOf { interface, .. } | Self::Ipv6MtuOf { interface, .. } => is_interface_name(interface),
             Self::Feature { name } => is_word(name),
             Self::Interrupt { .. } | Self::HugePages { .. } | Self::Coalescing { .. } | Self::Ring { .. } => {
                 true
@@ -199,6 +209,7 @@ impl Place {
                 Some(format!("{folder}/nr_hugepages"))
             }
             Self::MtuOf { interface, .. } => Some(format!("sys/class/net/{interface}/mtu")),
+            Self::Ipv6MtuOf { interface, .. } => Some(format!("proc/sys/net/ipv6/conf/{interface}/mtu")),
             Self::HugePages { size_kib } => {
                 Some(format!("sys/kernel/mm/hugepages/hugepages-{size_kib}kB/nr_hugepages"))
             }
@@ -248,6 +259,7 @@ impl fmt::Display for Place {
             Self::HugePages { size_kib } => write!(f, "huge pages of {size_kib} KiB"),
             Self::NodePages { node, size_kib } => write!(f, "huge pages of {size_kib} KiB of {node}"),
             Self::MtuOf { interface, .. } => write!(f, "mtu of {interface}"),
+            Self::Ipv6MtuOf { interface, .. } => write!(f, "IPv6 mtu of {interface}"),
             Self::Coalescing { item: Coalescing::AdaptiveRx } => f.write_str("adaptive-rx"),
             Self::Coalescing { item: Coalescing::RxUsecs } => f.write_str("rx-usecs"),
             Self::Ring { direction: Direction::Rx } => f.write_str("ring rx"),
@@ -287,6 +299,7 @@ mod tests {
         }
         assert!(!Place::NodePages { node: "node0/..".to_owned(), size_kib: 4 }.is_valid());
         assert!(!Place::MtuOf { interface: "../lo".to_owned(), index: 1 }.is_valid());
+        assert!(!Place::Ipv6MtuOf { interface: "../lo".to_owned(), index: 1 }.is_valid());
     }
 
     #[test]

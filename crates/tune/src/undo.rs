@@ -20,10 +20,13 @@ pub fn undo(host: &dyn Host, stores: Stores<'_>) -> Result<Report, TuneError> {
     Undo::read(host, stores)?.run()
 }
 
+/// A store, what is believed of it, and the interface's own journal there.
+type Opened<'a> = (&'a dyn Store, Believed, Option<Journal>);
+
 /// What is to be undone: all journals are read before the first change.
 pub struct Undo<'a> {
     host: &'a dyn Host,
-    stores: Vec<(&'a dyn Store, Believed, Option<Journal>)>,
+    stores: Vec<Opened<'a>>,
     failed: Option<TuneError>,
 }
 
@@ -61,25 +64,17 @@ impl<'a> Undo<'a> {
         let mut report = Report::new(host.interface());
         report.rows.extend(stores.iter().flat_map(|(_, believed, _)| believed.dropped_rows()));
         let mut undone: Vec<Undone> = Vec::new();
-        for (number, (store, believed, journal)) in stores.iter().enumerate() {
-            for entry in journal.iter().flat_map(|journal| journal.entries.iter().rev()) {
-                let mut entry = entry.clone();
-                follow_name(host, &mut entry.place);
-                let row = match believed.heir(host, &entry) {
-                    Some(heir) => {
-                        left_to(heir, believed.leave(*store, heir, &entry), value(host, &entry), &entry)
-                    }
-                    None => entry_row(host, believed, &entry),
-                };
-                undone.push(Undone { store: number, entry, row });
-            }
+        for (number, entry, seen) in found(host, &stores) {
+            let row = bring_back(host, &stores[number], &entry, seen.as_deref());
+            undone.push(Undone { store: number, entry, row, waits: false });
         }
         restore_what_was_reset(host, &mut undone);
         wait_for_what_failed(&mut undone);
         for (number, (store, _, journal)) in stores.into_iter().enumerate() {
-            let of_it = |undone: &&Undone| undone.store == number && undone.row.outcome == Outcome::Refused;
-            let refused = undone.iter().filter(of_it).map(|undone| undone.entry.clone());
-            let kept = keep_what_failed(store, host.interface(), journal, refused.rev().collect());
+            let is_left = |undone: &Undone| undone.waits || undone.row.outcome == Outcome::Refused;
+            let left = undone.iter().filter(|undone| undone.store == number && is_left(undone));
+            let left = left.map(|undone| undone.entry.clone()).rev().collect();
+            let kept = keep_what_is_left(store, host.interface(), journal, left);
             failed = failed.or(kept.err());
         }
         report.rows.extend(undone.into_iter().map(|undone| undone.row));
@@ -96,16 +91,52 @@ struct Undone {
     store: usize,
     entry: Entry,
     row: Row,
+    /// Whether it stays in the journal although it is as it was.
+    waits: bool,
 }
 
-fn keep_what_failed(
+/// All entries with the number of their store, the last change first, and what is there before any is undone:
+/// one takes others along.
+fn found(host: &dyn Host, stores: &[Opened<'_>]) -> Vec<(usize, Entry, Option<String>)> {
+    let mut found = Vec::new();
+    for (number, (_, _, journal)) in stores.iter().enumerate() {
+        for entry in journal.iter().flat_map(|journal| journal.entries.iter().rev()) {
+            let mut entry = entry.clone();
+            follow_name(host, &mut entry.place);
+            let seen = value(host, &entry);
+            found.push((number, entry, seen));
+        }
+    }
+    found
+}
+
+/// Brings an entry back, or leaves it to another journal.
+fn bring_back(host: &dyn Host, (store, believed, _): &Opened<'_>, entry: &Entry, seen: Option<&str>) -> Row {
+    if let Some(heir) = believed.heir(host, entry) {
+        let left = believed.leave(host, *store, &heir, entry);
+        return left_to(heir.interface, left, value(host, entry), entry);
+    }
+    let row = entry_row(host, believed, entry, seen);
+    if row.outcome != Outcome::Restored {
+        return row;
+    }
+    match believed.tell(host, *store, entry, None) {
+        Ok(()) => row,
+        Err(error) => {
+            let note = format!("it was brought back, and who watches it is not told: {error}");
+            Row { outcome: Outcome::Refused, ..row }.note(note)
+        }
+    }
+}
+
+fn keep_what_is_left(
     store: &dyn Store,
     interface: &str,
     journal: Option<Journal>,
-    failed: Vec<Entry>,
+    left: Vec<Entry>,
 ) -> Result<(), TuneError> {
     match journal {
-        Some(journal) if !failed.is_empty() => store.save(&Journal { entries: failed, ..journal }),
+        Some(journal) if !left.is_empty() => store.save(&Journal { entries: left, ..journal }),
         _ => store.remove(interface),
     }
 }
@@ -128,18 +159,23 @@ fn restore_what_was_reset(host: &dyn Host, undone: &mut [Undone]) {
     }
 }
 
-/// A governor that could not be brought back has its tunables with it: these are tried again, too.
+/// A governor that could not be brought back has its tunables with it: these are tried again, too. So is all
+/// else that comes along with what could not be brought back, since it will come along once more.
 fn wait_for_what_failed(undone: &mut [Undone]) {
-    let of_outcome = |outcome| move |undone: &&mut Undone| undone.row.outcome == outcome;
-    let failed: Vec<Place> = undone
-        .iter_mut()
-        .filter(of_outcome(Outcome::Refused))
-        .map(|undone| undone.entry.place.clone())
-        .collect();
-    for Undone { entry, row, .. } in undone.iter_mut().filter(of_outcome(Outcome::Gone)) {
-        if let Some(of) = failed.iter().find(|of| is_companion(entry, of)) {
-            row.outcome = Outcome::Refused;
-            row.note = Some(format!("it comes with {of}, which could not be brought back"));
+    let failed = undone.iter().filter(|undone| undone.row.outcome == Outcome::Refused);
+    let failed: Vec<Place> = failed.map(|undone| undone.entry.place.clone()).collect();
+    for Undone { entry, row, waits, .. } in undone {
+        let Some(of) = failed.iter().find(|of| is_companion(entry, of)) else { continue };
+        match row.outcome {
+            Outcome::Gone if matches!(entry.place, Place::Tunable { .. }) => {
+                row.outcome = Outcome::Refused;
+                row.note = Some(format!("it comes with {of}, which could not be brought back"));
+            }
+            Outcome::Restored => {
+                *waits = true;
+                row.note = Some(format!("it stays in the journal: {of} takes it along, which is not back"));
+            }
+            _ => {}
         }
     }
 }
@@ -151,9 +187,9 @@ fn value(host: &dyn Host, entry: &Entry) -> Option<String> {
     }
 }
 
-/// An interface on top may have another name by now.
+/// An interface may have another name by now.
 fn follow_name(host: &dyn Host, place: &mut Place) {
-    if let Place::MtuOf { interface, index } = place
+    if let Place::MtuOf { interface, index } | Place::Ipv6MtuOf { interface, index } = place
         && let Some(name) = name_of(host, Some(*index))
     {
         *interface = name;
@@ -175,14 +211,15 @@ fn left_to(heir: &str, left: Result<(), TuneError>, now: Option<String>, entry: 
     }
 }
 
-fn entry_row(host: &dyn Host, believed: &Believed, entry: &Entry) -> Row {
+/// `seen` is what was there before anything was undone.
+fn entry_row(host: &dyn Host, believed: &Believed, entry: &Entry, seen: Option<&str>) -> Row {
     let row = |outcome| Row::named(entry.place.to_string(), outcome);
     if let Place::Interrupt { number } = entry.place
         && !interrupts(host).contains(&number)
     {
         return row(Outcome::Gone).note("the device has this interrupt no longer");
     }
-    if let Place::MtuOf { interface, index } = &entry.place
+    if let Place::MtuOf { interface, index } | Place::Ipv6MtuOf { interface, index } = &entry.place
         && host.text(&format!("sys/class/net/{interface}/ifindex")) != Some(index.to_string())
     {
         return row(Outcome::Gone).note("there is no such interface any more");
@@ -215,6 +252,6 @@ fn entry_row(host: &dyn Host, believed: &Believed, entry: &Entry) -> Row {
         return Row { wanted, ..row(Outcome::Refused).values(now, after).note(why) };
     }
     let row = Row { wanted, ..row(Outcome::Restored).values(&now, after) };
-    let is_changed_since = entry.made.as_ref().is_some_and(|made| *made != now);
+    let is_changed_since = entry.made.as_deref().zip(seen).is_some_and(|(made, seen)| made != seen);
     if is_changed_since { row.note("somebody had changed it since") } else { row }
 }

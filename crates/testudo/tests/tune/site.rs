@@ -19,6 +19,8 @@ const SLACK: [(&str, &str); 3] = [
     ("net.ipv4.tcp_wmem", "4096 16384 131072"),
     ("net.ipv4.tcp_sack", "0"),
 ];
+/// And one that the kernel changes along with the MTU.
+pub const OF_IPV6: (&str, &str) = ("net.ipv6.conf.wan.mtu", "1400");
 /// Counts, not settings.
 const COUNTS: [&str; 2] = ["nf_conntrack_count", "/random/"];
 
@@ -45,7 +47,17 @@ impl Site {
         for (namespace, address) in [(&site.here, "10.9.0.1/24"), (&site.there, "10.9.0.2/24")] {
             namespace.address(INTERFACE, address)?;
         }
+        site.slack_of_ipv6()?;
         Ok(site)
+    }
+
+    /// An MTU of IPv6 that is not the interface's. The kernel makes it that when the link comes up, too: this
+    /// is after it.
+    pub fn slack_of_ipv6(&self) -> Outcome<()> {
+        wait::until("for the link to come up", || Ok((self.file("operstate")? == "up").then_some(())))?;
+        // Links come up under a lock, which this waits for.
+        self.here.run(&["ip", "link", "set", INTERFACE, "txqueuelen", "1000"])?;
+        Ok(self.here.sysctl(OF_IPV6.0, OF_IPV6.1)?)
     }
 
     /// With what `plug` makes the interface.

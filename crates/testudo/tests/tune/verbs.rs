@@ -29,6 +29,8 @@ fn applies_and_undoes(site: &mut Site) -> TestResult {
     }
     // What the kernel and ethtool say of it.
     assert_eq!(site.file("mtu")?, "9000");
+    let of_ipv6 = site.here.within(|| std::fs::read_to_string("/proc/sys/net/ipv6/conf/wan/mtu"))??;
+    assert_eq!(of_ipv6.trim(), "9000", "the kernel changes it along");
     for name in ["generic-receive-offload", "tcp-segmentation-offload", "generic-segmentation-offload"] {
         assert!(site.offload(name)?, "{name}");
     }

@@ -1,7 +1,7 @@
 //! NAPI deferral and queues, of devices in namespaces of the test's own.
 
 use crate::kills::apply_in_the_middle;
-use crate::site::{INTERFACE, ONLY_AS_ROOT, Site, same};
+use crate::site::{INTERFACE, OF_IPV6, ONLY_AS_ROOT, Site, same};
 use crate::support::{Outcome, ensure};
 use std::fs;
 use testudo_judge::harness::{Suite, TestResult};
@@ -15,6 +15,7 @@ pub fn tests(suite: Suite<'_, Place>) -> Suite<'_, Place> {
         .test("undo_after_kill_9_of_apply_leaves_napi_and_queues_as_they_were", |_| killed())
         .test("root_applies_and_undoes_napi_and_queues_of_a_tap", |_| on_a_tap())
         .test("the_mtu_of_an_interface_on_top_comes_back_with_undo", |_| on_top())
+        .test("the_mtu_of_ipv6_on_a_bridge_that_follows_its_port_up_comes_back_with_undo", |_| on_a_bridge())
         .test("an_mtu_below_that_of_ipv6_is_refused_and_takes_no_address_away", |_| below_ipv6())
 }
 
@@ -24,6 +25,7 @@ fn veth() -> Outcome<Site> {
     })?;
     site.here.address(INTERFACE, "10.9.0.1/24")?;
     slack(&site.here)?;
+    site.slack_of_ipv6()?;
     Ok(site)
 }
 
@@ -77,6 +79,8 @@ fn killed() -> TestResult {
 fn on_a_tap() -> TestResult {
     let site = Site::build_in(enter_as_root()?, |here, _| Ok(here.tap(INTERFACE)?))?;
     slack(&site.here)?;
+    // Its link never comes up, as no program has it open.
+    site.here.sysctl(OF_IPV6.0, OF_IPV6.1)?;
     // Its offloads are up to the program that has it open, and there is none.
     let only = ["--only", "tcp,rings,mtu,coalescing,napi,affinity"];
     check_apply_check_undo(&site, &only, &["rx-0/rps_cpus"])?;
@@ -88,14 +92,34 @@ fn on_top() -> TestResult {
     for (below, name) in [(INTERFACE, "first"), ("first", "second")] {
         site.here.run(&["ip", "link", "add", "link", below, "name", name, "type", "macvlan"])?;
     }
+    site.here.sysctl("net.ipv6.conf.first.mtu", "1350")?;
     let before = site.everything()?;
     let applied = ["apply", INTERFACE, "--mtu", "1400", "--only", "mtu"];
     site.rows(&applied, 0)?;
     for name in ["first", "second"] {
-        let mtu = site.here.run(&["cat", &format!("/sys/class/net/{name}/mtu")])?;
-        assert_eq!(mtu.trim(), "1400", "{name}");
+        assert_eq!(mtus(&site, name)?, ["1400", "1400"], "{name}");
     }
     site.undo_to(&before, "with interfaces on top")
+}
+
+/// The MTU of an interface, and that of IPv6 there.
+fn mtus(site: &Site, name: &str) -> Outcome<[String; 2]> {
+    let read = |file: String| -> Outcome<String> { Ok(site.here.run(&["cat", &file])?.trim().to_owned()) };
+    Ok([read(format!("/sys/class/net/{name}/mtu"))?, read(format!("/proc/sys/net/ipv6/conf/{name}/mtu"))?])
+}
+
+/// A bridge has the least MTU of its ports (`br_mtu_auto_adjust`).
+fn on_a_bridge() -> TestResult {
+    let site = veth()?;
+    site.here.run(&["ip", "link", "add", "bridge", "type", "bridge"])?;
+    site.here.run(&["ip", "link", "set", INTERFACE, "master", "bridge"])?;
+    site.here.sysctl("net.ipv6.conf.bridge.mtu", "1400")?;
+    let before = site.everything()?;
+    site.rows(&["apply", INTERFACE, "--mtu", "9000", "--only", "mtu"], 0)?;
+    assert_eq!(mtus(&site, "bridge")?, ["9000", "9000"]);
+    site.undo_to(&before, "with a bridge on top")?;
+    assert_eq!(mtus(&site, "bridge")?, ["1500", "1400"]);
+    Ok(())
 }
 
 fn below_ipv6() -> TestResult {

@@ -16,15 +16,25 @@ fn pages(node: usize) -> String {
     format!("sys/devices/system/node/node{node}/hugepages/hugepages-2048kB/nr_hugepages")
 }
 
+/// The MTU of IPv6 of an interface.
+fn ipv6(interface: &str) -> String {
+    format!("proc/sys/net/ipv6/conf/{interface}/mtu")
+}
+
+/// Those of `with_companions`: no interface has its own MTU there.
+const OF_IPV6: [(&str, &str); 4] =
+    [("eth0", "1292"), ("eth0.7", "1290"), ("eth0.7.8", "1285"), ("third", "1350")];
+
 impl Machine {
-    /// VLANs on eth0, one in the other, tunables that are not the governor's own, and pages of one node.
+    /// VLANs on eth0, one in the other, an ipvlan there, tunables that are not the governor's own, and pages
+    /// of one node.
     pub fn with_companions(self) -> Self {
-        let net = self.root().join("sys/class/net");
         for (below, name, index) in [("eth0", "eth0.7", "70"), ("eth0.7", "eth0.7.8", "78")] {
-            self.put(&format!("sys/class/net/{name}/mtu"), "1500");
-            self.put(&format!("sys/class/net/{name}/ifindex"), index);
-            symlink(format!("../{name}"), net.join(below).join(format!("upper_{name}"))).unwrap();
+            self.stack(below, name, index, "1500");
         }
+        self.stack("eth0", "third", "71", "1400");
+        self.put("sys/class/net/third/is_ipvlan", "1");
+        OF_IPV6.iter().for_each(|(name, mtu)| self.put(&ipv6(name), mtu));
         self.put(&format!("{CPUFREQ}/policy0/schedutil/rate_limit_us"), "500");
         self.put(&format!("{CPUFREQ}/schedutil/shared_limit"), "3");
         self.put(&pages(0), "1");
@@ -33,12 +43,20 @@ impl Machine {
         self
     }
 
+    /// An interface on top of another one.
+    fn stack(&self, below: &str, name: &str, index: &str, mtu: &str) {
+        self.put(&format!("sys/class/net/{name}/mtu"), mtu);
+        self.put(&format!("sys/class/net/{name}/ifindex"), index);
+        let link = self.root().join("sys/class/net").join(below).join(format!("upper_{name}"));
+        symlink(format!("../{name}"), link).unwrap();
+    }
+
     /// What Linux changes along with a place.
     pub fn follows(&self, interface: &str, place: &Place, before: &str, value: &str) {
         let has = |file: &str| self.root().join(file).exists();
         match place {
-            Place::Interface { file } if file == "mtu" => self.lowers(interface, value.parse().unwrap()),
-            Place::MtuOf { interface, .. } => self.lowers(interface, value.parse().unwrap()),
+            Place::Interface { file } if file == "mtu" && before != value => self.has_mtu(interface, value),
+            Place::MtuOf { interface, .. } if before != value => self.has_mtu(interface, value),
             Place::Governor { policy } if before != value => {
                 for folder in [format!("{CPUFREQ}/{policy}/{before}"), format!("{CPUFREQ}/{before}")] {
                     let _ = fs::remove_dir_all(self.root().join(folder));
@@ -61,14 +79,22 @@ impl Machine {
         }
     }
 
-    fn lowers(&self, interface: &str, mtu: u64) {
+    /// An interface has another MTU: so has IPv6 there, and VLANs on top are lowered. An ipvlan has what the
+    /// one below it has, without a word to others (`ipvlan_adjust_mtu`).
+    fn has_mtu(&self, interface: &str, mtu: &str) {
+        if self.root().join(ipv6(interface)).exists() {
+            self.put(&ipv6(interface), mtu);
+        }
         for link in fs::read_dir(self.root().join("sys/class/net").join(interface)).unwrap().flatten() {
             let name = link.file_name().into_string().unwrap();
             let Some(name) = name.strip_prefix("upper_") else { continue };
             let file = format!("sys/class/net/{name}/mtu");
-            if self.value(&file).parse::<u64>().unwrap() > mtu {
-                self.put(&file, &mtu.to_string());
-                self.lowers(name, mtu);
+            let number = |text: &str| text.parse::<u64>().unwrap();
+            if self.root().join("sys/class/net").join(name).join("is_ipvlan").exists() {
+                self.put(&file, mtu);
+            } else if number(&self.value(&file)) > number(mtu) {
+                self.put(&file, mtu);
+                self.has_mtu(name, mtu);
             }
         }
     }
@@ -89,8 +115,12 @@ fn undo_brings_back_what_the_kernel_has_changed_along() {
     let restored = rows(&report, Outcome::Restored);
     assert_eq!(restored.len(), report.rows.len(), "{report:#?}");
     for name in [
+        "IPv6 mtu of eth0",
         "mtu of eth0.7",
+        "IPv6 mtu of eth0.7",
         "mtu of eth0.7.8",
+        "mtu of third",
+        "IPv6 mtu of third",
         "rate_limit_us of schedutil of policy0",
         "shared_limit of schedutil",
         "huge pages of 2048 KiB of node1",
@@ -176,8 +206,9 @@ fn the_mtu_of_another_interface_of_the_same_name_is_left_alone() {
     machine.apply("eth0", &all());
     machine.put("sys/class/net/eth0.7/ifindex", "99");
     let report = machine.undo("eth0");
-    assert_eq!(rows(&report, Outcome::Gone), ["mtu of eth0.7"]);
+    assert_eq!(rows(&report, Outcome::Gone), ["mtu of eth0.7", "IPv6 mtu of eth0.7"]);
     assert_eq!(machine.value("sys/class/net/eth0.7/mtu"), "1400");
+    assert_eq!(machine.value(&ipv6("eth0.7")), "1400");
 }
 
 const STACK: [&str; 3] = ["eth0", "eth0.7", "eth0.7.8"];
@@ -235,7 +266,8 @@ fn an_mtu_that_another_interface_wants_is_left_to_its_undo_after_a_kill_at_any_s
             assert_eq!(machine.value("sys/class/net/eth0.7.8/mtu"), "1350", "killed at step {step}");
         } else {
             let report = undone.unwrap();
-            assert_eq!(rows(&report, Outcome::Kept), ["mtu of eth0.7", "mtu of eth0.7.8"], "{report:#?}");
+            let kept = ["mtu of eth0.7", "IPv6 mtu of eth0.7", "mtu of eth0.7.8", "IPv6 mtu of eth0.7.8"];
+            assert_eq!(rows(&report, Outcome::Kept), kept, "{report:#?}");
         }
         STACK.into_iter().for_each(|name| drop(machine.undo(name)));
         assert_eq!(machine.everything(), before, "killed at step {step}");
@@ -246,6 +278,96 @@ fn an_mtu_that_another_interface_wants_is_left_to_its_undo_after_a_kill_at_any_s
     }
 }
 
+/// The upper one was lowered first, and the lower one's change has left it as it was. Undo of the upper one
+/// is killed at any step, and begun again before that of the lower one, or after it.
+#[test]
+fn an_mtu_that_another_journal_only_watches_comes_back_at_once_and_stays() {
+    for is_first_again in [true, false] {
+        for step in 0.. {
+            let (machine, life) = (Machine::new().with_companions(), Life::until(step, step % 2 == 0));
+            let before = machine.everything();
+            for (name, mtu) in [("eth0.7", 1300), ("eth0", 9000)] {
+                machine.apply(name, &Options { mtu: Some(mtu), only: vec![Group::Mtu], huge_pages: None });
+            }
+            let undone = machine.process("eth0.7", life.clone(), |host, stores| undo::undo(host, stores));
+            if !life.is_over() {
+                let report = undone.unwrap();
+                assert_eq!(rows(&report, Outcome::Restored).len(), report.rows.len(), "{report:#?}");
+                assert_eq!(machine.value("sys/class/net/eth0.7/mtu"), "1500");
+                assert_eq!(machine.value(&ipv6("eth0.7")), "1290");
+            }
+            let order = if is_first_again { ["eth0.7", "eth0"] } else { ["eth0", "eth0.7"] };
+            order.into_iter().for_each(|name| drop(machine.undo(name)));
+            assert_eq!(machine.everything(), before, "killed at step {step}, {order:?}");
+            if !life.is_over() {
+                assert!(step >= 8, "{step}");
+                break;
+            }
+        }
+    }
+}
+
+/// The kernel takes it along once more when the MTU comes back at last.
+#[test]
+fn what_comes_along_with_an_mtu_that_undo_cannot_bring_back_waits_for_it() {
+    let machine = Machine::new().with_companions();
+    let before = machine.everything();
+    machine.apply("eth0", &Options { mtu: Some(9000), only: vec![Group::Mtu], huge_pages: None });
+    assert_eq!(machine.value("sys/class/net/third/mtu"), "9000");
+    machine.refused.borrow_mut().push(Place::interface("mtu"));
+    let report = machine.undo("eth0");
+    assert_eq!(rows(&report, Outcome::Refused), ["mtu"], "{report:#?}");
+    machine.refused.borrow_mut().clear();
+    let report = machine.undo("eth0");
+    assert!(rows(&report, Outcome::Restored).contains(&"mtu of third"), "{report:#?}");
+    assert_eq!(machine.everything(), before);
+    assert!(machine.journals().is_empty());
+}
+
+/// The change in between has left the others as they were. A VLAN cannot be above the one below it: what is
+/// refused comes back when all were undone once.
+#[test]
+fn an_mtu_that_is_left_to_a_later_change_is_known_to_who_watches_in_between() {
+    for undone in orders() {
+        let machine = Machine::new().with_companions();
+        let before = machine.everything();
+        for (name, mtu) in [("eth0.7", 1400), ("eth0", 2000), ("eth0.7.8", 1350)] {
+            let only = vec![Group::Mtu];
+            machine.apply(name, &Options { mtu: Some(mtu), only, ..Options::default() });
+        }
+        undone.into_iter().chain(undone).for_each(|name| drop(machine.undo(name)));
+        assert_eq!(machine.everything(), before, "undone {undone:?}");
+        assert!(machine.journals().is_empty(), "undone {undone:?}");
+    }
+}
+
+/// A VLAN that came after the first apply, in another one: undo has that one's MTU before its own.
+#[test]
+fn what_came_on_top_after_the_first_apply_comes_back_after_what_it_is_on() {
+    let machine = Machine::new();
+    machine.stack("eth0", "eth0.7", "70", "1500");
+    let only = |mtu| Options { mtu: Some(mtu), only: vec![Group::Mtu], huge_pages: None };
+    machine.apply("eth0", &only(1400));
+    machine.stack("eth0.7", "eth0.7.8", "78", "1400");
+    machine.apply("eth0", &only(1300));
+    assert_eq!(machine.value("sys/class/net/eth0.7.8/mtu"), "1300");
+    let report = machine.undo("eth0");
+    assert_eq!(rows(&report, Outcome::Refused), [""; 0], "{report:#?}");
+    let mtus = STACK.map(|name| machine.value(&format!("sys/class/net/{name}/mtu")));
+    assert_eq!(mtus, ["1500", "1500", "1400"]);
+}
+
+/// What undo itself takes along is nobody else's change.
+#[test]
+fn only_what_somebody_has_changed_is_said_to_be_changed() {
+    let machine = Machine::new().with_companions();
+    machine.apply("eth0", &all());
+    machine.put("sys/class/net/third/mtu", "1380");
+    let report = machine.undo("eth0");
+    let noted: Vec<_> = report.rows.iter().filter(|row| row.note.is_some()).map(|row| &row.name).collect();
+    assert_eq!(noted, ["mtu of third"], "{report:#?}");
+}
+
 #[test]
 fn the_mtu_of_an_interface_with_a_new_name_comes_back() {
     let machine = Machine::new().with_companions();
@@ -254,9 +376,14 @@ fn the_mtu_of_an_interface_with_a_new_name_comes_back() {
     fs::rename(net.join("eth0.7"), net.join("lan7")).unwrap();
     fs::remove_file(net.join("eth0/upper_eth0.7")).unwrap();
     symlink("../lan7", net.join("eth0/upper_lan7")).unwrap();
+    let conf = machine.root().join("proc/sys/net/ipv6/conf");
+    fs::rename(conf.join("eth0.7"), conf.join("lan7")).unwrap();
     let report = machine.undo("eth0");
-    assert!(rows(&report, Outcome::Restored).contains(&"mtu of lan7"), "{report:#?}");
+    for name in ["mtu of lan7", "IPv6 mtu of lan7"] {
+        assert!(rows(&report, Outcome::Restored).contains(&name), "{report:#?}");
+    }
     assert_eq!(machine.value("sys/class/net/lan7/mtu"), "1500");
+    assert_eq!(machine.value(&ipv6("lan7")), "1290");
 }
 
 #[test]

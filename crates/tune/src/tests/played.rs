@@ -330,7 +330,10 @@ impl Host for Process<'_> {
                 "{place} is not journalled"
             );
             self.machine.writes.set(self.machine.writes.get() + 1);
-            if self.machine.refused.borrow().contains(place) || self.is_above_the_lower_one(place, value) {
+            if self.machine.refused.borrow().contains(place)
+                || self.is_above_the_lower_one(place, value)
+                || self.is_no_mtu_of_ipv6(place, value)
+            {
                 return Err(io::ErrorKind::InvalidInput.into());
             }
             if self.machine.resets_queues.get() && matches!(place, Place::Ring { .. }) {
@@ -367,6 +370,14 @@ impl Host for Process<'_> {
 }
 
 impl Process<'_> {
+    /// Linux has that of IPv6 between 1280 and the interface's (`addrconf_sysctl_mtu`).
+    fn is_no_mtu_of_ipv6(&self, place: &Place, value: &str) -> bool {
+        let Place::Ipv6MtuOf { interface, .. } = place else { return false };
+        let most: u64 = self.machine.value(&format!("sys/class/net/{interface}/mtu")).parse().unwrap();
+        let value: u64 = value.parse().unwrap();
+        !(1280..=most).contains(&value)
+    }
+
     /// Linux gives no VLAN a larger MTU than the interface below has (`vlan_dev_change_mtu`).
     fn is_above_the_lower_one(&self, place: &Place, value: &str) -> bool {
         let name = match place {
