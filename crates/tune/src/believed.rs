@@ -44,7 +44,10 @@ impl Believed {
         }
         let own = match own {
             None => adopt(host, store, &now, &mut others)?,
-            own => own,
+            Some(own) => {
+                remove_copies(store, &own, &now, &mut others)?;
+                Some(own)
+            }
         };
         for other in others.iter_mut().filter(|other| !shares_interrupts(host, &now, &other.identity)) {
             other.entries.retain(|entry| !matches!(entry.place, Place::Interrupt { .. }));
@@ -128,18 +131,37 @@ fn adopt(
     now: &Identity,
     others: &mut Vec<Journal>,
 ) -> Result<Option<Journal>, TuneError> {
-    // Indexes are a namespace's own.
-    let is_its = |journal: &Journal| {
-        let of = &journal.identity;
-        let is_here = of.namespace == now.namespace && !now.has_replaced(of);
-        now.index.is_some() && of.index == now.index && is_here
-    };
-    let Some(place) = others.iter().position(is_its) else { return Ok(None) };
+    let Some(place) = others.iter().position(|journal| is_its(journal, now)) else { return Ok(None) };
     let mut journal = others.remove(place);
     let was = std::mem::replace(&mut journal.interface, host.interface().to_owned());
     store.save(&journal)?;
     store.remove(&was)?;
     Ok(Some(journal))
+}
+
+/// Removes what a kill in [`adopt`] has left: the same journal under the earlier name, which would be taken
+/// for that of another interface that wants the same.
+fn remove_copies(
+    store: &dyn Store,
+    own: &Journal,
+    now: &Identity,
+    others: &mut Vec<Journal>,
+) -> Result<(), TuneError> {
+    // One of a device that had this name before is no copy.
+    if !is_its(own, now) {
+        return Ok(());
+    }
+    let (copies, rest): (Vec<_>, Vec<_>) =
+        std::mem::take(others).into_iter().partition(|journal| is_its(journal, now));
+    *others = rest;
+    copies.iter().try_for_each(|journal| store.remove(&journal.interface))
+}
+
+/// Whether a journal is of the interface that is here, whatever name it had. Indexes are a namespace's own.
+fn is_its(journal: &Journal, now: &Identity) -> bool {
+    let of = &journal.identity;
+    let is_here = of.namespace == now.namespace && !now.has_replaced(of);
+    now.index.is_some() && of.index == now.index && is_here
 }
 
 /// Whether the interrupts of another journal are those of this device. A device that has gone may have had

@@ -6,6 +6,7 @@ use crate::host::Reading;
 use crate::place::{Direction, Place};
 use crate::plan::{Options, plan};
 use crate::report::Outcome;
+use crate::setting::Group;
 use crate::{apply, undo};
 use std::fs;
 
@@ -39,6 +40,9 @@ fn what_cannot_be_read_for_a_while_keeps_its_original() {
 fn a_renamed_interface_is_undone_by_its_new_name() {
     for step in 0.. {
         let machine = Machine::new();
+        machine.rename("eth0", "wan0");
+        let renamed_before = machine.everything();
+        machine.rename("wan0", "eth0");
         let before = machine.everything();
         machine.apply("eth0", &everything());
         machine.rename("eth0", "wan0");
@@ -47,16 +51,38 @@ fn a_renamed_interface_is_undone_by_its_new_name() {
         assert_eq!(machine.journals(), ["eth0.json", "eth0@1.json"]);
         let life = Life::until(step, true);
         let _ = machine.process("wan0", life.clone(), |host, stores| undo::undo(host, stores));
-        machine.undo("wan0");
+        // A kill between the two files leaves the old one, by which nobody else wants anything.
+        let report = machine.undo("wan0");
+        assert_eq!(rows(&report, Outcome::Kept), [""; 0], "{step}");
+        assert_eq!(machine.everything(), renamed_before, "{step}");
+        assert!(machine.journals().is_empty(), "{step}");
         machine.rename("wan0", "eth0");
-        // A kill between the two files leaves the old one, which has nothing left to bring back.
         machine.undo("eth0");
         assert_eq!(machine.everything(), before, "{step}");
-        assert!(machine.journals().is_empty(), "{step}");
         if !life.is_over() {
             break;
         }
     }
+}
+
+/// An interface gets the name of a device that has gone, and has a journal under its earlier name.
+#[test]
+fn the_journal_of_an_earlier_device_of_the_new_name_takes_no_originals_away() {
+    let machine = Machine::new();
+    let before = machine.value("proc/sys/net/core/rmem_max");
+    let options = Options { mtu: Some(9000), only: vec![Group::Sockets, Group::Mtu], ..Options::default() };
+    machine.rename("eth1", "wan0");
+    machine.apply("wan0", &options);
+    fs::remove_dir_all(machine.root().join("sys/class/net/wan0")).unwrap();
+    machine.apply("eth0", &options);
+    machine.rename("eth0", "wan0");
+    let report = machine.undo("wan0");
+    assert!(rows(&report, Outcome::Kept).contains(&"net.core.rmem_max"), "{report:#?}");
+    assert_eq!(machine.journals(), ["eth0.json"]);
+    machine.undo("wan0");
+    assert_eq!(machine.value("proc/sys/net/core/rmem_max"), before);
+    assert_eq!(machine.value("sys/class/net/wan0/mtu"), "1500");
+    assert!(machine.journals().is_empty());
 }
 
 #[test]
