@@ -44,7 +44,8 @@ pub fn apply(host: &dyn Host, stores: Stores<'_>, plan: &Plan) -> Result<Report,
 pub fn admit(host: &dyn Host, stores: Stores<'_>, plan: &Plan) -> Result<(), TuneError> {
     refuse_to_lose_ipv6(host, plan)?;
     let stores = [Some(stores.namespace), stores.machine].into_iter().flatten();
-    stores.map(|store| Believed::read(host, store)).try_for_each(|believed| believed.map(drop))
+    let complete = |store| Believed::read(host, store).and_then(Believed::complete);
+    stores.map(complete).try_for_each(|believed| believed.map(drop))
 }
 
 /// The least MTU of IPv6 (RFC 8200 5).
@@ -86,7 +87,7 @@ struct Change<'a> {
 
 impl<'a> Change<'a> {
     fn begin(host: &'a dyn Host, store: &'a dyn Store, report: &mut Report) -> Result<Self, TuneError> {
-        let mut believed = Believed::read(host, store)?;
+        let mut believed = Believed::read(host, store)?.complete()?;
         let own = believed.own.take();
         report.rows.extend(believed.dropped_rows());
         let journal = own.unwrap_or_else(|| Journal::new(host.interface(), Identity::of(host)));

@@ -3,7 +3,7 @@
 use crate::companions::is_companion;
 use crate::error::TuneError;
 use crate::host::Host;
-use crate::journal::{Entry, Identity, Journal, Scope, Store};
+use crate::journal::{Entry, Identity, Journal, Others, Scope, Store};
 use crate::place::Place;
 use crate::report::{Outcome, Row};
 
@@ -13,6 +13,8 @@ pub(crate) struct Believed {
     pub own: Option<Journal>,
     /// Those of other interfaces.
     pub(crate) others: Vec<Journal>,
+    /// Why those of others cannot be read.
+    pub(crate) unread: Vec<TuneError>,
     /// What was the own device's, which has gone.
     dropped: Vec<Entry>,
     pub(crate) now: Identity,
@@ -22,7 +24,7 @@ impl Believed {
     pub(crate) fn read(host: &dyn Host, store: &dyn Store) -> Result<Self, TuneError> {
         let now = Identity::of(host);
         let mut own = store.load(host.interface())?.filter(|journal| journal.identity.boot == now.boot);
-        let mut others = store.others(host.interface(), &now.boot)?;
+        let Others { journals: mut others, unread } = store.others(host.interface(), &now.boot)?;
         if store.scope() == Scope::Namespace {
             // Those of a namespace that has ended, whose number this one has, ended with it.
             let is_here = |journal: &Journal| !now.has_replaced(&journal.identity);
@@ -62,7 +64,22 @@ impl Believed {
             }
             journal
         });
-        Ok(Self { own, others, dropped, now })
+        Ok(Self { own, others, unread, dropped, now })
+    }
+
+    /// For who is about to change something: what others have changed must be known.
+    pub(crate) fn complete(mut self) -> Result<Self, TuneError> {
+        if self.unread.is_empty() { Ok(self) } else { Err(self.unread.swap_remove(0)) }
+    }
+
+    /// Whether a journal that cannot be read may want what is at a place: it is shared, or it is another
+    /// interface's.
+    pub(crate) fn may_be_wanted(&self, place: &Place) -> bool {
+        let is_anothers = match place {
+            Place::MtuOf { index, .. } | Place::Ipv6MtuOf { index, .. } => Some(*index) != self.now.index,
+            _ => false,
+        };
+        !self.unread.is_empty() && (place.is_shared() || is_anothers)
     }
 
     /// The highest number of an entry, of the own journal as it is now and of all others.

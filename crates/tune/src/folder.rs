@@ -13,7 +13,7 @@
 //! its own user.
 
 use crate::error::TuneError;
-use crate::journal::{Journal, Scope, Store};
+use crate::journal::{Journal, Others, Scope, Store};
 use crate::place::is_interface_name;
 use crate::plan::Options;
 use rustix::fs::{AtFlags, Dir, FileType, FlockOperation, Mode, OFlags};
@@ -230,7 +230,7 @@ impl Store for Folder {
         self.load_file(&self.journal(interface), interface)
     }
 
-    fn others(&self, interface: &str, boot: &str) -> Result<Vec<Journal>, TuneError> {
+    fn others(&self, interface: &str, boot: &str) -> Result<Others, TuneError> {
         let own = self.journal(interface);
         let names = self.journals()?.into_iter().filter(|name| *name != own);
         // One of another boot is not believed, so that it may be as damaged as it likes.
@@ -240,9 +240,14 @@ impl Store for Folder {
                 read.ok().flatten().and_then(|v| v.pointer("/identity/boot")?.as_str().map(str::to_owned));
             of.is_none_or(|of| of == boot)
         };
-        let load = |name: String| self.load_file(&name, self.interface(&name).unwrap_or_default());
-        let journals: Result<Vec<_>, _> = names.filter(of_this_boot).map(load).collect();
-        Ok(journals?.into_iter().flatten().collect())
+        let mut others = Others::default();
+        for name in names.filter(of_this_boot) {
+            match self.load_file(&name, self.interface(&name).unwrap_or_default()) {
+                Ok(journal) => others.journals.extend(journal),
+                Err(error) => others.unread.push(error),
+            }
+        }
+        Ok(others)
     }
 
     fn save(&self, journal: &Journal) -> Result<(), TuneError> {
@@ -326,8 +331,12 @@ mod tests {
         let mut old = journal("eth1");
         old.version = VERSION + 1;
         folder.save(&old).unwrap();
-        assert_eq!(folder.others("eth0", "another").unwrap(), []);
-        assert!(matches!(folder.others("eth0", "b"), Err(TuneError::Damaged { .. })));
+        folder.save(&journal("eth2")).unwrap();
+        let another = folder.others("eth0", "another").unwrap();
+        assert!(another.journals.is_empty() && another.unread.is_empty(), "{another:?}");
+        let others = folder.others("eth0", "b").unwrap();
+        assert_eq!(others.journals, [journal("eth2")]);
+        assert!(matches!(others.unread[..], [TuneError::Damaged { .. }]), "{others:?}");
     }
 
     #[test]
@@ -338,7 +347,7 @@ mod tests {
         folder.save(&journal("eth0")).unwrap();
         folder.save(&journal("eth1")).unwrap();
         assert_eq!(folder.load("eth0").unwrap(), Some(journal("eth0")));
-        assert_eq!(folder.others("eth0", "b").unwrap(), [journal("eth1")]);
+        assert_eq!(folder.others("eth0", "b").unwrap().journals, [journal("eth1")]);
         folder.remove("eth0").unwrap();
         folder.remove("eth0").unwrap();
         assert_eq!(folder.load("eth0").unwrap(), None);
@@ -354,7 +363,8 @@ mod tests {
         fs::write(home.path().join("eth0.json.new"), "{ half").unwrap();
         fs::write(home.path().join("eth1.json.new"), "{ half").unwrap();
         assert_eq!(folder.load("eth0").unwrap(), Some(journal("eth0")));
-        assert!(folder.others("eth0", "b").unwrap().is_empty());
+        let others = folder.others("eth0", "b").unwrap();
+        assert!(others.journals.is_empty() && others.unread.is_empty(), "{others:?}");
         folder.save(&journal("eth1")).unwrap();
         assert_eq!(folder.load("eth1").unwrap(), Some(journal("eth1")));
     }

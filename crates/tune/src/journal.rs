@@ -137,6 +137,15 @@ pub struct Stores<'a> {
     pub machine: Option<&'a dyn Store>,
 }
 
+/// What a store has of other interfaces.
+#[derive(Debug, Default)]
+pub struct Others {
+    /// Their journals.
+    pub journals: Vec<Journal>,
+    /// Why each of those that may be of this boot, too, cannot be read.
+    pub unread: Vec<TuneError>,
+}
+
 /// Where journals are kept. [`Folder`](crate::folder::Folder) is on disk and holds a lock; tests have one
 /// that ends at any step.
 pub trait Store {
@@ -150,8 +159,8 @@ pub trait Store {
     /// The journals of all other interfaces that are of this boot.
     ///
     /// # Errors
-    /// As [`load`](Self::load).
-    fn others(&self, interface: &str, boot: &str) -> Result<Vec<Journal>, TuneError>;
+    /// It is not known which there are.
+    fn others(&self, interface: &str, boot: &str) -> Result<Others, TuneError>;
     /// Keeps a journal: once this returns, it is on disk, and until then the one before it is.
     ///
     /// # Errors

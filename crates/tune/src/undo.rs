@@ -58,7 +58,8 @@ impl<'a> Undo<'a> {
     /// Takes it back.
     ///
     /// # Errors
-    /// A journal cannot be read, written or removed. If others were undone, [`TuneError::Partly`].
+    /// A journal, be it another interface's, cannot be read, written or removed. If others were undone,
+    /// [`TuneError::Partly`].
     pub fn run(self) -> Result<Report, TuneError> {
         let Self { host, stores, mut failed } = self;
         let mut report = Report::new(host.interface());
@@ -70,7 +71,8 @@ impl<'a> Undo<'a> {
         }
         restore_what_was_reset(host, &mut undone);
         wait_for_what_failed(&mut undone);
-        for (number, (store, _, journal)) in stores.into_iter().enumerate() {
+        for (number, (store, believed, journal)) in stores.into_iter().enumerate() {
+            failed = failed.or(believed.unread.into_iter().next());
             let is_left = |undone: &Undone| undone.waits || undone.row.outcome == Outcome::Refused;
             let left = undone.iter().filter(|undone| undone.store == number && is_left(undone));
             let left = left.map(|undone| undone.entry.clone()).rev().collect();
@@ -205,6 +207,10 @@ fn left_to(heir: &str, left: Result<(), TuneError>, now: Option<String>, entry: 
         }
         Err(error) => row(Outcome::Refused).note(format!("{heir} wants it, and is not told: {error}")),
     };
+    unchanged(row, now)
+}
+
+fn unchanged(row: Row, now: Option<String>) -> Row {
     match now {
         Some(now) => row.values(&now, &now),
         None => row,
@@ -226,11 +232,11 @@ fn entry_row(host: &dyn Host, believed: &Believed, entry: &Entry, seen: Option<&
     }
     if let Some((_, name)) = believed.elsewhere(&entry.place) {
         let note = format!("{name} wants it, and the last undo brings back {}", entry.original);
-        let row = row(Outcome::Kept).note(note);
-        return match value(host, entry) {
-            Some(now) => row.values(&now, &now),
-            None => row,
-        };
+        return unchanged(row(Outcome::Kept).note(note), value(host, entry));
+    }
+    if believed.may_be_wanted(&entry.place) {
+        let note = "whether another interface wants it is not known: its journal cannot be read";
+        return unchanged(row(Outcome::Refused).note(note), value(host, entry));
     }
     let now = match host.read(&entry.place) {
         Reading::Value(value) | Reading::Fixed(value) => value,

@@ -12,6 +12,7 @@ pub fn tests(suite: Suite<'_, Site>) -> Suite<'_, Site> {
         .test("what_a_veth_lacks_or_refuses_is_named_and_stays_as_it_was", refuses)
         .test("a_second_apply_on_a_veth_keeps_the_first_originals", applies_twice)
         .test("what_two_interfaces_share_stays_until_the_last_undo", shares)
+        .test("a_damaged_journal_of_another_interface_keeps_only_what_both_may_want", goes_on_past_damage)
         .test("tune_refuses_a_busy_or_foreign_state_and_an_unknown_interface", refuses_states)
 }
 
@@ -94,6 +95,30 @@ fn shares(site: &mut Site) -> TestResult {
     let last = site.rows(&["undo", "lan"], 0)?;
     assert_eq!(last["net.ipv4.tcp_rmem"]["outcome"], "restored");
     assert_eq!(last["mtu"]["outcome"], "gone", "with the device");
+    crate::site::same(&before, &site.everything()?, "after both undos")?;
+    Ok(())
+}
+
+fn goes_on_past_damage(site: &mut Site) -> TestResult {
+    let before = site.everything()?;
+    veth((&site.here, "lan"), (&site.there, "lan"))?;
+    let only = ["--mtu", "4000", "--only", "tcp,mtu"];
+    for name in [INTERFACE, "lan"] {
+        site.rows(&[&["apply", name][..], &only].concat(), 0)?;
+    }
+    let file = site.state.join("lan.json");
+    let journal = std::fs::read(&file)?;
+    std::fs::write(&file, "no journal")?;
+    site.says(&["apply", INTERFACE, "--only", "tcp"])?.refused(3, "lan.json")?;
+    let undone = site.rows(&["undo", INTERFACE], 3)?;
+    assert_eq!(undone["mtu"]["outcome"], "restored");
+    assert_eq!(undone["net.ipv4.tcp_rmem"]["outcome"], "refused");
+    assert_eq!(site.file("mtu")?, "1500");
+    std::fs::write(&file, journal)?;
+    let undone = site.rows(&["undo", INTERFACE], 0)?;
+    assert_eq!(undone["net.ipv4.tcp_rmem"]["outcome"], "kept");
+    site.rows(&["undo", "lan"], 0)?;
+    site.here.run(&["ip", "link", "delete", "lan"])?;
     crate::site::same(&before, &site.everything()?, "after both undos")?;
     Ok(())
 }

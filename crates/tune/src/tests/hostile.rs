@@ -145,6 +145,44 @@ fn modes_of_intel_drivers_are_no_microseconds() {
     assert!(rows(&report, Outcome::NotSupported).contains(&"rx-usecs"), "{report:#?}");
 }
 
+/// Nothing is applied meanwhile: what the others have changed is not known.
+#[test]
+fn another_interfaces_journal_that_cannot_be_read_keeps_what_it_may_share_alone() {
+    let machine = Machine::new().with_companions();
+    let (mtu, shared) = ("sys/class/net/eth0/mtu", "proc/sys/net/core/rmem_max");
+    let before = machine.everything();
+    machine.apply("eth0", &everything());
+    machine.apply("eth1", &Options::default());
+    let file = machine.state().join("eth1.json");
+    let journal = fs::read(&file).unwrap();
+    fs::write(&file, "no journal").unwrap();
+    let applied = machine.everything();
+    let again = machine
+        .process("eth0", Life::long(), |host, stores| apply::apply(host, stores, &plan(host, &everything())));
+    assert!(matches!(again, Err(TuneError::Damaged { .. })), "{again:?}");
+    assert_eq!(machine.everything(), applied);
+
+    let undone = machine.process("eth0", Life::long(), |host, stores| undo::undo(host, stores));
+    let Err(TuneError::Partly { report, why }) = undone else { panic!("{undone:?}") };
+    assert!(why.to_string().contains("eth1.json"), "{why}");
+    let restored = rows(&report, Outcome::Restored);
+    for name in ["mtu", "IPv6 mtu of eth0", "ring rx", "rx-gro", "huge pages of 2048 KiB"] {
+        assert!(restored.contains(&name), "{name} of {report:#?}");
+    }
+    let refused = rows(&report, Outcome::Refused);
+    for name in ["net.core.rmem_max", "mtu of third", "IPv6 mtu of third"] {
+        assert!(refused.contains(&name), "{name} of {report:#?}");
+    }
+    assert_eq!((machine.value(mtu), machine.value(shared)), ("1500".to_owned(), "4194304".to_owned()));
+
+    fs::write(&file, journal).unwrap();
+    let report = machine.undo("eth0");
+    assert!(rows(&report, Outcome::Kept).contains(&"net.core.rmem_max"), "{report:#?}");
+    machine.undo("eth1");
+    assert_eq!(machine.everything(), before);
+    assert!(machine.journals().is_empty());
+}
+
 /// Either store, damaged, leaves the other's settings to be undone.
 #[test]
 fn a_store_that_refuses_does_not_keep_what_the_other_one_has() {

@@ -5,7 +5,7 @@ use crate::error::TuneError;
 use crate::ethtool::Device;
 use crate::folder::Folder;
 use crate::host::{Host, Reading, System};
-use crate::journal::{Journal, NAMESPACE, Scope, Store, Stores};
+use crate::journal::{Journal, NAMESPACE, Others, Scope, Store, Stores};
 use crate::place::{Direction, Place};
 use crate::plan::{Options, plan};
 use crate::report::{Outcome, Report};
@@ -402,7 +402,7 @@ impl Store for Mortal {
         self.folder.load(interface)
     }
 
-    fn others(&self, interface: &str, boot: &str) -> Result<Vec<Journal>, TuneError> {
+    fn others(&self, interface: &str, boot: &str) -> Result<Others, TuneError> {
         self.folder.others(interface, boot)
     }
 
