@@ -55,7 +55,7 @@ pub fn plan(host: &dyn Host, options: &Options) -> Plan {
         match group {
             Group::Sockets => plan.sockets(),
             Group::Tcp => plan.tcp(),
-            Group::Offloads => plan.offloads(),
+            Group::Offloads => plan.offloads(host),
             Group::Rings => plan.rings(host),
             Group::Mtu => plan.mtu(options.mtu, host),
             Group::Coalescing => plan.coalescing(host),
@@ -105,7 +105,9 @@ impl Plan {
         }
     }
 
-    fn offloads(&mut self) {
+    fn offloads(&mut self, host: &dyn Host) {
+        let links = host.names(&format!("sys/class/net/{}", host.interface()));
+        let is_on_others = links.iter().any(|link| link.starts_with("lower_"));
         for (name, on, why) in [
             ("rx-checksum", true, "the device verifies checksums"),
             ("tx-scatter-gather", true, "segmentation needs it"),
@@ -115,6 +117,11 @@ impl Plan {
             ("rx-gro", true, "one walk through the stack for many segments"),
             ("rx-lro", false, "what LRO joins cannot be forwarded as it came"),
         ] {
+            // Off, the kernel switches it off below as well, and never on again (netdev_sync_lower_features).
+            if name == "rx-lro" && is_on_others {
+                self.lack(Group::Offloads, name, "the interfaces below it decide: tune those");
+                continue;
+            }
             self.set(Group::Offloads, Place::feature(name), Wanted::Switch(on), why);
         }
     }

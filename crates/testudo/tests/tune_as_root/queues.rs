@@ -119,7 +119,8 @@ fn on_a_bridge() -> TestResult {
     assert_eq!(mtus(&site, "bridge")?, ["9000", "9000"]);
     site.undo_to(&before, "with a bridge on top")?;
     assert_eq!(mtus(&site, "bridge")?, ["1500", "1400"]);
-    Ok(())
+    let offloads = site.says(&["check", "bridge", "--only", "offloads"])?;
+    ensure(offloads.stdout.contains("the interfaces below it decide"), || format!("{offloads:#?}"))
 }
 
 fn below_ipv6() -> TestResult {

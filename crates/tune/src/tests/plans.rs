@@ -2,6 +2,7 @@
 
 use super::played::{Machine, rows};
 use crate::check::check;
+use crate::ethtool::Device;
 use crate::host::{Host, Reading, System};
 use crate::place::{Coalescing, Place};
 use crate::plan::{Options, plan};
@@ -54,6 +55,24 @@ fn a_driver_that_chooses_its_interrupts_by_load_is_let() {
     let places: Vec<Place> =
         plan(&host, &options).settings.into_iter().map(|setting| setting.place).collect();
     assert_eq!(places, [adaptive]);
+}
+
+/// The kernel would switch off those of the interfaces below, and undo could not say which were on.
+#[test]
+fn lro_of_an_interface_on_top_of_others_is_left_to_them() {
+    let machine = Machine::new();
+    let only = Options { only: vec![Group::Offloads], ..Options::default() };
+    let before = machine.device("eth0").read(&Place::feature("rx-lro"));
+    symlink("../eth1", machine.root().join("sys/class/net/eth0/lower_eth1")).unwrap();
+    let report = machine.apply("eth0", &only);
+    assert_eq!(
+        rows(&report, Outcome::NotSupported),
+        ["tx-scatter-gather", "tx-generic-segmentation", "tx-udp-segmentation", "rx-lro"],
+        "{report:#?}"
+    );
+    assert_eq!(machine.device("eth0").read(&Place::feature("rx-lro")), before);
+    let report = machine.apply("eth1", &only);
+    assert!(rows(&report, Outcome::Changed).contains(&"rx-lro"), "{report:#?}");
 }
 
 /// Isolated processors and those of another node serve no queue.
