@@ -3,7 +3,8 @@
 //! ```text
 //!   MTU                 those of VLANs and other interfaces on top, down to it or with it;
 //!                       of each that changes, IPv6's becomes the same (addrconf_notify in the kernel)
-//!   another governor    forgets the tunables of the one before
+//!   another governor    forgets the tunables of the one before; `performance` sets the energy preference
+//!   adaptive-rx         off, some drivers set rx-usecs and rx-frames of their own
 //!   huge pages          as many on each NUMA node
 //! ```
 //!
@@ -12,7 +13,7 @@
 
 use crate::host::{Host, Reading};
 use crate::journal::Entry;
-use crate::place::Place;
+use crate::place::{Coalescing, Place};
 
 /// Interfaces on top of each other: more are not looked at.
 const MAX_DEPTH: usize = 8;
@@ -27,7 +28,14 @@ pub(crate) fn companions(host: &dyn Host, place: &Place) -> Vec<(Place, String)>
             on_top(host, interface, &mut found, MAX_DEPTH);
             found
         }
-        Place::Governor { policy } => tunables(host, policy),
+        Place::Governor { policy } => {
+            let mut found = tunables(host, policy);
+            found.push(Place::EnergyPreference { policy: policy.clone() });
+            found
+        }
+        Place::Coalescing { item: Coalescing::AdaptiveRx } => {
+            [Coalescing::RxUsecs, Coalescing::RxFrames].map(|item| Place::Coalescing { item }).to_vec()
+        }
         Place::HugePages { size_kib } => nodes(host, *size_kib),
         _ => Vec::new(),
     };
@@ -43,6 +51,10 @@ pub(crate) fn is_companion(entry: &Entry, of: &Place) -> bool {
     match (&entry.place, of) {
         (Place::Tunable { policy, .. }, Place::Governor { policy: of }) => {
             policy.as_ref().is_none_or(|policy| policy == of)
+        }
+        (Place::EnergyPreference { policy }, Place::Governor { policy: of }) => policy == of,
+        (Place::Coalescing { item }, Place::Coalescing { item: Coalescing::AdaptiveRx }) => {
+            *item != Coalescing::AdaptiveRx
         }
         (Place::NodePages { size_kib, .. }, Place::HugePages { size_kib: of }) => size_kib == of,
         (Place::MtuOf { .. } | Place::Ipv6MtuOf { .. }, Place::Interface { file }) => file == "mtu",

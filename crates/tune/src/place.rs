@@ -33,6 +33,11 @@ pub enum Place {
         /// The policy's folder.
         policy: String,
     },
+    /// What the processors of a policy prefer, power or speed: `energy_performance_preference`.
+    EnergyPreference {
+        /// The policy's folder.
+        policy: String,
+    },
     /// The number of huge pages of a size.
     HugePages {
         /// Bytes of each, in KiB.
@@ -93,6 +98,8 @@ pub enum Coalescing {
     AdaptiveRx,
     /// Microseconds from a received packet to the interrupt.
     RxUsecs,
+    /// Received packets until the interrupt.
+    RxFrames,
 }
 
 /// A direction of the device's rings.
@@ -146,7 +153,7 @@ impl Place {
     pub const fn is_machines(&self) -> bool {
         match self {
             Self::Governor { .. } | Self::Tunable { .. } | Self::Interrupt { .. } => true,
-            Self::HugePages { .. } | Self::NodePages { .. } => true,
+            Self::EnergyPreference { .. } | Self::HugePages { .. } | Self::NodePages { .. } => true,
             Self::Sysctl { .. } | Self::Interface { .. } => false,
             Self::MtuOf { .. } | Self::Ipv6MtuOf { .. } => false,
             Self::Feature { .. } | Self::Coalescing { .. } | Self::Ring { .. } => false,
@@ -176,7 +183,7 @@ impl Place {
         match self {
             Self::Sysctl { name } => name.starts_with("net.") && name.split('.').all(is_word),
             Self::Interface { file } => is_interface_file(file),
-            Self::Governor { policy } => numbered(policy, "policy"),
+            Self::Governor { policy } | Self::EnergyPreference { policy } => numbered(policy, "policy"),
             Self::Tunable { policy, governor, name } => {
                 policy.as_ref().is_none_or(|policy| numbered(policy, "policy"))
                     && is_word(governor)
@@ -200,6 +207,9 @@ impl Place {
             Self::Interrupt { number } => Some(format!("proc/irq/{number}/smp_affinity_list")),
             Self::Governor { policy } => {
                 Some(format!("sys/devices/system/cpu/cpufreq/{policy}/scaling_governor"))
+            }
+            Self::EnergyPreference { policy } => {
+                Some(format!("sys/devices/system/cpu/cpufreq/{policy}/energy_performance_preference"))
             }
             Self::Tunable { policy, governor, name } => {
                 Some(format!("{}/{name}", Self::tunables(policy.as_deref(), governor)))
@@ -252,6 +262,7 @@ impl fmt::Display for Place {
             Self::Interface { file } => f.write_str(file.strip_prefix("queues/").unwrap_or(file)),
             Self::Interrupt { number } => write!(f, "processors of interrupt {number}"),
             Self::Governor { policy } => write!(f, "governor of {policy}"),
+            Self::EnergyPreference { policy } => write!(f, "energy preference of {policy}"),
             Self::Tunable { policy: None, governor, name } => write!(f, "{name} of {governor}"),
             Self::Tunable { policy: Some(policy), governor, name } => {
                 write!(f, "{name} of {governor} of {policy}")
@@ -262,6 +273,7 @@ impl fmt::Display for Place {
             Self::Ipv6MtuOf { interface, .. } => write!(f, "IPv6 mtu of {interface}"),
             Self::Coalescing { item: Coalescing::AdaptiveRx } => f.write_str("adaptive-rx"),
             Self::Coalescing { item: Coalescing::RxUsecs } => f.write_str("rx-usecs"),
+            Self::Coalescing { item: Coalescing::RxFrames } => f.write_str("rx-frames"),
             Self::Ring { direction: Direction::Rx } => f.write_str("ring rx"),
             Self::Ring { direction: Direction::Tx } => f.write_str("ring tx"),
         }
@@ -287,6 +299,7 @@ mod tests {
         }
         assert!(Place::sysctl("net.ipv4.tcp_rmem").is_valid());
         assert!(!Place::Governor { policy: "policy0/../x".to_owned() }.is_valid());
+        assert!(!Place::EnergyPreference { policy: "policy0/../x".to_owned() }.is_valid());
         assert!(!Place::feature("a b").is_valid());
         let tunable = |policy: Option<&str>, governor: &str, name: &str| Place::Tunable {
             policy: policy.map(str::to_owned),

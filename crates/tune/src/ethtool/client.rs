@@ -156,6 +156,10 @@ impl Device for Ethtool {
                 let read = self.number(command::COALESCE_GET, coalesce::RX_USECS);
                 read.map(|number| number.map(|n| n.to_string()))
             }
+            Place::Coalescing { item: Coalescing::RxFrames } => {
+                let read = self.number(command::COALESCE_GET, coalesce::RX_MAX_FRAMES);
+                read.map(|number| number.map(|n| n.to_string()))
+            }
             Place::Ring { direction } => {
                 let kind = if *direction == Direction::Rx { ring::RX } else { ring::TX };
                 self.number(command::RINGS_GET, kind).map(|number| number.map(|n| n.to_string()))
@@ -182,6 +186,9 @@ impl Device for Ethtool {
             }
             Place::Coalescing { item: Coalescing::RxUsecs } => {
                 self.set_number(command::COALESCE_SET, coalesce::RX_USECS, &number()?.to_ne_bytes())
+            }
+            Place::Coalescing { item: Coalescing::RxFrames } => {
+                self.set_number(command::COALESCE_SET, coalesce::RX_MAX_FRAMES, &number()?.to_ne_bytes())
             }
             Place::Ring { direction } => {
                 let kind = if *direction == Direction::Rx { ring::RX } else { ring::TX };

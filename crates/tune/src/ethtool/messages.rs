@@ -52,6 +52,8 @@ pub mod ring {
 pub mod coalesce {
     /// Microseconds until the interrupt, 32 bits.
     pub const RX_USECS: u16 = 2;
+    /// Packets until the interrupt, 32 bits.
+    pub const RX_MAX_FRAMES: u16 = 3;
     /// Whether the driver chooses them, 8 bits.
     pub const USE_ADAPTIVE_RX: u16 = 11;
 }

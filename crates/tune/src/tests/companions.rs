@@ -1,7 +1,8 @@
 //! What the kernel changes along with a setting: a played one does as Linux, and undo brings that back, too.
 
 use super::played::{Life, Machine, rows};
-use crate::place::Place;
+use crate::host::Reading;
+use crate::place::{Coalescing, Place};
 use crate::plan::{Options, plan};
 use crate::report::Outcome;
 use crate::setting::Group;
@@ -14,6 +15,10 @@ const ALL_PAGES: &str = "sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages";
 
 fn pages(node: usize) -> String {
     format!("sys/devices/system/node/node{node}/hugepages/hugepages-2048kB/nr_hugepages")
+}
+
+fn preference(policy: &str) -> String {
+    format!("{CPUFREQ}/{policy}/energy_performance_preference")
 }
 
 /// The MTU of IPv6 of an interface.
@@ -37,6 +42,7 @@ impl Machine {
         OF_IPV6.iter().for_each(|(name, mtu)| self.put(&ipv6(name), mtu));
         self.put(&format!("{CPUFREQ}/policy0/schedutil/rate_limit_us"), "500");
         self.put(&format!("{CPUFREQ}/schedutil/shared_limit"), "3");
+        self.put(&preference("policy0"), "balance_power");
         self.put(&pages(0), "1");
         self.put(&pages(1), "7");
         self.put(ALL_PAGES, "8");
@@ -61,9 +67,19 @@ impl Machine {
                 for folder in [format!("{CPUFREQ}/{policy}/{before}"), format!("{CPUFREQ}/{before}")] {
                     let _ = fs::remove_dir_all(self.root().join(folder));
                 }
+                if value == "performance" && has(&preference(policy)) {
+                    self.put(&preference(policy), "performance");
+                }
                 if value == "schedutil" && has("sys/class/net/eth0.7") {
                     self.put(&format!("{CPUFREQ}/{policy}/schedutil/rate_limit_us"), "1000");
                     self.put(&format!("{CPUFREQ}/schedutil/shared_limit"), "9");
+                }
+            }
+            // As some drivers do.
+            Place::Coalescing { item: Coalescing::AdaptiveRx } if value == "off" => {
+                for (item, profile) in [(Coalescing::RxUsecs, "8"), (Coalescing::RxFrames, "128")] {
+                    self.device(interface)
+                        .has(&Place::Coalescing { item }, Reading::Value(profile.to_owned()));
                 }
             }
             Place::HugePages { .. } if has(&pages(0)) => {
@@ -123,6 +139,7 @@ fn undo_brings_back_what_the_kernel_has_changed_along() {
         "IPv6 mtu of third",
         "rate_limit_us of schedutil of policy0",
         "shared_limit of schedutil",
+        "energy preference of policy0",
         "huge pages of 2048 KiB of node1",
     ] {
         assert!(restored.contains(&name), "{name} of {restored:?}");
@@ -161,7 +178,11 @@ fn what_goes_along_with_what_two_interfaces_share_goes_back_with_the_last() {
         machine.apply("eth0", &all());
         machine.apply("eth1", &all());
         let report = machine.undo(first);
-        for name in ["rate_limit_us of schedutil of policy0", "huge pages of 2048 KiB of node0"] {
+        for name in [
+            "rate_limit_us of schedutil of policy0",
+            "energy preference of policy0",
+            "huge pages of 2048 KiB of node0",
+        ] {
             assert!(rows(&report, Outcome::Kept).contains(&name), "{report:#?}");
         }
         machine.undo(if first == "eth0" { "eth1" } else { "eth0" });
@@ -191,13 +212,40 @@ fn tunables_of_a_governor_that_undo_cannot_bring_back_wait_for_it() {
     machine.refused.borrow_mut().push(governor.clone());
     let report = machine.undo("eth0");
     let refused = rows(&report, Outcome::Refused);
-    for name in [&*governor.to_string(), "rate_limit_us of schedutil of policy0", "shared_limit of schedutil"]
-    {
+    for name in [
+        &*governor.to_string(),
+        "rate_limit_us of schedutil of policy0",
+        "shared_limit of schedutil",
+        "energy preference of policy0",
+    ] {
         assert!(refused.contains(&name), "{name} of {refused:?}");
     }
     machine.refused.borrow_mut().clear();
     machine.undo("eth0");
     assert_eq!(machine.everything(), before);
+}
+
+#[test]
+fn what_a_driver_sets_when_it_no_longer_adapts_comes_back_after_a_kill_at_any_step() {
+    let only = Options { only: vec![Group::Coalescing], ..Options::default() };
+    for step in 0.. {
+        let (machine, life) = (Machine::new(), Life::until(step, step % 2 == 0));
+        let values =
+            [(Coalescing::AdaptiveRx, "off"), (Coalescing::RxUsecs, "3"), (Coalescing::RxFrames, "32")];
+        for (item, value) in values {
+            machine.device("eth0").has(&Place::Coalescing { item }, Reading::Value(value.to_owned()));
+        }
+        let before = machine.everything();
+        let report = machine.apply("eth0", &only);
+        assert_eq!(rows(&report, Outcome::Changed), ["adaptive-rx"], "{report:#?}");
+        let _ = machine.process("eth0", life.clone(), |host, stores| undo::undo(host, stores));
+        machine.undo("eth0");
+        assert_eq!(machine.everything(), before, "killed at step {step}");
+        if !life.is_over() {
+            assert!(step >= 4, "{step}");
+            break;
+        }
+    }
 }
 
 #[test]

@@ -333,6 +333,7 @@ impl Host for Process<'_> {
             if self.machine.refused.borrow().contains(place)
                 || self.is_above_the_lower_one(place, value)
                 || self.is_no_mtu_of_ipv6(place, value)
+                || self.is_the_governors(place, value)
             {
                 return Err(io::ErrorKind::InvalidInput.into());
             }
@@ -370,6 +371,14 @@ impl Host for Process<'_> {
 }
 
 impl Process<'_> {
+    /// Linux takes no other preference while the governor is `performance` (intel_pstate: EBUSY).
+    fn is_the_governors(&self, place: &Place, value: &str) -> bool {
+        let Place::EnergyPreference { policy } = place else { return false };
+        let governor =
+            self.machine.value(&format!("sys/devices/system/cpu/cpufreq/{policy}/scaling_governor"));
+        governor == "performance" && value != "performance"
+    }
+
     /// Linux has that of IPv6 between 1280 and the interface's (`addrconf_sysctl_mtu`).
     fn is_no_mtu_of_ipv6(&self, place: &Place, value: &str) -> bool {
         let Place::Ipv6MtuOf { interface, .. } = place else { return false };
