@@ -20,6 +20,7 @@ use testudo_tune::journal::{Identity, Store, Stores};
 use testudo_tune::measure::{Load, Streams, Verdict, measure, verdict};
 use testudo_tune::persist::{self, Reload};
 use testudo_tune::plan::{Options, plan};
+use testudo_tune::processors::list;
 use testudo_tune::report::{Outcome, Report, Row};
 use testudo_tune::setting::Group;
 use testudo_tune::undo::Undo;
@@ -253,7 +254,8 @@ fn host(interface: &str) -> Result<System<Ethtool>, Failure> {
 }
 
 fn options(wishes: &TuneWishes) -> Options {
-    Options { mtu: wishes.mtu, huge_pages: wishes.huge_pages, only: wishes.only.clone() }
+    let isolate = wishes.isolate.as_deref().map(list).unwrap_or_default();
+    Options { mtu: wishes.mtu, huge_pages: wishes.huge_pages, isolate, only: wishes.only.clone() }
 }
 
 fn unless_refused(report: &Report) -> Result<(), Failure> {

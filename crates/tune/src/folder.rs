@@ -431,10 +431,14 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let folder = Folder::open(home.path()).unwrap();
         let only = vec![crate::setting::Group::Mtu];
-        let options = Options { mtu: Some(9000), huge_pages: None, only };
+        let options = Options { mtu: Some(9000), isolate: vec![2, 3], only, ..Options::default() };
         assert!(matches!(folder.kept("eth0"), Err(TuneError::NotKept(_))));
         folder.keep("eth0", &options).unwrap();
         assert_eq!(folder.kept("eth0").unwrap(), options);
+        // As they were kept before processors could be asked for.
+        let file = home.path().join("eth0.kept");
+        fs::write(&file, r#"{ "mtu": 9000, "huge_pages": null, "only": ["mtu"] }"#).unwrap();
+        assert_eq!(folder.kept("eth0").unwrap(), Options { isolate: Vec::new(), ..options });
         folder.forget("eth0").unwrap();
         assert!(matches!(folder.kept("eth0"), Err(TuneError::NotKept(_))));
     }

@@ -36,7 +36,8 @@
 //! performance on Linux (SECRYPT 2009), section 5: socket buffers and TCP options, interrupt coalescing,
 //! NAPI, MTU; and those that hosts have got since.
 //!
-//! Deliberately missing: whatever needs another kernel command line. That is advice in the report.
+//! Deliberately missing: whatever needs another kernel command line, or a partition of the host's control
+//! groups, which are somebody else's. That is advice in the report.
 
 #![forbid(unsafe_code)]
 

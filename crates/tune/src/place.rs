@@ -28,6 +28,11 @@ pub enum Place {
         /// Its number.
         number: u32,
     },
+    /// The processors for what has none of its own, as a mask.
+    Housekeeping {
+        /// For what.
+        of: Housekeeping,
+    },
     /// The frequency governor of the processors of a policy, `policy0`.
     Governor {
         /// The policy's folder.
@@ -88,6 +93,26 @@ pub enum Place {
         /// Which rings.
         direction: Direction,
     },
+}
+
+/// What the kernel gives to processors that are not kept free.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Housekeeping {
+    /// Interrupts that come: `/proc/irq/default_smp_affinity`. Those that there are stay where they are.
+    Interrupts,
+    /// The kernel's own work where it is bound to no processor (workqueues).
+    Workqueues,
+}
+
+impl Housekeeping {
+    /// The file of its mask, below the root.
+    pub(crate) const fn file(self) -> &'static str {
+        match self {
+            Self::Interrupts => "proc/irq/default_smp_affinity",
+            Self::Workqueues => "sys/devices/virtual/workqueue/cpumask",
+        }
+    }
 }
 
 /// A number of interrupt coalescing.
@@ -153,6 +178,7 @@ impl Place {
     pub const fn is_machines(&self) -> bool {
         match self {
             Self::Governor { .. } | Self::Tunable { .. } | Self::Interrupt { .. } => true,
+            Self::Housekeeping { .. } => true,
             Self::EnergyPreference { .. } | Self::HugePages { .. } | Self::NodePages { .. } => true,
             Self::Sysctl { .. } | Self::Interface { .. } => false,
             Self::MtuOf { .. } | Self::Ipv6MtuOf { .. } => false,
@@ -192,9 +218,8 @@ impl Place {
             Self::NodePages { node, .. } => numbered(node, "node"),
             Self::MtuOf { interface, .. } | Self::Ipv6MtuOf { interface, .. } => is_interface_name(interface),
             Self::Feature { name } => is_word(name),
-            Self::Interrupt { .. } | Self::HugePages { .. } | Self::Coalescing { .. } | Self::Ring { .. } => {
-                true
-            }
+            Self::Interrupt { .. } | Self::HugePages { .. } | Self::Housekeeping { .. } => true,
+            Self::Coalescing { .. } | Self::Ring { .. } => true,
         }
     }
 
@@ -204,6 +229,7 @@ impl Place {
         match self {
             Self::Sysctl { name } => Some(format!("proc/sys/{}", name.replace('.', "/"))),
             Self::Interface { file } => Some(format!("sys/class/net/{interface}/{file}")),
+            Self::Housekeeping { of } => Some(of.file().to_owned()),
             Self::Interrupt { number } => Some(format!("proc/irq/{number}/smp_affinity_list")),
             Self::Governor { policy } => {
                 Some(format!("sys/devices/system/cpu/cpufreq/{policy}/scaling_governor"))
@@ -260,6 +286,12 @@ impl fmt::Display for Place {
         match self {
             Self::Sysctl { name } | Self::Feature { name } => f.write_str(name),
             Self::Interface { file } => f.write_str(file.strip_prefix("queues/").unwrap_or(file)),
+            Self::Housekeeping { of: Housekeeping::Interrupts } => {
+                f.write_str("default processors of interrupts")
+            }
+            Self::Housekeeping { of: Housekeeping::Workqueues } => {
+                f.write_str("processors of unbound workqueues")
+            }
             Self::Interrupt { number } => write!(f, "processors of interrupt {number}"),
             Self::Governor { policy } => write!(f, "governor of {policy}"),
             Self::EnergyPreference { policy } => write!(f, "energy preference of {policy}"),

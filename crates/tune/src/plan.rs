@@ -1,7 +1,7 @@
 //! What an interface, and the machine below it, should be set to.
 
 use crate::host::Host;
-use crate::place::{Coalescing, Direction, Place};
+use crate::place::{Coalescing, Direction, Housekeeping, Place};
 use crate::processors::{list, ranges};
 use crate::setting::{Advice, Group, Setting, Wanted};
 use serde::{Deserialize, Serialize};
@@ -29,6 +29,9 @@ pub struct Options {
     pub mtu: Option<u64>,
     /// Huge pages of 2 MiB; nothing leaves their number as it is.
     pub huge_pages: Option<u64>,
+    /// Processors to keep free for workers that poll; none unless told.
+    #[serde(default)]
+    pub isolate: Vec<usize>,
     /// Only these groups; all if there are none.
     pub only: Vec<Group>,
 }
@@ -60,10 +63,10 @@ pub fn plan(host: &dyn Host, options: &Options) -> Plan {
             Group::Mtu => plan.mtu(options.mtu, host),
             Group::Coalescing => plan.coalescing(host),
             Group::Napi => plan.napi(),
-            Group::Affinity => plan.affinity(host),
+            Group::Affinity => plan.affinity(&options.isolate, host),
             Group::Governor => plan.governor(host),
             Group::HugePages => plan.huge_pages(options.huge_pages, host),
-            Group::Isolation => plan.isolation(host),
+            Group::Isolation => plan.isolation(&options.isolate, host),
         }
     }
     plan
@@ -173,10 +176,13 @@ impl Plan {
         }
     }
 
-    fn affinity(&mut self, host: &dyn Host) {
-        let near = near_processors(host);
+    fn affinity(&mut self, free: &[usize], host: &dyn Host) {
+        let near = near_processors(free, host);
         if near.len() < 2 {
             self.lack(Group::Affinity, "queues", "there is one processor for them");
+            if !free.is_empty() {
+                self.interrupts(host, &near);
+            }
             return;
         }
         let interface = host.interface();
@@ -243,26 +249,67 @@ impl Plan {
         self.advice.push(Advice { group: Group::HugePages, name: place.to_string(), value, text });
     }
 
-    fn isolation(&mut self, host: &dyn Host) {
+    /// Interrupts and the kernel's own work are kept from the processors that are asked for; tasks are not.
+    ///
+    /// A cpuset partition would keep these from them while the machine runs. It is a folder in the host's
+    /// tree of control groups, which has one writer, systemd as a rule, and it takes the processors from all
+    /// tasks there, from those that are bound to them as well.
+    fn isolation(&mut self, asked: &[usize], host: &dyn Host) {
         let (online, isolated) = (online(host), isolated(host));
         let (value, group, name) = (ranges(&isolated), Group::Isolation, "isolated cores".to_owned());
-        if let [_, others @ ..] = online.as_slice()
-            && !others.is_empty()
-        {
-            let text = if isolated.is_empty() {
-                let list = ranges(others);
-                format!(
-                    "not while the machine runs: for workers that poll, add isolcpus=managed_irq,domain,{list} \
-                     nohz_full={list} rcu_nocbs={list} to the kernel's command line, and reboot"
-                )
-            } else {
-                "these are free for workers that poll".to_owned()
-            };
-            self.advice.push(Advice { group, name, value, text });
-        } else {
-            self.lack(group, &name, "there is one processor for everything");
+        let is_left = |one: &&usize| !asked.contains(one) && !isolated.contains(one);
+        let lacking = match online.iter().filter(is_left).count() {
+            _ if online.len() < 2 => Some("there is one processor for everything"),
+            _ if asked.is_empty() => None,
+            0 => Some("a processor has to be left for everything else"),
+            _ if asked.iter().all(|one| !online.contains(one)) => Some("no such processor is online"),
+            _ => None,
+        };
+        if let Some(why) = lacking {
+            self.lack(group, &name, why);
+            return;
+        }
+        self.housekeeping(asked, host);
+        let are_free = !isolated.is_empty() && asked.iter().all(|one| isolated.contains(one));
+        let text = match asked {
+            _ if are_free => "these are free for workers that poll".to_owned(),
+            [] => {
+                let list = ranges(online.get(1..).unwrap_or_default());
+                let masks = "keeps interrupts and the kernel's own work from them";
+                format!("for workers that poll: `--isolate {list}` {masks}; {}", from_the_scheduler(&list))
+            }
+            asked => format!("for workers that poll: {}", from_the_scheduler(&ranges(asked))),
+        };
+        self.advice.push(Advice { group, name, value, text });
+    }
+
+    /// The masks of what may run on any processor.
+    fn housekeeping(&mut self, free: &[usize], host: &dyn Host) {
+        let masks = [
+            (Housekeeping::Interrupts, "interrupts of devices that come go to the others"),
+            (Housekeeping::Workqueues, "the kernel's own work is done by the others"),
+        ];
+        for (of, why) in masks.into_iter().filter(|_| !free.is_empty()) {
+            let place = Place::Housekeeping { of };
+            // Less than was asked for: what is written back would be less, too, once the partition has ended.
+            let requested = host.text(&format!("{}_requested", of.file()));
+            if requested.is_some_and(|requested| Some(requested) != host.text(of.file())) {
+                let why = "a cpuset partition has processors of them: whoever has made it decides";
+                self.lack(Group::Isolation, &place.to_string(), why);
+                continue;
+            }
+            self.set(Group::Isolation, place, Wanted::Without(free.to_vec()), why);
         }
     }
+}
+
+/// How processors are kept from the tasks of the host.
+fn from_the_scheduler(list: &str) -> String {
+    format!(
+        "tasks are kept from them by a cpuset partition (cpuset.cpus.partition, Linux 6.1), which is up to who \
+         manages the host's control groups, or by isolcpus=managed_irq,domain,{list} nohz_full={list} \
+         rcu_nocbs={list} on the kernel's command line"
+    )
 }
 
 /// Drivers with modes, not microseconds, at 1 to 3 of `rx-usecs` (their `InterruptThrottleRate`).
@@ -282,9 +329,10 @@ fn isolated(host: &dyn Host) -> Vec<usize> {
     list(&host.text("sys/devices/system/cpu/isolated").unwrap_or_default())
 }
 
-/// The processors of the device's NUMA node that are not isolated, or all such if it has no node.
-fn near_processors(host: &dyn Host) -> Vec<usize> {
-    let (online, isolated) = (online(host), isolated(host));
+/// The processors of the device's NUMA node that are not isolated, nor to be kept free; or all such if it has
+/// no node.
+fn near_processors(free: &[usize], host: &dyn Host) -> Vec<usize> {
+    let (online, isolated) = (online(host), [isolated(host).as_slice(), free].concat());
     let file = format!("sys/class/net/{}/device/local_cpulist", host.interface());
     let local = list(&host.text(&file).unwrap_or_default());
     let usable = |processor: &&usize| !isolated.contains(processor);

@@ -1,6 +1,7 @@
 //! One setting: where it is, what it should be, and why.
 
 use crate::place::Place;
+use crate::processors::ranges;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
@@ -29,7 +30,7 @@ pub enum Group {
     Governor,
     /// Huge pages.
     HugePages,
-    /// Cores that nothing else runs on.
+    /// Cores for workers that poll.
     Isolation,
 }
 
@@ -99,6 +100,8 @@ pub enum Wanted {
     Word(String),
     /// These processors, as a mask: groups of 32 bits in hexadecimal, the highest first.
     Mask(Vec<usize>),
+    /// A mask as it is, without these processors.
+    Without(Vec<usize>),
     /// This processor alone, as a list.
     Processor(usize),
 }
@@ -114,6 +117,9 @@ impl Wanted {
             Self::Switch(on) => is_on(value) == Some(*on),
             Self::Word(word) => value == word,
             Self::Mask(processors) => digits(value) == digits(&mask(processors)),
+            Self::Without(free) => {
+                processors_of(value).is_some_and(|have| have.iter().all(|one| !free.contains(one)))
+            }
             Self::Processor(processor) => value.parse() == Ok(*processor),
         }
     }
@@ -136,6 +142,10 @@ impl Wanted {
             },
             Self::Word(word) => word.clone(),
             Self::Mask(processors) => mask(processors),
+            Self::Without(free) => processors_of(value).map_or_else(
+                || value.to_owned(),
+                |have| mask(&have.into_iter().filter(|one| !free.contains(one)).collect::<Vec<_>>()),
+            ),
             Self::Processor(processor) => processor.to_string(),
         }
     }
@@ -151,6 +161,7 @@ impl fmt::Display for Wanted {
             Self::Switch(on) => f.write_str(if *on { "on" } else { "off" }),
             Self::Word(word) => f.write_str(word),
             Self::Mask(processors) => f.write_str(&mask(processors)),
+            Self::Without(free) => write!(f, "without {}", ranges(free)),
             Self::Processor(processor) => write!(f, "{processor}"),
         }
     }
@@ -184,6 +195,16 @@ pub fn mask(processors: &[usize]) -> String {
     texts.collect::<Vec<_>>().join(",")
 }
 
+/// The processors of a mask, in order; nothing if it is none.
+fn processors_of(mask: &str) -> Option<Vec<usize>> {
+    let mut all = Vec::new();
+    for (place, digit) in mask.chars().filter(|c| *c != ',').rev().enumerate() {
+        let bits = digit.to_digit(16)?;
+        all.extend((0..4_usize).filter(|bit| (bits >> bit) & 1 == 1).map(|bit| place * 4 + bit));
+    }
+    (!mask.is_empty()).then_some(all)
+}
+
 /// The digits of a mask that count: the kernel writes zeros in front.
 fn digits(mask: &str) -> String {
     let digits: String = mask.chars().filter(|c| *c != ',').collect::<String>().to_lowercase();
@@ -203,7 +224,7 @@ pub struct Setting {
     pub why: &'static str,
 }
 
-/// What cannot be set while the machine runs, or only by who knows more.
+/// What only somebody else can set, or who knows more.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Advice {
     /// What it belongs to.
@@ -229,6 +250,16 @@ mod tests {
         assert!(wanted.is_met("00000000,00000002,00000001"));
         assert!(!wanted.is_met("00000002"));
         assert!(Wanted::Mask(Vec::new()).is_met("00000000,00000000"));
+    }
+
+    #[test]
+    fn processors_are_taken_out_of_a_mask_and_none_is_put_in() {
+        let free = Wanted::Without(vec![1, 35]);
+        assert_eq!(free.target("a,00000003"), "2,00000001");
+        assert_eq!(free.target("0000000f"), "d");
+        assert!(free.is_met("2,00000001") && free.is_met("0000000d") && !free.is_met("2"));
+        assert!(!free.is_met("") && !free.is_met("x"));
+        assert_eq!((free.target("x"), free.to_string()), ("x".to_owned(), "without 1,35".to_owned()));
     }
 
     #[test]

@@ -4,6 +4,7 @@ use clap::{Args, Subcommand};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
+use testudo_tune::processors::{list, ranges};
 use testudo_tune::setting::Group;
 
 /// `testudo tune …`
@@ -23,7 +24,7 @@ pub enum TuneVerb {
 }
 
 const CHECK_NOTES: &str = "Exit code 0: all that can be set is as it should be; 1: something differs. What the device lacks, and what is \
-only advice (the kernel's command line, jumbo frames, huge pages), does not count.";
+only advice (the kernel's command line, partitions of processors, jumbo frames, huge pages), does not count.";
 
 const APPLY_NOTES: &str = "Each setting is written to the journal before it changes, with its original, so that undo brings back everything \
 after an interruption at any moment, too. A second apply keeps the first originals. What the kernel refuses, or makes something else of, is \
@@ -41,6 +42,15 @@ fn number_of_a_namespace(text: &str) -> Result<String, String> {
     is_one.then(|| number.to_owned()).ok_or_else(|| "expected a number such as 4026531840".to_owned())
 }
 
+/// As the kernel writes them.
+fn list_of_processors(text: &str) -> Result<String, String> {
+    let processors = list(text);
+    if processors.is_empty() {
+        return Err("expected processors such as 2-3,8".to_owned());
+    }
+    Ok(ranges(&processors))
+}
+
 /// What is wanted.
 #[derive(Debug, Args)]
 pub struct TuneWishes {
@@ -50,6 +60,10 @@ pub struct TuneWishes {
     /// Huge pages of 2 MiB, for ports of kind dpdk [default: as many as there are]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_048_576))]
     pub huge_pages: Option<u64>,
+    /// Processors to keep free for workers that poll, such as 2-3: queues and interrupts of the device,
+    /// interrupts of devices that come, and the kernel's own work go to the others [default: none]
+    #[arg(long, value_name = "PROCESSORS", value_parser = list_of_processors)]
+    pub isolate: Option<String>,
     /// Only these groups, with commas between: sockets, tcp, offloads, rings, mtu, coalescing, napi,
     /// affinity, governor, huge-pages, isolation
     #[arg(long, value_name = "GROUPS", value_delimiter = ',')]
@@ -93,7 +107,7 @@ pub struct TuneApplyArgs {
     #[arg(long, conflicts_with = "state")]
     pub persist: bool,
     /// With what --persist has kept, as the unit testudo-tune@INTERFACE does
-    #[arg(long, conflicts_with_all = ["persist", "mtu", "huge_pages", "only"])]
+    #[arg(long, conflicts_with_all = ["persist", "mtu", "huge_pages", "isolate", "only"])]
     pub persisted: bool,
     /// Measure before and after: TCP streams through the interface to a sink (`testudo tune sink`) there
     #[arg(long, value_name = "ADDRESS:PORT")]

@@ -131,6 +131,9 @@ fn refuses_states(site: &mut Site) -> TestResult {
     drop(lock);
     site.says(&["apply", "no-such"])?.refused(4, "there is no interface 'no-such'")?;
     site.says(&["check", "../wan"])?.refused(4, "there is no interface")?;
+    let wrong = site.says(&["check", INTERFACE, "--isolate", "3-1"])?;
+    let is_told = wrong.code == Some(2) && wrong.stderr.contains("expected processors such as 2-3,8");
+    ensure(is_told, || format!("{wrong:#?}"))?;
     let link = site.state.with_file_name("link");
     std::os::unix::fs::symlink(&site.state, &link)?;
     let real = std::mem::replace(&mut site.state, link);

@@ -43,6 +43,7 @@ grep -rs . /proc/sys/net | grep -v -e nf_conntrack_count -e /random/ | sort
 cd /sys/class/net/eth0
 grep . mtu gro_flush_timeout napi_defer_hard_irqs tx_queue_len queues/*/rps_cpus queues/*/xps_cpus
 grep . /proc/irq/*/smp_affinity_list /sys/kernel/mm/hugepages/*/nr_hugepages
+grep . /proc/irq/default_smp_affinity /sys/devices/virtual/workqueue/cpumask
 for what in -k -g -c -l; do ethtool $what eth0; done
 ip link show
 ";
@@ -95,6 +96,7 @@ fn in_a_guest() -> TestResult {
         ensure(before.iter().any(has), || format!("no {what} in {before:#?}"))?;
     }
     applies_and_undoes(&mut guest, &before)?;
+    keeps_a_processor_free(&mut guest, &before)?;
     killed(&mut guest, &before)?;
     shared_by_namespaces(&mut guest, &before)
 }
@@ -138,6 +140,18 @@ fn applies_and_undoes(guest: &mut Guest, before: &[String]) -> TestResult {
     assert!(matches!(differing[..], [(name, _)] if name == "rx-usecs"), "{differing:#?}");
     guest.tune("undo eth0", 0)?;
     same(before, &guest.everything()?, "undo")
+}
+
+/// Nothing that has no processor of its own is given the second one.
+fn keeps_a_processor_free(guest: &mut Guest, before: &[String]) -> TestResult {
+    let words = "eth0 --isolate 1 --only isolation";
+    let applied = guest.tune(&format!("apply {words}"), 0)?;
+    for name in ["default processors of interrupts", "processors of unbound workqueues"] {
+        assert_eq!(applied[name]["outcome"], "changed", "{name}: {applied:#?}");
+    }
+    guest.tune(&format!("check {words}"), 0)?;
+    guest.tune("undo eth0", 0)?;
+    same(before, &guest.everything()?, "a processor that was kept free")
 }
 
 /// As soon as either journal is there, and once apply has come to the machine's settings, its last.

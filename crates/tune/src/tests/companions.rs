@@ -117,7 +117,7 @@ impl Machine {
 }
 
 fn all() -> Options {
-    Options { mtu: Some(1400), huge_pages: Some(64), only: Vec::new() }
+    Options { mtu: Some(1400), huge_pages: Some(64), ..Options::default() }
 }
 
 #[test]
@@ -154,7 +154,7 @@ fn what_the_kernel_has_changed_along_is_brought_back_after_a_kill_at_any_step() 
             let (machine, life) = (Machine::new().with_companions(), Life::until(step, does_last));
             let before = machine.everything();
             // A second one, which lowers the MTU below what the first has raised.
-            machine.apply("eth0", &Options { mtu: Some(9000), only: vec![Group::Mtu], huge_pages: None });
+            machine.apply("eth0", &Options { mtu: Some(9000), only: vec![Group::Mtu], ..Options::default() });
             let _ = machine.process("eth0", life.clone(), |host, stores| {
                 apply::apply(host, stores, &plan(host, &all()))
             });
@@ -164,6 +164,32 @@ fn what_the_kernel_has_changed_along_is_brought_back_after_a_kill_at_any_step() 
             assert_eq!(machine.everything(), before, "killed at step {step}, {does_last}");
             if !life.is_over() {
                 assert!(step > 40, "{step}");
+                break;
+            }
+        }
+    }
+}
+
+/// One apply ends anywhere, another one is whole: undo comes to all in their order, at once, whether IPv6 has
+/// the MTU of its interface or one of its own.
+#[test]
+fn what_an_apply_that_was_killed_has_kept_comes_back_by_one_undo_after_another_apply() {
+    for (has_own, does_last) in [(true, true), (true, false), (false, true), (false, false)] {
+        for step in 0.. {
+            let (machine, life) = (Machine::new().with_companions(), Life::until(step, does_last));
+            for (name, _) in OF_IPV6.iter().filter(|_| !has_own) {
+                machine.put(&ipv6(name), &machine.value(&format!("sys/class/net/{name}/mtu")));
+            }
+            let before = machine.everything();
+            let _ = machine.process("eth0", life.clone(), |host, stores| {
+                apply::apply(host, stores, &plan(host, &all()))
+            });
+            machine.apply("eth0", &all());
+            let report = machine.undo("eth0");
+            assert_eq!(rows(&report, Outcome::Refused), [""; 0], "step {step}, {has_own}, {does_last}");
+            assert_eq!(machine.everything(), before, "step {step}, {has_own}, {does_last}");
+            if !life.is_over() {
+                assert!(step > 20, "{step}");
                 break;
             }
         }
@@ -270,7 +296,7 @@ fn orders() -> impl Iterator<Item = [&'static str; 3]> {
 /// Each is lowered in this order, further than the one before it.
 fn apply_in(machine: &Machine, order: [&str; 3]) {
     for (name, mtu) in order.into_iter().zip([1450, 1400, 1350]) {
-        machine.apply(name, &Options { mtu: Some(mtu), only: vec![Group::Mtu], huge_pages: None });
+        machine.apply(name, &Options { mtu: Some(mtu), only: vec![Group::Mtu], ..Options::default() });
     }
 }
 
@@ -293,7 +319,7 @@ fn an_mtu_above_that_of_the_interface_below_comes_back_after_it() {
     let machine = Machine::new().with_companions();
     let before = machine.everything();
     for (name, mtu) in [("eth0.7", 1300), ("eth0", 1400)] {
-        machine.apply(name, &Options { mtu: Some(mtu), only: vec![Group::Mtu], huge_pages: None });
+        machine.apply(name, &Options { mtu: Some(mtu), only: vec![Group::Mtu], ..Options::default() });
     }
     let report = machine.undo("eth0.7");
     assert_eq!(rows(&report, Outcome::Refused), ["mtu", "mtu of eth0.7.8"], "{report:#?}");
@@ -335,7 +361,8 @@ fn an_mtu_that_another_journal_only_watches_comes_back_at_once_and_stays() {
             let (machine, life) = (Machine::new().with_companions(), Life::until(step, step % 2 == 0));
             let before = machine.everything();
             for (name, mtu) in [("eth0.7", 1300), ("eth0", 9000)] {
-                machine.apply(name, &Options { mtu: Some(mtu), only: vec![Group::Mtu], huge_pages: None });
+                machine
+                    .apply(name, &Options { mtu: Some(mtu), only: vec![Group::Mtu], ..Options::default() });
             }
             let undone = machine.process("eth0.7", life.clone(), |host, stores| undo::undo(host, stores));
             if !life.is_over() {
@@ -360,7 +387,7 @@ fn an_mtu_that_another_journal_only_watches_comes_back_at_once_and_stays() {
 fn what_comes_along_with_an_mtu_that_undo_cannot_bring_back_waits_for_it() {
     let machine = Machine::new().with_companions();
     let before = machine.everything();
-    machine.apply("eth0", &Options { mtu: Some(9000), only: vec![Group::Mtu], huge_pages: None });
+    machine.apply("eth0", &Options { mtu: Some(9000), only: vec![Group::Mtu], ..Options::default() });
     assert_eq!(machine.value("sys/class/net/third/mtu"), "9000");
     machine.refused.borrow_mut().push(Place::interface("mtu"));
     let report = machine.undo("eth0");
@@ -394,7 +421,7 @@ fn an_mtu_that_is_left_to_a_later_change_is_known_to_who_watches_in_between() {
 fn what_came_on_top_after_the_first_apply_comes_back_after_what_it_is_on() {
     let machine = Machine::new();
     machine.stack("eth0", "eth0.7", "70", "1500");
-    let only = |mtu| Options { mtu: Some(mtu), only: vec![Group::Mtu], huge_pages: None };
+    let only = |mtu| Options { mtu: Some(mtu), only: vec![Group::Mtu], ..Options::default() };
     machine.apply("eth0", &only(1400));
     machine.stack("eth0.7", "eth0.7.8", "78", "1400");
     machine.apply("eth0", &only(1300));

@@ -7,7 +7,7 @@ use crate::report::Outcome;
 use crate::{apply, undo};
 
 fn everything() -> Options {
-    Options { mtu: Some(9000), huge_pages: Some(64), only: Vec::new() }
+    Options { mtu: Some(9000), huge_pages: Some(64), isolate: vec![3], only: Vec::new() }
 }
 
 #[test]
@@ -35,12 +35,16 @@ fn undo_leaves_every_setting_as_it_was() {
         "processors of interrupt 40",
         "governor of policy0",
         "huge pages of 2048 KiB",
+        "default processors of interrupts",
+        "processors of unbound workqueues",
     ] {
         assert!(changed.contains(&name), "{name} of {report:#?}");
     }
     assert_eq!(machine.value("proc/sys/net/ipv4/tcp_rmem"), "4096 131072 4194304");
     assert_eq!(machine.value("sys/class/net/eth0/mtu"), "9000");
     assert_eq!(machine.value("proc/irq/41/smp_affinity_list"), "1");
+    assert_eq!(machine.value("proc/irq/default_smp_affinity"), "7");
+    assert_eq!(machine.value("sys/devices/virtual/workqueue/cpumask"), "00000007");
     assert_eq!(rows(&report, Outcome::Refused), [""; 0]);
     let report = machine.undo("eth0");
     assert_eq!(rows(&report, Outcome::Restored).len(), report.rows.len());

@@ -11,7 +11,7 @@ use crate::{apply, undo};
 use std::fs;
 
 fn everything() -> Options {
-    Options { mtu: Some(9000), huge_pages: Some(64), only: Vec::new() }
+    Options { mtu: Some(9000), huge_pages: Some(64), ..Options::default() }
 }
 
 #[test]

@@ -49,6 +49,7 @@ fn any_history_of_applies_undos_and_kills_ends_where_it_began() {
                 mtu: (random.below(2) == 0)
                     .then_some([9000, 8999, 1400, 1300][usize::try_from(random.below(4)).unwrap()]),
                 huge_pages: (random.below(2) == 0).then_some(random.below(99)),
+                isolate: [vec![], vec![3], vec![2, 3]][usize::try_from(random.below(3)).unwrap()].clone(),
                 only: only.clone(),
             };
             if random.below(3) > 0 {

@@ -101,6 +101,58 @@ fn queues_are_served_near_the_device_and_not_by_isolated_processors() {
 }
 
 #[test]
+fn processors_that_are_asked_for_are_kept_free() {
+    let machine = Machine::new();
+    let host = machine.system("eth0");
+    let only = vec![Group::Affinity, Group::Isolation];
+    let options = Options { isolate: vec![2, 3], only, ..Options::default() };
+    let made = plan(&host, &options);
+    let wanted: Vec<(String, String)> =
+        made.settings.iter().map(|s| (s.place.to_string(), s.wanted.to_string())).collect();
+    let expected = [
+        ("rx-0/rps_cpus", "3"),
+        ("tx-0/xps_cpus", "1"),
+        ("tx-1/xps_cpus", "2"),
+        ("processors of interrupt 40", "0"),
+        ("processors of interrupt 41", "1"),
+        ("default processors of interrupts", "without 2-3"),
+        ("processors of unbound workqueues", "without 2-3"),
+    ];
+    assert_eq!(wanted, expected.map(|(name, wanted)| (name.to_owned(), wanted.to_owned())));
+    assert!(made.advice[0].text.contains("cpuset.cpus.partition"), "{:?}", made.advice);
+    assert!(made.advice[0].text.contains("isolcpus=managed_irq,domain,2-3"), "{:?}", made.advice);
+    // Without being asked, nobody's interrupts move.
+    let unasked = plan(&host, &Options { isolate: Vec::new(), ..options });
+    assert!(!unasked.settings.iter().any(|setting| setting.group == Group::Isolation));
+
+    // The one that is left has the device's interrupts.
+    machine.put("sys/devices/system/cpu/online", "0-1");
+    let only = vec![Group::Affinity];
+    let of_two = plan(&host, &Options { isolate: vec![1], only, ..Options::default() });
+    assert!(of_two.settings.iter().all(|setting| setting.wanted == Wanted::Processor(0)), "{of_two:?}");
+    assert_eq!(of_two.settings.len(), 2);
+}
+
+#[test]
+fn processors_that_cannot_be_kept_free_are_named() {
+    let machine = Machine::new();
+    let host = machine.system("eth0");
+    let lacking = |isolate: Vec<usize>| -> Vec<(String, String)> {
+        let made = plan(&host, &Options { isolate, only: vec![Group::Isolation], ..Options::default() });
+        made.lacking.into_iter().map(|(_, name, why)| (name, why)).collect()
+    };
+    let cores = |why: &str| vec![("isolated cores".to_owned(), why.to_owned())];
+    assert_eq!(lacking(vec![0, 1, 2, 3]), cores("a processor has to be left for everything else"));
+    assert_eq!(lacking(vec![7]), cores("no such processor is online"));
+    assert!(lacking(vec![3]).is_empty());
+    // A partition has taken one, which comes back to the mask by itself.
+    machine.put("sys/devices/virtual/workqueue/cpumask_requested", "0000000f");
+    assert!(lacking(vec![3]).is_empty());
+    machine.put("sys/devices/virtual/workqueue/cpumask", "00000007");
+    assert_eq!(lacking(vec![3])[0].0, "processors of unbound workqueues");
+}
+
+#[test]
 fn one_processor_serves_everything() {
     let machine = Machine::new();
     machine.put("sys/devices/system/cpu/online", "0");

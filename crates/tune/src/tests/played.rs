@@ -6,7 +6,7 @@ use crate::ethtool::Device;
 use crate::folder::Folder;
 use crate::host::{Host, Reading, System};
 use crate::journal::{Journal, NAMESPACE, Others, Scope, Store, Stores};
-use crate::place::{Direction, Place};
+use crate::place::{Direction, Housekeeping, Place};
 use crate::plan::{Options, plan};
 use crate::report::{Outcome, Report};
 use std::cell::{Cell, RefCell};
@@ -73,7 +73,7 @@ pub struct Machine {
     pub cookie: Cell<Option<u64>>,
 }
 
-const FILES: [(&str, &str); 17] = [
+const FILES: [(&str, &str); 19] = [
     ("proc/sys/kernel/random/boot_id", "boot-1"),
     ("proc/sys/net/core/rmem_max", "212992"),
     ("proc/sys/net/core/wmem_max", "8388608"),
@@ -83,8 +83,10 @@ const FILES: [(&str, &str); 17] = [
     ("proc/sys/net/ipv4/tcp_sack", "0"),
     ("proc/sys/net/ipv4/tcp_timestamps", "1"),
     ("proc/sys/net/ipv4/tcp_window_scaling", "1"),
+    ("proc/irq/default_smp_affinity", "f"),
     ("proc/irq/40/smp_affinity_list", "0-3"),
     ("proc/irq/41/smp_affinity_list", "0-3"),
+    ("sys/devices/virtual/workqueue/cpumask", "0000000f"),
     ("sys/devices/system/cpu/online", "0-3"),
     ("sys/devices/system/cpu/isolated", ""),
     ("sys/devices/system/cpu/cpufreq/policy0/scaling_governor", "schedutil"),
@@ -340,6 +342,8 @@ impl Host for Process<'_> {
             if self.machine.resets_queues.get() && matches!(place, Place::Ring { .. }) {
                 self.machine.put("sys/class/net/eth0/queues/tx-1/xps_cpus", "5");
             }
+            let written = as_the_kernel_writes(place, value);
+            let value = written.as_str();
             let before = self.system.read(place);
             let clamped = self.machine.clamped.borrow().get(&place.to_string()).cloned();
             match clamped {
@@ -367,6 +371,14 @@ impl Host for Process<'_> {
 
     fn link(&self, file: &str) -> Option<String> {
         if file == NAMESPACE { Some(self.namespace.to_owned()) } else { self.system.link(file) }
+    }
+}
+
+/// Masks have zeros in front.
+fn as_the_kernel_writes(place: &Place, value: &str) -> String {
+    match place {
+        Place::Housekeeping { of: Housekeeping::Workqueues } => format!("{value:0>8}"),
+        _ => value.to_owned(),
     }
 }
 

@@ -16,7 +16,7 @@ const INTERRUPT: &str = "proc/irq/41/smp_affinity_list";
 
 fn of_the_machine() -> Options {
     let only = vec![Group::Affinity, Group::Governor, Group::HugePages];
-    Options { mtu: None, huge_pages: Some(64), only }
+    Options { huge_pages: Some(64), only, ..Options::default() }
 }
 
 /// eth0 at home, eth1 in another namespace, whose state has a folder of its own.
@@ -117,6 +117,27 @@ fn interrupts_that_two_interfaces_share_go_back_with_the_last() {
         assert_eq!(machine.value(INTERRUPT), "1");
         machine.undo("eth1");
         assert_eq!(machine.value(INTERRUPT), "0-3");
+    }
+}
+
+/// Each keeps its own free, and neither puts back what the other one's are kept from.
+#[test]
+fn processors_that_two_interfaces_keep_free_are_used_again_after_the_last() {
+    const DEFAULT: &str = "proc/irq/default_smp_affinity";
+    for first in ["eth0", "eth1"] {
+        let machine = Machine::new();
+        let before = machine.everything();
+        for (name, processor) in [("eth0", 2), ("eth1", 3)] {
+            let only = vec![Group::Isolation];
+            machine.apply(name, &Options { isolate: vec![processor], only, ..Options::default() });
+        }
+        assert_eq!(machine.value(DEFAULT), "3");
+        let report = machine.undo(first);
+        let names = ["processors of unbound workqueues", "default processors of interrupts"];
+        assert_eq!(rows(&report, Outcome::Kept), names, "{report:#?}");
+        assert_eq!(machine.value(DEFAULT), "3");
+        machine.undo(if first == "eth0" { "eth1" } else { "eth0" });
+        assert_eq!(machine.everything(), before, "{first} first");
     }
 }
 
