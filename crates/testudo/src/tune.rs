@@ -287,6 +287,8 @@ fn failure(error: TuneError) -> Failure {
         TuneError::Busy(_)
         | TuneError::Untrusted { .. }
         | TuneError::Damaged { .. }
+        | TuneError::TooLong(_)
+        | TuneError::NoBoot
         | TuneError::File { .. }
         | TuneError::Renamed { .. }
         | TuneError::OtherNamespace { .. } => Kind::State,

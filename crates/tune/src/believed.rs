@@ -23,6 +23,9 @@ pub(crate) struct Believed {
 impl Believed {
     pub(crate) fn read(host: &dyn Host, store: &dyn Store) -> Result<Self, TuneError> {
         let now = Identity::of(host);
+        if now.boot.is_empty() {
+            return Err(TuneError::NoBoot);
+        }
         let mut own = store.load(host.interface())?.filter(|journal| journal.identity.boot == now.boot);
         let Others { journals: mut others, unread } = store.others(host.interface(), &now.boot)?;
         if store.scope() == Scope::Namespace {

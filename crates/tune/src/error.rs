@@ -40,6 +40,14 @@ pub enum TuneError {
         /// What is wrong with it.
         why: String,
     },
+    /// A file that this program would not read again.
+    #[error("{} would become too long to be read again: it is as it was, and nothing is changed that it does not have", .0.display())]
+    TooLong(PathBuf),
+    /// This boot cannot be told from others.
+    #[error(
+        "/proc/sys/kernel/random/boot_id cannot be read: without it the originals of another boot would be taken for this one's"
+    )]
+    NoBoot,
     /// Reading or writing files of our own.
     #[error("{action} {}: {source}", path.display())]
     File {

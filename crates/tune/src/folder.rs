@@ -38,8 +38,9 @@ const KEPT: &str = ".kept";
 const NEW: &str = ".new";
 /// Between two looks at a lock that is another's.
 const PAUSE: Duration = Duration::from_millis(50);
-/// The longest file that is read: a journal has some ten entries of some hundred bytes for each queue.
-const MAX_BYTES: u64 = 4 << 20;
+/// The longest file that is read, and written: a journal has some ten entries of some hundred bytes for each
+/// queue.
+const MAX_BYTES: usize = 4 << 20;
 
 /// The folder, locked.
 #[derive(Debug)]
@@ -145,7 +146,7 @@ impl Folder {
         trust(&file, &path)?;
         let mut text = String::new();
         File::from(file)
-            .take(MAX_BYTES)
+            .take(MAX_BYTES as u64)
             .read_to_string(&mut text)
             .map_err(TuneError::file("read", path.clone()))?;
         let read = serde_json::from_str(&text);
@@ -157,6 +158,9 @@ impl Folder {
         let (new, path) = (format!("{name}{NEW}"), self.path.join(name));
         let text = serde_json::to_vec_pretty(value)
             .map_err(|error| TuneError::Damaged { path: path.clone(), why: error.to_string() })?;
+        if text.len() > MAX_BYTES {
+            return Err(TuneError::TooLong(path));
+        }
         // What a killed process has left is not continued.
         self.delete(&new)?;
         let file = open(&self.folder, &self.path, &new, OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL)?;
@@ -367,6 +371,21 @@ mod tests {
         assert!(others.journals.is_empty() && others.unread.is_empty(), "{others:?}");
         folder.save(&journal("eth1")).unwrap();
         assert_eq!(folder.load("eth1").unwrap(), Some(journal("eth1")));
+    }
+
+    #[test]
+    fn a_journal_that_could_not_be_read_again_is_not_written() {
+        let home = tempfile::tempdir().unwrap();
+        let folder = Folder::open(home.path()).unwrap();
+        folder.save(&journal("eth0")).unwrap();
+        let mut long = journal("eth0");
+        let entry = Entry { original: "x".repeat(4096), ..long.entries[0].clone() };
+        long.entries = vec![entry; 1100];
+        assert!(matches!(folder.save(&long), Err(TuneError::TooLong(_))));
+        assert_eq!(folder.load("eth0").unwrap(), Some(journal("eth0")));
+        long.entries.truncate(900);
+        folder.save(&long).unwrap();
+        assert_eq!(folder.load("eth0").unwrap(), Some(long));
     }
 
     #[test]

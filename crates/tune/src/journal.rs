@@ -38,7 +38,7 @@ pub struct Entry {
 /// Of which kernel a journal is. After a reboot, or in another namespace, its originals mean nothing.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
-    /// `/proc/sys/kernel/random/boot_id`.
+    /// `/proc/sys/kernel/random/boot_id`; empty where it cannot be read, and then no journal is believed.
     pub boot: String,
     /// The network namespace, as `/proc/self/ns/net` names it.
     pub namespace: String,

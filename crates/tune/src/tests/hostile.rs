@@ -145,6 +145,25 @@ fn modes_of_intel_drivers_are_no_microseconds() {
     assert!(rows(&report, Outcome::NotSupported).contains(&"rx-usecs"), "{report:#?}");
 }
 
+#[test]
+fn without_the_boots_number_no_journal_is_believed_or_begun() {
+    let machine = Machine::new();
+    let before = machine.everything();
+    machine.apply("eth0", &everything());
+    let boot = machine.root().join("proc/sys/kernel/random/boot_id");
+    fs::remove_file(&boot).unwrap();
+    let (applied, writes) = (machine.everything(), machine.writes.get());
+    let undone = machine.process("eth0", Life::long(), |host, stores| undo::undo(host, stores));
+    assert!(matches!(undone, Err(TuneError::NoBoot)), "{undone:?}");
+    let again = machine
+        .process("eth1", Life::long(), |host, stores| apply::apply(host, stores, &plan(host, &everything())));
+    assert!(matches!(again, Err(TuneError::NoBoot)), "{again:?}");
+    assert_eq!((machine.everything(), machine.writes.get()), (applied, writes));
+    machine.put("proc/sys/kernel/random/boot_id", "boot-1");
+    machine.undo("eth0");
+    assert_eq!(machine.everything(), before);
+}
+
 /// Nothing is applied meanwhile: what the others have changed is not known.
 #[test]
 fn another_interfaces_journal_that_cannot_be_read_keeps_what_it_may_share_alone() {
