@@ -67,9 +67,13 @@ pub fn apply(args: &TuneApplyArgs) -> Result<(), Failure> {
         keep(&folder, &args.interface, &options)?;
         tell_systemd();
     }
-    let report = testudo_tune::apply::apply(&host, stores(&folder, &machines), &plan).map_err(failure)?;
+    let (report, ended) = match testudo_tune::apply::apply(&host, stores(&folder, &machines), &plan) {
+        Ok(report) => (report, None),
+        Err(TuneError::Partly { report, why }) => (*report, Some(ended_early(*why, &args.interface))),
+        Err(error) => return Err(failure(error)),
+    };
     let (measured, failed) = match measured {
-        Some(measured) if report.has(Outcome::Changed) => measured.after(&host),
+        Some(measured) if ended.is_none() && report.has(Outcome::Changed) => measured.after(&host),
         measured => (measured, None),
     };
     if args.json {
@@ -81,8 +85,14 @@ pub fn apply(args: &TuneApplyArgs) -> Result<(), Failure> {
         }
         measured.inspect(Measured::print);
     }
-    failed.map_or(Ok(()), Err)?;
+    ended.or(failed).map_or(Ok(()), Err)?;
     unless_refused(&report)
+}
+
+/// Why an apply has ended before all was done.
+fn ended_early(why: TuneError, interface: &str) -> Failure {
+    failure(why)
+        .explained(|why| format!("{why}; `testudo tune undo {interface}` takes back what was changed before"))
 }
 
 /// Has systemd apply these options at boot. What it refuses is noticed before anything changes.

@@ -14,7 +14,8 @@ use crate::setting::Setting;
 /// Brings the host to a plan, as far as it lets itself be brought.
 ///
 /// # Errors
-/// The journal cannot be kept: nothing was changed that it does not have.
+/// The journal cannot be kept: nothing was changed that it does not have. If it was kept for some settings,
+/// [`TuneError::Partly`].
 pub fn apply(host: &dyn Host, stores: Stores<'_>, plan: &Plan) -> Result<Report, TuneError> {
     refuse_to_lose_ipv6(host, plan)?;
     let mut report = Report::new(host.interface());
@@ -23,17 +24,26 @@ pub fn apply(host: &dyn Host, stores: Stores<'_>, plan: &Plan) -> Result<Report,
     let mut machines = machines.transpose()?;
     // All of them before the first change, which may restart the device and reset others.
     let first: Vec<_> = plan.settings.iter().map(|setting| value(host, &setting.place)).collect();
+    let mut failed = None;
     for (setting, first) in plan.settings.iter().zip(first) {
         let change = if setting.place.is_machines() { machines.as_mut() } else { Some(&mut own) };
-        report.rows.push(match change {
-            Some(change) => change.setting(setting, first.as_deref())?,
-            None => Row::of(setting, Outcome::Refused).note("there is no folder for what is the machine's"),
-        });
+        let none = || Row::of(setting, Outcome::Refused).note("there is no folder for what is the machine's");
+        match change.map_or_else(|| Ok(none()), |change| change.setting(setting, first.as_deref())) {
+            Ok(row) => report.rows.push(row),
+            Err(error) => {
+                failed = Some(error);
+                break;
+            }
+        }
     }
     for change in [Some(own), machines].into_iter().flatten() {
-        change.end()?;
+        failed = failed.or(change.end().err());
     }
-    report.say(plan);
+    match failed {
+        None => report.say(plan),
+        Some(error) if report.rows.is_empty() => return Err(error),
+        Some(error) => return Err(TuneError::Partly { report: Box::new(report), why: Box::new(error) }),
+    }
     Ok(report)
 }
 
@@ -167,41 +177,44 @@ impl<'a> Change<'a> {
         Ok(Some(note))
     }
 
-    /// Keeps what the kernel will change along with a place.
+    /// Keeps what the kernel will change along with a place: all of it at once, as undo needs their order,
+    /// whatever is killed in between.
     fn keep_companions(&mut self, of: &Place) -> Result<Vec<Companion>, TuneError> {
-        let found = companions(self.host, of).into_iter();
         // Those that are new are on top of those that are there: undo comes to them last.
-        let first = self.journal.entries.iter().find(|entry| is_companion(entry, of));
-        let next = first.map_or_else(|| of.clone(), |first| first.place.clone());
-        let mut keep = |(place, before): (Place, String)| {
-            let is_new = self.keep_before(&place, &before, Some(&next))?;
-            Ok(Companion { place, before, is_new })
-        };
-        found.map(&mut keep).collect()
+        let is_before = |entry: &Entry| is_companion(entry, of) || entry.place == *of;
+        let first = self.journal.entries.iter().position(is_before);
+        let mut at = first.unwrap_or(self.journal.entries.len());
+        let mut kept = Vec::new();
+        for (place, before) in companions(self.host, of) {
+            let is_new = self.keep_at(at, &place, &before);
+            at += usize::from(is_new);
+            kept.push(Companion { place, before, is_new });
+        }
+        if !kept.is_empty() {
+            self.store.save(&self.journal)?;
+        }
+        Ok(kept)
     }
 
     /// Has the original of a place in the journal, on disk. Whether it was not there before.
     fn keep(&mut self, place: &Place, before: &str) -> Result<bool, TuneError> {
-        self.keep_before(place, before, None)
+        let is_new = self.keep_at(self.journal.entries.len(), place, before);
+        self.store.save(&self.journal)?;
+        Ok(is_new)
     }
 
-    /// The same, before the entry of another place if there is one: undo comes to it later.
-    fn keep_before(&mut self, place: &Place, before: &str, next: Option<&Place>) -> Result<bool, TuneError> {
+    /// The same, before it is on disk, and as this entry if it is new: undo goes backwards.
+    fn keep_at(&mut self, at: usize, place: &Place, before: &str) -> bool {
         if let Some(entry) = self.journal.entries.iter_mut().find(|entry| entry.place.is_same(place)) {
             // What the kernel made of the last change is about to be no longer there.
-            if entry.made.take().is_some() {
-                self.store.save(&self.journal)?;
-            }
-            return Ok(false);
+            entry.made = None;
+            return false;
         }
         let theirs = self.believed.elsewhere(place).map(|(theirs, _)| theirs.original.clone());
         let original = theirs.unwrap_or_else(|| before.to_owned());
-        let mut entries = self.journal.entries.iter();
-        let at = entries.position(|entry| Some(&entry.place) == next).unwrap_or(self.journal.entries.len());
         let number = self.believed.last_number(&self.journal) + 1;
         self.journal.entries.insert(at, Entry { place: place.clone(), original, made: None, number });
-        self.store.save(&self.journal)?;
-        Ok(true)
+        true
     }
 
     fn note(&mut self, place: &Place, made: &str) {

@@ -94,7 +94,7 @@ pub enum TuneError {
     /// Nothing was kept for the next boot.
     #[error("nothing is kept for {0}: `testudo tune apply {0} --persist`")]
     NotKept(String),
-    /// Some was undone, and the rest was not.
+    /// Some was done, or undone, and the rest was not.
     #[error("{why}")]
     Partly {
         /// What was.

@@ -1,6 +1,7 @@
 //! What is left behind, step by step.
 
 use super::played::{Life, Machine, rows};
+use crate::error::TuneError;
 use crate::place::Place;
 use crate::plan::{Options, plan};
 use crate::report::Outcome;
@@ -83,6 +84,32 @@ fn undo_after_a_kill_at_any_step_leaves_every_setting_as_it_was() {
         }
     }
     assert!(kills > 70 && deaths_of_undo > kills, "{kills} {deaths_of_undo}");
+}
+
+/// Here the disk fails from some step on, rather than the process: who has called is told what was changed.
+#[test]
+fn an_apply_that_ends_by_an_error_says_what_it_has_changed() {
+    let mut told = 0;
+    for step in 0.. {
+        let (machine, life) = (Machine::new(), Life::until(step, false));
+        let before = machine.everything();
+        let applied = machine.process("eth0", life.clone(), |host, stores| {
+            apply::apply(host, stores, &plan(host, &everything()))
+        });
+        if !life.is_over() {
+            applied.unwrap();
+            break;
+        }
+        let changed = match applied.unwrap_err() {
+            TuneError::Partly { report, .. } => rows(&report, Outcome::Changed).len(),
+            _ => 0,
+        };
+        assert_eq!(changed, machine.writes.get(), "failed at step {step}");
+        told += usize::from(changed > 0);
+        machine.undo("eth0");
+        assert_eq!(machine.everything(), before, "failed at step {step}");
+    }
+    assert!(told > 30, "{told}");
 }
 
 #[test]
