@@ -5,9 +5,10 @@ use std::marker::PhantomData;
 use testudo_ipsec::Forward;
 use testudo_packet::{BATCH_SIZE, Batch, Buffer, DropReason, Pool, Port, PortError, ticks};
 
-/// More packets than this do not wait for a port; the rest is dropped as [`DropReason::QueueFull`]. The
-/// worker stops reading from the other side while anything waits, so that only replies, fragments and late
-/// completions add to the queue.
+/// More packets than this do not wait for a port, or than half of the pool, if that is more; the rest is
+/// dropped as [`DropReason::QueueFull`]. The worker stops reading from the other side while anything waits,
+/// so that only replies, fragments and late completions add to the queue. Engines may have half of the pool,
+/// all of which may come back while a port takes nothing: a device's packets are not lost for that.
 const MAX_WAITING: usize = 4096;
 
 /// A port and what waits to be sent through it.
@@ -88,7 +89,7 @@ impl<Side> Outlet<Side> {
 
     #[cold]
     fn enqueue(&mut self, buffer: Buffer, pool: &mut Pool) {
-        if self.waiting.len() < MAX_WAITING {
+        if self.waiting.len() < MAX_WAITING.max(pool.size() / 2) {
             self.waiting.push_back(buffer);
         } else {
             pool.discard(buffer, DropReason::QueueFull);
@@ -274,6 +275,26 @@ mod tests {
         assert_eq!(outlet.flush(&mut pool), 2);
         assert_eq!((pool.drops().get(DropReason::NotSealed), pool.in_use()), (2, 0));
         assert_eq!(pool.take_lost_marks(), Some(vec![Mark::seal_under(0), Mark::seal_under(9)]));
+    }
+
+    /// All that engines may have comes back while the port takes nothing.
+    #[test]
+    fn half_of_a_large_pool_may_wait_for_a_port() {
+        for (size, most) in [(3 * MAX_WAITING, MAX_WAITING * 3 / 2), (MAX_WAITING + 200, MAX_WAITING)] {
+            let is_open: Arc<AtomicBool> = Arc::default();
+            let mut outlet: Outlet<Protected> = Outlet::new(Box::new(Door(Arc::clone(&is_open))));
+            let mut pool = Pool::new(size, 64);
+            for _ in 0..most + 10 {
+                let packet = pool.pop().unwrap();
+                outlet.enqueue(packet, &mut pool);
+            }
+            assert_eq!((pool.drops().get(DropReason::QueueFull), pool.in_use()), (10, most));
+            is_open.store(true, Ordering::Relaxed);
+            while outlet.is_waiting() {
+                assert!(outlet.flush(&mut pool) > 0);
+            }
+            assert_eq!(pool.in_use(), 0);
+        }
     }
 
     #[test]
