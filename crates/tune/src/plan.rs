@@ -176,28 +176,26 @@ impl Plan {
         }
     }
 
+    /// Queues and interrupts are served near the device, and none by a processor that is to be kept free.
     fn affinity(&mut self, free: &[usize], host: &dyn Host) {
         let near = near_processors(free, host);
         if near.len() < 2 {
-            self.lack(Group::Affinity, "queues", "there is one processor for them");
-            if !free.is_empty() {
-                self.interrupts(host, &near);
-            }
+            let why = if near.is_empty() {
+                "no processor is left for them"
+            } else {
+                "there is one processor for them"
+            };
+            self.lack(Group::Affinity, "queues", why);
+        }
+        if near.is_empty() || (near.len() < 2 && free.is_empty()) {
             return;
         }
         let interface = host.interface();
         let queues = host.names(&format!("sys/class/net/{interface}/queues"));
         let of = |beginning: &str| queues.iter().filter(|queue| queue.starts_with(beginning)).count();
         let (receive, send) = (of("rx-"), of("tx-"));
-        if receive < near.len() {
-            for queue in 0..receive {
-                let why =
-                    "the stack's work for a queue is spread by flow, as queues are fewer than processors";
-                let place = Place::interface(format!("queues/rx-{queue}/rps_cpus"));
-                self.set(Group::Affinity, place, Wanted::Mask(near.clone()), why);
-            }
-        }
-        for queue in (0..send).take_while(|_| send > 1) {
+        self.receivers(receive, &near, free);
+        for queue in (0..send).take_while(|_| send > 1 && near.len() > 1) {
             let why = "a processor sends by the same queue, whose lock it shares with few";
             let place = Place::interface(format!("queues/tx-{queue}/xps_cpus"));
             self.set(Group::Affinity, place, Wanted::Mask(senders(&near, queue, send)), why);
@@ -205,13 +203,34 @@ impl Plan {
         self.interrupts(host, &near);
     }
 
+    /// Which processors the stack may hand a queue's flows to.
+    fn receivers(&mut self, queues: usize, near: &[usize], free: &[usize]) {
+        let is_spread = near.len() > 1 && queues < near.len();
+        for queue in (0..queues).take_while(|_| is_spread || !free.is_empty()) {
+            let (wanted, why) = if is_spread {
+                let why =
+                    "the stack's work for a queue is spread by flow, as queues are fewer than processors";
+                (Wanted::Mask(near.to_vec()), why)
+            } else {
+                // Somebody may have spread them, or an earlier apply that had more processors for them.
+                (Wanted::Without(free.to_vec()), "no flow is handed to a processor that is kept free")
+            };
+            let place = Place::interface(format!("queues/rx-{queue}/rps_cpus"));
+            self.set(Group::Affinity, place, wanted, why);
+        }
+    }
+
     fn interrupts(&mut self, host: &dyn Host, near: &[usize]) {
         let numbers = interrupts(host);
         if numbers.is_empty() {
             self.lack(Group::Affinity, "interrupts", "the device has none of its own");
         }
+        let why = if near.len() > 1 {
+            "each queue has a processor of its own, near the device"
+        } else {
+            "the others are to be kept free"
+        };
         for (number, processor) in numbers.into_iter().zip(near.iter().cycle()) {
-            let why = "each queue has a processor of its own, near the device";
             let place = Place::Interrupt { number };
             self.set(Group::Affinity, place, Wanted::Processor(*processor), why);
         }

@@ -125,12 +125,45 @@ fn processors_that_are_asked_for_are_kept_free() {
     let unasked = plan(&host, &Options { isolate: Vec::new(), ..options });
     assert!(!unasked.settings.iter().any(|setting| setting.group == Group::Isolation));
 
-    // The one that is left has the device's interrupts.
+    // The one that is left has the device's interrupts, and no flow goes to the other one.
     machine.put("sys/devices/system/cpu/online", "0-1");
     let only = vec![Group::Affinity];
     let of_two = plan(&host, &Options { isolate: vec![1], only, ..Options::default() });
-    assert!(of_two.settings.iter().all(|setting| setting.wanted == Wanted::Processor(0)), "{of_two:?}");
-    assert_eq!(of_two.settings.len(), 2);
+    let (queues, interrupts) = of_two.settings.split_at(1);
+    assert_eq!(queues[0].place, Place::interface("queues/rx-0/rps_cpus"));
+    assert_eq!(queues[0].wanted, Wanted::Without(vec![1]));
+    assert!(interrupts.iter().all(|setting| setting.wanted == Wanted::Processor(0)), "{of_two:?}");
+    assert_eq!(interrupts.len(), 2);
+    assert!(interrupts.iter().all(|setting| setting.why == "the others are to be kept free"), "{of_two:?}");
+}
+
+/// As an earlier apply has spread them, or an administrator: where queues are no longer fewer than the
+/// processors that are left, nothing else would take these out.
+#[test]
+fn no_flow_is_handed_to_processors_that_are_kept_free() {
+    let rps = |queue: usize| format!("sys/class/net/eth0/queues/rx-{queue}/rps_cpus");
+    let apply = |machine: &Machine, isolate: Vec<usize>| {
+        let only = vec![Group::Affinity, Group::Isolation];
+        machine.apply("eth0", &Options { isolate, only, ..Options::default() })
+    };
+    let machine = Machine::new();
+    machine.put(&rps(0), "0");
+    machine.put(&rps(1), "c");
+    let before = machine.everything();
+    apply(&machine, Vec::new());
+    assert_eq!([0, 1].map(|queue| machine.value(&rps(queue))), ["f", "f"]);
+    for (isolate, expected) in [(vec![2, 3], "3"), (vec![1, 2, 3], "1")] {
+        apply(&machine, isolate);
+        assert_eq!([0, 1].map(|queue| machine.value(&rps(queue))), [expected; 2]);
+    }
+    machine.undo("eth0");
+    assert_eq!(machine.everything(), before);
+
+    // All of them: none is left that could serve the queues, and nothing of them changes.
+    let report = apply(&machine, vec![0, 1, 2, 3]);
+    let queues = report.rows.iter().find(|row| row.name == "queues").unwrap();
+    assert_eq!(queues.note.as_deref(), Some("no processor is left for them"));
+    assert_eq!(machine.everything(), before);
 }
 
 #[test]
