@@ -144,6 +144,13 @@ pub(crate) fn name_of(host: &dyn Host, index: Option<u64>) -> Option<String> {
     host.names("sys/class/net").into_iter().find(has)
 }
 
+/// The name that an interface has now. Most have the one by which they are known: only else are all looked
+/// through.
+pub(crate) fn name_now(host: &dyn Host, name: &str, index: u64) -> Option<String> {
+    let is_still = host.text(&format!("sys/class/net/{name}/ifindex")) == Some(index.to_string());
+    if is_still { Some(name.to_owned()) } else { name_of(host, Some(index)) }
+}
+
 /// The journal that the interface has under an earlier name, which it keeps under the new one from now on.
 fn adopt(
     host: &dyn Host,
@@ -188,6 +195,6 @@ fn is_its(journal: &Journal, now: &Identity) -> bool {
 /// the same numbers.
 fn shares_interrupts(host: &dyn Host, now: &Identity, other: &Identity) -> bool {
     let is_here = other.namespace == now.namespace;
-    let is_there = !is_here || (!now.has_replaced(other) && name_of(host, other.index).is_some());
-    now.device.is_some() && other.device == now.device && is_there
+    let is_there = || !is_here || (!now.has_replaced(other) && name_of(host, other.index).is_some());
+    now.device.is_some() && other.device == now.device && is_there()
 }

@@ -15,7 +15,7 @@
 //! Undo of an older entry does not wait for it, brings its original back now, and tells it. Where the
 //! original is left to a younger one, those that watch in between are told as well.
 
-use crate::believed::{Believed, name_of};
+use crate::believed::{Believed, name_now};
 use crate::error::TuneError;
 use crate::host::Host;
 use crate::journal::{Entry, Journal, Store};
@@ -78,10 +78,13 @@ impl Believed {
     ) -> impl Iterator<Item = (&'a str, &'a Entry)> + use<'a, 'b> {
         let of = mtu_of(&entry.place, self.now.index);
         let others = of.into_iter().flat_map(move |of| self.others.iter().map(move |journal| (of, journal)));
-        let there = others.filter(move |(_, journal)| name_of(host, journal.identity.index).is_some());
-        let theirs =
-            there.filter_map(|(of, journal)| Some((journal.interface.as_str(), about(journal, of)?)));
-        theirs.filter(move |(_, theirs)| theirs.number > entry.number)
+        let theirs = others.filter_map(|(of, journal)| Some((journal, about(journal, of)?)));
+        let younger = theirs.filter(move |(_, theirs)| theirs.number > entry.number);
+        let there = younger.filter(move |(journal, _)| {
+            let index = journal.identity.index;
+            index.is_some_and(|index| name_now(host, &journal.interface, index).is_some())
+        });
+        there.map(|(journal, theirs)| (journal.interface.as_str(), theirs))
     }
 
     /// Changes the entry of another journal that is about the same MTU as `entry`.

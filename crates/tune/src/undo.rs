@@ -1,6 +1,6 @@
 //! Undo: what the journals have is brought back, the last change first.
 
-use crate::believed::{Believed, name_of};
+use crate::believed::{Believed, name_now};
 use crate::companions::is_companion;
 use crate::error::TuneError;
 use crate::host::{Host, Reading};
@@ -192,7 +192,7 @@ fn value(host: &dyn Host, entry: &Entry) -> Option<String> {
 /// An interface may have another name by now.
 fn follow_name(host: &dyn Host, place: &mut Place) {
     if let Place::MtuOf { interface, index } | Place::Ipv6MtuOf { interface, index } = place
-        && let Some(name) = name_of(host, Some(*index))
+        && let Some(name) = name_now(host, interface, *index)
     {
         *interface = name;
     }

@@ -432,6 +432,32 @@ fn what_came_on_top_after_the_first_apply_comes_back_after_what_it_is_on() {
     assert_eq!(mtus, ["1500", "1500", "1400"]);
 }
 
+/// Some thousand of them are no reason to wait for the disk at each, nor to look through all for each.
+#[test]
+fn many_interfaces_on_top_cost_one_journal_and_a_few_looks_each() {
+    let cost = |count: usize| {
+        let machine = Machine::new();
+        for number in 0..count {
+            let name = format!("eth0.{number}");
+            machine.stack("eth0", &name, &(100 + number).to_string(), "1500");
+            machine.put(&ipv6(&name), "1300");
+        }
+        let (before, life) = (machine.everything(), Life::long());
+        let only = Options { mtu: Some(1400), only: vec![Group::Mtu], ..Options::default() };
+        let applied = machine
+            .process("eth0", life.clone(), |host, stores| apply::apply(host, stores, &plan(host, &only)));
+        applied.unwrap();
+        let looks = machine.looks.get();
+        machine.undo("eth0");
+        assert_eq!(machine.everything(), before);
+        (life.steps(), machine.looks.get() - looks)
+    };
+    let (few, many) = (cost(2), cost(32));
+    assert_eq!(many.0, few.0, "steps of apply");
+    // Each has two entries.
+    assert!(many.1 - few.1 <= 30 * 2 * 3, "looks of undo: {few:?} {many:?}");
+}
+
 /// What undo itself takes along is nobody else's change.
 #[test]
 fn only_what_somebody_has_changed_is_said_to_be_changed() {

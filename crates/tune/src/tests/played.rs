@@ -69,6 +69,8 @@ pub struct Machine {
     pub resets_queues: Cell<bool>,
     /// Writes that reached the kernel.
     pub writes: Cell<usize>,
+    /// How often a process has looked at something other than a setting: a file, or a folder's names.
+    pub looks: Cell<usize>,
     /// The number of the processes' network namespace that no other one gets.
     pub cookie: Cell<Option<u64>>,
 }
@@ -116,6 +118,7 @@ impl Machine {
             clamped: RefCell::default(),
             resets_queues: Cell::new(false),
             writes: Cell::new(0),
+            looks: Cell::new(0),
             cookie: Cell::new(None),
         };
         FILES.iter().for_each(|(file, text)| machine.put(file, text));
@@ -274,6 +277,11 @@ impl Life {
         Self { steps: Rc::default(), dies_at, does_last }
     }
 
+    /// The steps until now: each is a write, or a change of a journal.
+    pub fn steps(&self) -> usize {
+        self.steps.get()
+    }
+
     /// Whether it died, rather than came to its end.
     pub fn is_over(&self) -> bool {
         self.steps.get() > self.dies_at
@@ -362,10 +370,12 @@ impl Host for Process<'_> {
     }
 
     fn text(&self, file: &str) -> Option<String> {
+        self.machine.looks.set(self.machine.looks.get() + 1);
         self.system.text(file)
     }
 
     fn names(&self, folder: &str) -> Vec<String> {
+        self.machine.looks.set(self.machine.looks.get() + 1);
         self.system.names(folder)
     }
 
@@ -407,9 +417,10 @@ impl Process<'_> {
             _ => return false,
         };
         let number = |text: &str| text.parse::<u64>().unwrap();
+        let link = format!("upper_{name}");
         let has_it_on_top =
-            |below: &String| self.names(&format!("sys/class/net/{below}")).contains(&format!("upper_{name}"));
-        let mut below = self.names("sys/class/net").into_iter().filter(has_it_on_top);
+            |below: &String| self.system.names(&format!("sys/class/net/{below}")).contains(&link);
+        let mut below = self.system.names("sys/class/net").into_iter().filter(has_it_on_top);
         below.any(|below| number(&self.machine.value(&format!("sys/class/net/{below}/mtu"))) < number(value))
     }
 }
