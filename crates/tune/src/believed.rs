@@ -49,11 +49,11 @@ impl Believed {
         }
         let own = match own {
             None => adopt(host, store, &now, &mut others)?,
-            Some(own) => {
-                remove_copies(store, &own, &now, &mut others)?;
-                Some(own)
-            }
+            own => own,
         };
+        if let Some(own) = &own {
+            remove_copies(store, own, &now, &mut others)?;
+        }
         for other in others.iter_mut().filter(|other| !shares_interrupts(host, &now, &other.identity)) {
             other.entries.retain(|entry| !matches!(entry.place, Place::Interrupt { .. }));
         }
@@ -166,8 +166,8 @@ fn adopt(
     Ok(Some(journal))
 }
 
-/// Removes what a kill in [`adopt`] has left: the same journal under the earlier name, which would be taken
-/// for that of another interface that wants the same.
+/// Removes what a kill in [`adopt`] has left: the same journal under an earlier name, which would be taken
+/// for that of another interface that wants the same. The name of now may be a third one.
 fn remove_copies(
     store: &dyn Store,
     own: &Journal,

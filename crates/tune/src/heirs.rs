@@ -36,7 +36,8 @@ impl Believed {
         heirs.min_by_key(|heir| heir.number)
     }
 
-    /// Leaves the original of an entry to the journal of its heir.
+    /// Leaves the original of an entry to the journal of its heir. A kill while an interface gets its journal
+    /// under a new name leaves that under both, of which its undo may go on with either.
     pub(crate) fn leave(
         &self,
         host: &dyn Host,
@@ -45,7 +46,11 @@ impl Believed {
         entry: &Entry,
     ) -> Result<(), TuneError> {
         self.tell(host, store, entry, Some(heir))?;
-        self.change(store, heir.interface, entry, |its| its.original.clone_from(&entry.original))
+        let heirs = self.younger(host, entry).filter(|(_, theirs)| theirs.number == heir.number);
+        for (interface, _) in heirs {
+            self.change(store, interface, entry, |its| its.original.clone_from(&entry.original))?;
+        }
+        Ok(())
     }
 
     /// Has journals that only watch an MTU, up to the change of an heir, know the original that counts now:

@@ -57,6 +57,16 @@ impl Machine {
         symlink(format!("../{name}"), link).unwrap();
     }
 
+    /// Renames an interface on top of eth0.
+    fn rename_on_top(&self, from: &str, to: &str) {
+        self.rename(from, to);
+        let lower = self.root().join("sys/class/net/eth0");
+        fs::remove_file(lower.join(format!("upper_{from}"))).unwrap();
+        symlink(format!("../{to}"), lower.join(format!("upper_{to}"))).unwrap();
+        let conf = self.root().join("proc/sys/net/ipv6/conf");
+        fs::rename(conf.join(from), conf.join(to)).unwrap();
+    }
+
     /// What Linux changes along with a place.
     pub fn follows(&self, interface: &str, place: &Place, before: &str, value: &str) {
         let has = |file: &str| self.root().join(file).exists();
@@ -473,18 +483,40 @@ fn only_what_somebody_has_changed_is_said_to_be_changed() {
 fn the_mtu_of_an_interface_with_a_new_name_comes_back() {
     let machine = Machine::new().with_companions();
     machine.apply("eth0", &all());
-    let net = machine.root().join("sys/class/net");
-    fs::rename(net.join("eth0.7"), net.join("lan7")).unwrap();
-    fs::remove_file(net.join("eth0/upper_eth0.7")).unwrap();
-    symlink("../lan7", net.join("eth0/upper_lan7")).unwrap();
-    let conf = machine.root().join("proc/sys/net/ipv6/conf");
-    fs::rename(conf.join("eth0.7"), conf.join("lan7")).unwrap();
+    machine.rename_on_top("eth0.7", "lan7");
     let report = machine.undo("eth0");
     for name in ["mtu of lan7", "IPv6 mtu of lan7"] {
         assert!(rows(&report, Outcome::Restored).contains(&name), "{report:#?}");
     }
     assert_eq!(machine.value("sys/class/net/lan7/mtu"), "1500");
     assert_eq!(machine.value(&ipv6("lan7")), "1290");
+}
+
+/// Killed when its undo had its journal under the new name, and the earlier one was still there.
+#[test]
+fn an_mtu_is_left_to_a_renamed_interface_whose_journal_has_two_names() {
+    for does_last in [false, true] {
+        for step in 0.. {
+            let (machine, life) = (Machine::new().with_companions(), Life::until(step, does_last));
+            machine.rename_on_top("eth0.7", "vlan7");
+            let before = machine.everything();
+            machine.rename_on_top("vlan7", "eth0.7");
+            for (name, mtu) in [("eth0", 1400), ("eth0.7", 1350)] {
+                let only = vec![Group::Mtu];
+                machine.apply(name, &Options { mtu: Some(mtu), only, ..Options::default() });
+            }
+            machine.rename_on_top("eth0.7", "vlan7");
+            let _ = machine.process("vlan7", life.clone(), |host, stores| undo::undo(host, stores));
+            machine.undo("eth0");
+            machine.undo("vlan7");
+            assert_eq!(machine.everything(), before, "step {step}, {does_last}");
+            assert!(machine.journals().is_empty(), "step {step}, {does_last}");
+            if !life.is_over() {
+                assert!(step >= 4, "{step}");
+                break;
+            }
+        }
+    }
 }
 
 #[test]

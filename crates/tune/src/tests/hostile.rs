@@ -65,6 +65,31 @@ fn a_renamed_interface_is_undone_by_its_new_name() {
     }
 }
 
+/// The journal is under two names then, and the interface has neither.
+#[test]
+fn an_interface_that_is_renamed_again_after_a_kill_is_undone_at_once() {
+    for does_last in [false, true] {
+        for step in 0.. {
+            let machine = Machine::new();
+            let before = machine.everything();
+            machine.apply("eth0", &everything());
+            machine.rename("eth0", "wan0");
+            let life = Life::until(step, does_last);
+            let _ = machine.process("wan0", life.clone(), |host, stores| undo::undo(host, stores));
+            machine.rename("wan0", "lan0");
+            let report = machine.undo("lan0");
+            assert_eq!(rows(&report, Outcome::Kept), [""; 0], "step {step}, {does_last}");
+            assert!(machine.journals().is_empty(), "step {step}, {does_last}");
+            machine.rename("lan0", "eth0");
+            assert_eq!(machine.everything(), before, "step {step}, {does_last}");
+            if !life.is_over() {
+                assert!(step > 20, "{step}");
+                break;
+            }
+        }
+    }
+}
+
 /// An interface gets the name of a device that has gone, and has a journal under its earlier name.
 #[test]
 fn the_journal_of_an_earlier_device_of_the_new_name_takes_no_originals_away() {

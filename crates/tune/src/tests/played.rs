@@ -180,9 +180,10 @@ impl Machine {
         }
     }
 
-    /// The device of `eth0` may be called `wan0`. Interfaces on top of it have none.
+    /// The device of `eth0` may be called `wan0` or `lan0`. Interfaces on top of it have none.
     pub fn device(&self, interface: &str) -> Twin {
-        let of = self.devices.iter().find(|(name, _)| *name == interface || interface == "wan0");
+        let is_renamed = matches!(interface, "wan0" | "lan0");
+        let of = self.devices.iter().find(|(name, _)| *name == interface || is_renamed);
         of.map_or_else(Twin::default, |(_, twin)| twin.clone())
     }
 
