@@ -289,9 +289,14 @@ fn print_json(report: &Report, measured: Option<&Measured>) {
     outln!("{all}");
 }
 
-/// The kind says who can help: root, who looks after the state, or who named the interface.
 fn failure(error: TuneError) -> Failure {
-    let kind = match &error {
+    Failure::new(kind(&error), error)
+}
+
+/// Says who can help: root, who looks after the state, or who named the interface.
+fn kind(error: &TuneError) -> Kind {
+    match error {
+        TuneError::OfAnother(why) => kind(why),
         TuneError::NoInterface(_) | TuneError::Ethtool { .. } => Kind::Port,
         TuneError::File { source, .. } if source.kind() == ErrorKind::PermissionDenied => Kind::Port,
         TuneError::Busy(_)
@@ -303,8 +308,7 @@ fn failure(error: TuneError) -> Failure {
         | TuneError::Renamed { .. }
         | TuneError::OtherNamespace { .. } => Kind::State,
         _ => Kind::Other,
-    };
-    Failure::new(kind, error)
+    }
 }
 
 fn check_table(report: &Report) -> Table {

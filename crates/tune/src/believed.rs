@@ -1,6 +1,6 @@
 //! What is believed of the journals in a store: those of this boot, of devices that are still there.
 
-use crate::companions::is_companion;
+use crate::companions::{is_companion, is_on_others};
 use crate::error::TuneError;
 use crate::host::Host;
 use crate::journal::{Entry, Identity, Journal, Others, Scope, Store};
@@ -72,7 +72,7 @@ impl Believed {
 
     /// For who is about to change something: what others have changed must be known.
     pub(crate) fn complete(mut self) -> Result<Self, TuneError> {
-        if self.unread.is_empty() { Ok(self) } else { Err(self.unread.swap_remove(0)) }
+        if self.unread.is_empty() { Ok(self) } else { Err(self.unread.swap_remove(0).of_another()) }
     }
 
     /// Whether a journal that cannot be read may want what is at a place: it is shared, or it is another
@@ -83,6 +83,14 @@ impl Believed {
             _ => false,
         };
         !self.unread.is_empty() && (place.is_shared() || is_anothers)
+    }
+
+    /// Whether a journal that cannot be read may have taken what is at a place along: it is the MTU of an
+    /// interface on top of others.
+    pub(crate) fn may_be_taken_along(&self, host: &dyn Host, place: &Place) -> bool {
+        let is_along = matches!(place, Place::MtuOf { .. } | Place::Ipv6MtuOf { .. });
+        let is_mtu = is_along || *place == Place::interface("mtu");
+        !self.unread.is_empty() && is_mtu && is_on_others(host)
     }
 
     /// The highest number of an entry, of the own journal as it is now and of all others.

@@ -73,6 +73,12 @@ fn index_of(host: &dyn Host, interface: &str) -> Option<u64> {
     host.text(&format!("sys/class/net/{interface}/ifindex"))?.parse().ok()
 }
 
+/// Whether the interface is on top of others.
+pub(crate) fn is_on_others(host: &dyn Host) -> bool {
+    let links = host.names(&format!("sys/class/net/{}", host.interface()));
+    links.iter().any(|link| link.starts_with("lower_"))
+}
+
 /// Interfaces on top of one, whatever their MTU is: some follow it down, and some up as well. That of IPv6 is
 /// before the interface's own, by whose undo it changes once more.
 fn on_top(host: &dyn Host, interface: &str, found: &mut Vec<Place>, depth: usize) {

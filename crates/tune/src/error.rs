@@ -40,6 +40,11 @@ pub enum TuneError {
         /// What is wrong with it.
         why: String,
     },
+    /// A journal of another interface cannot be read.
+    #[error(
+        "{0}; it is another interface's: have it readable again (root's, mode 0600), or remove it, and what that one has changed stays as it is"
+    )]
+    OfAnother(Box<TuneError>),
     /// A file that this program would not read again.
     #[error("{} would become too long to be read again: it is as it was, and nothing is changed that it does not have", .0.display())]
     TooLong(PathBuf),
@@ -120,6 +125,11 @@ impl TuneError {
     /// Whether there is a better place to say it, where all can be done.
     pub(crate) const fn is_elsewhere(&self) -> bool {
         matches!(self, Self::OtherNamespace { .. } | Self::Renamed { .. })
+    }
+
+    /// The same of another interface's journal.
+    pub(crate) fn of_another(self) -> Self {
+        Self::OfAnother(Box::new(self))
     }
 
     /// An error of a file, for `map_err`.

@@ -1,5 +1,6 @@
 //! What an interface, and the machine below it, should be set to.
 
+use crate::companions::is_on_others;
 use crate::host::Host;
 use crate::place::{Coalescing, Direction, Housekeeping, Place};
 use crate::processors::{list, ranges};
@@ -109,8 +110,7 @@ impl Plan {
     }
 
     fn offloads(&mut self, host: &dyn Host) {
-        let links = host.names(&format!("sys/class/net/{}", host.interface()));
-        let is_on_others = links.iter().any(|link| link.starts_with("lower_"));
+        let is_on_others = is_on_others(host);
         for (name, on, why) in [
             ("rx-checksum", true, "the device verifies checksums"),
             ("tx-scatter-gather", true, "segmentation needs it"),

@@ -58,8 +58,8 @@ impl<'a> Undo<'a> {
     /// Takes it back.
     ///
     /// # Errors
-    /// A journal, be it another interface's, cannot be read, written or removed. If others were undone,
-    /// [`TuneError::Partly`].
+    /// A journal cannot be read, written or removed, or another interface's cannot be read which may want
+    /// something of this. If others were undone, [`TuneError::Partly`].
     pub fn run(self) -> Result<Report, TuneError> {
         let Self { host, stores, mut failed } = self;
         let mut report = Report::new(host.interface());
@@ -72,7 +72,10 @@ impl<'a> Undo<'a> {
         restore_what_was_reset(host, &mut undone);
         wait_for_what_failed(&mut undone);
         for (number, (store, believed, journal)) in stores.into_iter().enumerate() {
-            failed = failed.or(believed.unread.into_iter().next());
+            let of_this = undone.iter_mut().filter(|undone| undone.store == number);
+            if wait_for_what_is_unread(host, &believed, of_this) {
+                failed = failed.or(believed.unread.into_iter().next().map(TuneError::of_another));
+            }
             let is_left = |undone: &Undone| undone.waits || undone.row.outcome == Outcome::Refused;
             let left = undone.iter().filter(|undone| undone.store == number && is_left(undone));
             let left = left.map(|undone| undone.entry.clone()).rev().collect();
@@ -115,6 +118,10 @@ fn found(host: &dyn Host, stores: &[Opened<'_>]) -> Vec<(usize, Entry, Option<St
 /// Brings an entry back, or leaves it to another journal.
 fn bring_back(host: &dyn Host, (store, believed, _): &Opened<'_>, entry: &Entry, seen: Option<&str>) -> Row {
     if let Some(heir) = believed.heir(host, entry) {
+        if !believed.unread.is_empty() {
+            // The next younger one may be that which cannot be read.
+            return unknown(host, entry);
+        }
         let left = believed.leave(host, *store, &heir, entry);
         return left_to(heir.interface, left, value(host, entry), entry);
     }
@@ -177,9 +184,37 @@ fn wait_for_what_failed(undone: &mut [Undone]) {
                 *waits = true;
                 row.note = Some(format!("it stays in the journal: {of} takes it along, which is not back"));
             }
+            // Who it is left to may be undone before.
+            Outcome::Kept if matches!(entry.place, Place::MtuOf { .. } | Place::Ipv6MtuOf { .. }) => {
+                *waits = true;
+            }
             _ => {}
         }
     }
+}
+
+/// An MTU that a journal which cannot be read may have taken along is as it was, and stays in this one: undo
+/// of the other brings back what it was in between. Whether anything is left for such a journal.
+fn wait_for_what_is_unread<'u>(
+    host: &dyn Host,
+    believed: &Believed,
+    undone: impl Iterator<Item = &'u mut Undone>,
+) -> bool {
+    let mut is_any = false;
+    for Undone { entry, row, waits, .. } in undone {
+        let is_taken_along = believed.may_be_taken_along(host, &entry.place);
+        match row.outcome {
+            Outcome::Restored if is_taken_along => {
+                *waits = true;
+                let why = "an interface below may have taken it along, whose journal cannot be read";
+                row.note = Some(format!("it stays in the journal: {why}"));
+                is_any = true;
+            }
+            Outcome::Refused => is_any |= is_taken_along || believed.may_be_wanted(&entry.place),
+            _ => {}
+        }
+    }
+    is_any
 }
 
 fn value(host: &dyn Host, entry: &Entry) -> Option<String> {
@@ -210,6 +245,12 @@ fn left_to(heir: &str, left: Result<(), TuneError>, now: Option<String>, entry: 
     unchanged(row, now)
 }
 
+/// What is said where a journal that cannot be read may have the next change, or want the same.
+fn unknown(host: &dyn Host, entry: &Entry) -> Row {
+    let note = "whether another interface wants it is not known: its journal cannot be read";
+    unchanged(Row::named(entry.place.to_string(), Outcome::Refused).note(note), value(host, entry))
+}
+
 fn unchanged(row: Row, now: Option<String>) -> Row {
     match now {
         Some(now) => row.values(&now, &now),
@@ -235,8 +276,7 @@ fn entry_row(host: &dyn Host, believed: &Believed, entry: &Entry, seen: Option<&
         return unchanged(row(Outcome::Kept).note(note), value(host, entry));
     }
     if believed.may_be_wanted(&entry.place) {
-        let note = "whether another interface wants it is not known: its journal cannot be read";
-        return unchanged(row(Outcome::Refused).note(note), value(host, entry));
+        return unknown(host, entry);
     }
     let now = match host.read(&entry.place) {
         Reading::Value(value) | Reading::Fixed(value) => value,

@@ -1,10 +1,11 @@
 //! What the kernel changes along with a setting: a played one does as Linux, and undo brings that back, too.
 
 use super::played::{Life, Machine, rows};
+use crate::error::TuneError;
 use crate::host::Reading;
 use crate::place::{Coalescing, Place};
 use crate::plan::{Options, plan};
-use crate::report::Outcome;
+use crate::report::{Outcome, Report};
 use crate::setting::Group;
 use crate::{apply, undo};
 use std::fs;
@@ -53,8 +54,9 @@ impl Machine {
     fn stack(&self, below: &str, name: &str, index: &str, mtu: &str) {
         self.put(&format!("sys/class/net/{name}/mtu"), mtu);
         self.put(&format!("sys/class/net/{name}/ifindex"), index);
-        let link = self.root().join("sys/class/net").join(below).join(format!("upper_{name}"));
-        symlink(format!("../{name}"), link).unwrap();
+        let net = self.root().join("sys/class/net");
+        symlink(format!("../{name}"), net.join(below).join(format!("upper_{name}"))).unwrap();
+        symlink(format!("../{below}"), net.join(name).join(format!("lower_{below}"))).unwrap();
     }
 
     /// Renames an interface on top of eth0.
@@ -63,6 +65,13 @@ impl Machine {
         let lower = self.root().join("sys/class/net/eth0");
         fs::remove_file(lower.join(format!("upper_{from}"))).unwrap();
         symlink(format!("../{to}"), lower.join(format!("upper_{to}"))).unwrap();
+        for upper in fs::read_dir(lower.with_file_name(to)).unwrap().flatten() {
+            let name = upper.file_name().into_string().unwrap();
+            let Some(name) = name.strip_prefix("upper_") else { continue };
+            let upper = lower.with_file_name(name);
+            fs::remove_file(upper.join(format!("lower_{from}"))).unwrap();
+            symlink(format!("../{to}"), upper.join(format!("lower_{to}"))).unwrap();
+        }
         let conf = self.root().join("proc/sys/net/ipv6/conf");
         fs::rename(conf.join(from), conf.join(to)).unwrap();
     }
@@ -405,6 +414,68 @@ fn what_comes_along_with_an_mtu_that_undo_cannot_bring_back_waits_for_it() {
     machine.refused.borrow_mut().clear();
     let report = machine.undo("eth0");
     assert!(rows(&report, Outcome::Restored).contains(&"mtu of third"), "{report:#?}");
+    assert_eq!(machine.everything(), before);
+    assert!(machine.journals().is_empty());
+}
+
+/// It is left to a later change, and the MTU comes back after that was undone.
+#[test]
+fn what_is_left_to_another_interface_waits_for_the_mtu_that_takes_it_along() {
+    let machine = Machine::new().with_companions();
+    let before = machine.everything();
+    for (name, mtu) in [("eth0", 9000), ("third", 1350)] {
+        machine.apply(name, &Options { mtu: Some(mtu), only: vec![Group::Mtu], ..Options::default() });
+    }
+    machine.refused.borrow_mut().push(Place::interface("mtu"));
+    let report = machine.undo("eth0");
+    assert_eq!(rows(&report, Outcome::Kept), ["mtu of third"], "{report:#?}");
+    machine.refused.borrow_mut().clear();
+    machine.undo("third");
+    assert_eq!(machine.value("sys/class/net/third/mtu"), "1400");
+    machine.undo("eth0");
+    assert_eq!(machine.everything(), before);
+    assert!(machine.journals().is_empty());
+}
+
+/// Undoes an interface while the journal of another one cannot be read.
+fn undo_without(machine: &Machine, name: &str, unread: &str) -> Report {
+    let file = machine.state().join(format!("{unread}.json"));
+    let journal = fs::read(&file).unwrap();
+    fs::write(&file, "no journal").unwrap();
+    let undone = machine.process(name, Life::long(), |host, stores| undo::undo(host, stores));
+    let Err(TuneError::Partly { report, why }) = undone else { panic!("{undone:?}") };
+    assert!(matches!(*why, TuneError::OfAnother(_)), "{why:?}");
+    fs::write(&file, journal).unwrap();
+    *report
+}
+
+#[test]
+fn an_mtu_that_an_unread_journal_may_have_taken_along_comes_back_and_stays_in_its_own() {
+    let machine = Machine::new().with_companions();
+    let before = machine.everything();
+    for (name, mtu) in [("third", 1350), ("eth0", 9000)] {
+        machine.apply(name, &Options { mtu: Some(mtu), only: vec![Group::Mtu], ..Options::default() });
+    }
+    for _ in 0..2 {
+        let report = undo_without(&machine, "third", "eth0");
+        assert_eq!(rows(&report, Outcome::Restored), ["mtu", "IPv6 mtu of third"], "{report:#?}");
+        assert_eq!(machine.value("sys/class/net/third/mtu"), "1400");
+    }
+    ["eth0", "third"].into_iter().for_each(|name| drop(machine.undo(name)));
+    assert_eq!(machine.everything(), before);
+    assert!(machine.journals().is_empty());
+}
+
+/// The one that cannot be read has the change in between.
+#[test]
+fn an_mtu_is_left_to_nobody_while_a_journal_cannot_be_read() {
+    let machine = Machine::new().with_companions();
+    let before = machine.everything();
+    apply_in(&machine, ["eth0.7.8", "eth0.7", "eth0"]);
+    let report = undo_without(&machine, "eth0.7.8", "eth0.7");
+    assert_eq!(rows(&report, Outcome::Refused), ["mtu", "IPv6 mtu of eth0.7.8"], "{report:#?}");
+    assert_eq!(machine.value("sys/class/net/eth0.7.8/mtu"), "1350");
+    ["eth0.7", "eth0", "eth0.7.8"].into_iter().for_each(|name| drop(machine.undo(name)));
     assert_eq!(machine.everything(), before);
     assert!(machine.journals().is_empty());
 }

@@ -203,7 +203,9 @@ fn another_interfaces_journal_that_cannot_be_read_keeps_what_it_may_share_alone(
     let applied = machine.everything();
     let again = machine
         .process("eth0", Life::long(), |host, stores| apply::apply(host, stores, &plan(host, &everything())));
-    assert!(matches!(again, Err(TuneError::Damaged { .. })), "{again:?}");
+    let Err(TuneError::OfAnother(why)) = again else { panic!("{again:?}") };
+    assert!(matches!(*why, TuneError::Damaged { .. }), "{why:?}");
+    assert!(TuneError::OfAnother(why).to_string().contains("or remove it"));
     assert_eq!(machine.everything(), applied);
 
     let undone = machine.process("eth0", Life::long(), |host, stores| undo::undo(host, stores));
@@ -225,6 +227,26 @@ fn another_interfaces_journal_that_cannot_be_read_keeps_what_it_may_share_alone(
     machine.undo("eth1");
     assert_eq!(machine.everything(), before);
     assert!(machine.journals().is_empty());
+}
+
+/// What is done is done, however often it is asked for.
+#[test]
+fn an_undo_that_leaves_nothing_does_not_fail_by_another_interfaces_journal() {
+    let machine = Machine::new();
+    let before = machine.everything();
+    let only = |group| Options { mtu: Some(9000), only: vec![group], ..Options::default() };
+    machine.apply("eth0", &only(Group::Tcp));
+    machine.apply("eth1", &only(Group::Mtu));
+    let file = machine.state().join("eth0.json");
+    let journal = fs::read(&file).unwrap();
+    fs::write(&file, "no journal").unwrap();
+    let report = machine.undo("eth1");
+    assert_eq!(rows(&report, Outcome::Restored), ["mtu"], "{report:#?}");
+    assert_eq!(machine.journals(), ["eth0.json"]);
+    assert!(machine.undo("eth1").rows.is_empty());
+    fs::write(&file, journal).unwrap();
+    machine.undo("eth0");
+    assert_eq!(machine.everything(), before);
 }
 
 /// Either store, damaged, leaves the other's settings to be undone.

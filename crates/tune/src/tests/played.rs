@@ -197,7 +197,12 @@ impl Machine {
         let mut folders = vec![self.root()];
         while let Some(folder) = folders.pop() {
             for entry in fs::read_dir(folder).unwrap() {
-                let path = entry.unwrap().path();
+                let entry = entry.unwrap();
+                let path = entry.path();
+                // Interfaces are linked in circles, and what a link leads to has a path of its own.
+                if entry.file_type().unwrap().is_symlink() {
+                    continue;
+                }
                 if path.is_dir() {
                     folders.push(path);
                 } else {
