@@ -4,12 +4,14 @@ use crate::believed::Believed;
 use crate::check::unchangeable;
 use crate::companions::{companions, is_companion};
 use crate::error::TuneError;
+use crate::heirs::only_watches;
 use crate::host::{Host, Reading};
 use crate::journal::{Entry, Identity, Journal, Store, Stores};
 use crate::place::Place;
 use crate::plan::Plan;
 use crate::report::{Outcome, Report, Row};
 use crate::setting::Setting;
+use crate::watched::is_as_made;
 
 /// Brings the host to a plan, as far as it lets itself be brought.
 ///
@@ -74,10 +76,7 @@ fn refuse_to_lose_ipv6(host: &dyn Host, plan: &Plan) -> Result<(), TuneError> {
 }
 
 fn value(host: &dyn Host, place: &Place) -> Option<String> {
-    match host.read(place) {
-        Reading::Value(value) | Reading::Fixed(value) => Some(value),
-        Reading::Absent(_) | Reading::Unreadable(_) => None,
-    }
+    host.read(place).value()
 }
 
 /// What the kernel changes along with a setting, and what it was before that.
@@ -185,7 +184,11 @@ impl<'a> Change<'a> {
         let first = self.journal.entries.iter().position(is_before);
         let mut at = first.unwrap_or(self.journal.entries.len());
         let mut kept = Vec::new();
+        let is_as_made = *of == Place::interface("mtu") && is_as_made(self.host, &self.journal);
         for (place, before) in companions(self.host, of) {
+            if is_as_made {
+                self.renew(&place, &before);
+            }
             let is_new = self.keep_at(at, &place, &before);
             at += usize::from(is_new);
             kept.push(Companion { place, before, is_new });
@@ -194,6 +197,16 @@ impl<'a> Change<'a> {
             self.store.save(&self.journal)?;
         }
         Ok(kept)
+    }
+
+    /// What the change before this one has left as it was is kept as it is now: it is this one's from now on.
+    fn renew(&mut self, place: &Place, before: &str) {
+        let number = self.believed.last_number(&self.journal) + 1;
+        let is_it = |entry: &&mut Entry| entry.place.is_same(place) && only_watches(entry);
+        if let Some(entry) = self.journal.entries.iter_mut().find(is_it) {
+            entry.original = before.to_owned();
+            entry.number = number;
+        }
     }
 
     /// Has the original of a place in the journal, on disk. Whether it was not there before.

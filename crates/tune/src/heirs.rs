@@ -13,7 +13,8 @@
 //!
 //! A journal may have an MTU that its change has left as it was, since undo of that may not: it only watches.
 //! Undo of an older entry does not wait for it, brings its original back now, and tells it. Where the
-//! original is left to a younger one, those that watch in between are told as well.
+//! original is left to a younger one, those that watch in between are told as well. What somebody else makes
+//! of it is in [`watched`](crate::watched).
 
 use crate::believed::{Believed, name_now};
 use crate::error::TuneError;
@@ -110,7 +111,7 @@ impl Believed {
 }
 
 /// Whether the change that an entry was kept for has left it as it was.
-fn only_watches(entry: &Entry) -> bool {
+pub(crate) fn only_watches(entry: &Entry) -> bool {
     let is_along = matches!(entry.place, Place::MtuOf { .. } | Place::Ipv6MtuOf { .. });
     is_along && entry.made.as_ref() == Some(&entry.original)
 }

@@ -20,6 +20,16 @@ pub enum Reading {
     Unreadable(String),
 }
 
+impl Reading {
+    /// The value, whether it may change or not.
+    pub(crate) fn value(self) -> Option<String> {
+        match self {
+            Self::Value(value) | Self::Fixed(value) => Some(value),
+            Self::Absent(_) | Self::Unreadable(_) => None,
+        }
+    }
+}
+
 /// What plan, check, apply and undo need of a host. [`System`] is Linux; tests have one that fails on
 /// request.
 pub trait Host {

@@ -60,6 +60,7 @@ pub mod processors;
 pub mod report;
 pub mod setting;
 pub mod undo;
+mod watched;
 
 #[cfg(test)]
 mod tests;

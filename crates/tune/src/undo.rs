@@ -8,6 +8,7 @@ use crate::journal::{Entry, Journal, Store, Stores};
 use crate::place::Place;
 use crate::plan::interrupts;
 use crate::report::{Outcome, Report, Row};
+use crate::watched;
 
 /// Takes back all that apply has changed for the interface, and removes its journals. Without a journal of
 /// this boot there is nothing to take back: a reboot has done it. What is the machine's comes last.
@@ -61,7 +62,8 @@ impl<'a> Undo<'a> {
     /// A journal cannot be read, written or removed, or another interface's cannot be read which may want
     /// something of this. If others were undone, [`TuneError::Partly`].
     pub fn run(self) -> Result<Report, TuneError> {
-        let Self { host, stores, mut failed } = self;
+        let Self { host, mut stores, mut failed } = self;
+        know_what_is_there(host, &mut stores);
         let mut report = Report::new(host.interface());
         report.rows.extend(stores.iter().flat_map(|(_, believed, _)| believed.dropped_rows()));
         let mut undone: Vec<Undone> = Vec::new();
@@ -100,16 +102,25 @@ struct Undone {
     waits: bool,
 }
 
+/// Has the journals know interfaces by the names that they have now, and what only watches by its value.
+fn know_what_is_there(host: &dyn Host, stores: &mut [Opened<'_>]) {
+    for (store, believed, journal) in stores {
+        let Some(journal) = journal else { continue };
+        journal.entries.iter_mut().for_each(|entry| follow_name(host, &mut entry.place));
+        if watched::follow(host, believed, journal) {
+            // For who begins again after a kill: this one knows, and has not failed if there is no place.
+            let _ = store.save(journal);
+        }
+    }
+}
+
 /// All entries with the number of their store, the last change first, and what is there before any is undone:
 /// one takes others along.
 fn found(host: &dyn Host, stores: &[Opened<'_>]) -> Vec<(usize, Entry, Option<String>)> {
     let mut found = Vec::new();
     for (number, (_, _, journal)) in stores.iter().enumerate() {
         for entry in journal.iter().flat_map(|journal| journal.entries.iter().rev()) {
-            let mut entry = entry.clone();
-            follow_name(host, &mut entry.place);
-            let seen = value(host, &entry);
-            found.push((number, entry, seen));
+            found.push((number, entry.clone(), value(host, entry)));
         }
     }
     found
@@ -218,10 +229,7 @@ fn wait_for_what_is_unread<'u>(
 }
 
 fn value(host: &dyn Host, entry: &Entry) -> Option<String> {
-    match host.read(&entry.place) {
-        Reading::Value(value) | Reading::Fixed(value) => Some(value),
-        Reading::Absent(_) | Reading::Unreadable(_) => None,
-    }
+    host.read(&entry.place).value()
 }
 
 /// An interface may have another name by now.

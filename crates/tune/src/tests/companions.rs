@@ -539,6 +539,78 @@ fn many_interfaces_on_top_cost_one_journal_and_a_few_looks_each() {
     assert!(many.1 - few.1 <= 30 * 2 * 3, "looks of undo: {few:?} {many:?}");
 }
 
+/// Apply has left it alone, and so does undo.
+#[test]
+fn what_somebody_makes_of_an_mtu_that_apply_has_left_as_it_was_stays_after_a_kill_at_any_step() {
+    for (mtu, name, theirs) in [(9000, "eth0.7", "1400"), (1400, "third", "1380")] {
+        for (does_last, step) in [false, true].into_iter().flat_map(|last| (0..30).map(move |s| (last, s))) {
+            let (machine, life) = (Machine::new().with_companions(), Life::until(step, does_last));
+            let file = format!("sys/class/net/{name}/mtu");
+            let sets = |mtu: &str, of_ipv6: &str| {
+                machine.put(&file, mtu);
+                machine.has_mtu(name, mtu);
+                machine.put(&ipv6(name), of_ipv6);
+            };
+            let first = [machine.value(&file), machine.value(&ipv6(name))];
+            sets(theirs, "1300");
+            let before = machine.everything();
+            sets(&first[0], &first[1]);
+            let only = vec![Group::Mtu];
+            machine.apply("eth0", &Options { mtu: Some(mtu), only, ..Options::default() });
+            sets(theirs, "1300");
+            let _ = machine.process("eth0", life.clone(), |host, stores| undo::undo(host, stores));
+            assert!(step < 29 || !life.is_over(), "undo has more steps");
+            machine.undo("eth0");
+            assert_eq!(machine.everything(), before, "{name}, killed at step {step}, {does_last}");
+        }
+    }
+}
+
+/// A VLAN cannot keep more than the one below it has again.
+#[test]
+fn an_mtu_that_somebody_has_raised_above_the_original_of_the_one_below_comes_back() {
+    let machine = Machine::new().with_companions();
+    let set = |name: &str, mtu: &str| {
+        machine.put(&format!("sys/class/net/{name}/mtu"), mtu);
+        machine.has_mtu(name, mtu);
+    };
+    set("eth0.7", "1400");
+    set("eth0.7.8", "1300");
+    let before = machine.everything();
+    machine.apply("eth0", &Options { mtu: Some(9000), only: vec![Group::Mtu], ..Options::default() });
+    set("eth0.7", "8000");
+    set("eth0.7.8", "1450");
+    let report = machine.undo("eth0");
+    assert_eq!(rows(&report, Outcome::Refused), [""; 0], "{report:#?}");
+    assert_eq!(machine.everything(), before);
+    assert!(machine.journals().is_empty());
+}
+
+/// Somebody, or an apply to the upper one itself, between two applies to the lower one.
+#[test]
+fn an_mtu_that_has_changed_between_two_applies_to_the_one_below_comes_back_as_it_was_then() {
+    let only = |mtu| Options { mtu: Some(mtu), only: vec![Group::Mtu], ..Options::default() };
+    let mtu = "sys/class/net/eth0.7/mtu";
+    let machine = Machine::new().with_companions();
+    machine.apply("eth0", &only(9000));
+    machine.put(mtu, "1450");
+    machine.apply("eth0", &only(1400));
+    assert_eq!(machine.value(mtu), "1400");
+    machine.undo("eth0");
+    assert_eq!(machine.value(mtu), "1450");
+
+    for order in [["eth0", "eth0.7"], ["eth0.7", "eth0"]] {
+        let machine = Machine::new().with_companions();
+        let before = machine.everything();
+        for (name, mtu) in [("eth0", 9000), ("eth0.7", 1400), ("eth0", 1300)] {
+            machine.apply(name, &only(mtu));
+        }
+        order.into_iter().for_each(|name| drop(machine.undo(name)));
+        assert_eq!(machine.everything(), before, "{order:?}");
+        assert!(machine.journals().is_empty(), "{order:?}");
+    }
+}
+
 /// What undo itself takes along is nobody else's change.
 #[test]
 fn only_what_somebody_has_changed_is_said_to_be_changed() {
