@@ -127,6 +127,10 @@ impl Believed {
 
     fn called(&self, journal: &Journal) -> String {
         let (interface, namespace) = (&journal.interface, &journal.identity.namespace);
+        // Its own name has a journal, too, of a device that has gone: the next undo takes this one over.
+        if is_its(journal, &self.now) {
+            return format!("{interface} (this one, before it was renamed)");
+        }
         if self.now.has_replaced(&journal.identity) {
             return format!("{interface} of a network namespace that has ended");
         }

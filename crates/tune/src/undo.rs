@@ -162,13 +162,15 @@ fn keep_what_is_left(
 }
 
 /// Drivers restart a device for some of its settings (rings, MTU, offloads) and reset others then: what is
-/// no longer as it was is written again, in the order of apply, which has the former first.
+/// no longer as it was is written again, in the order of apply, which has the former first, and then in that
+/// of undo, which has an MTU before those that it takes along.
 fn restore_what_was_reset(host: &dyn Host, undone: &mut [Undone]) {
     let is_reset = |undone: &Undone| {
         let original = Some(&undone.entry.original);
         undone.row.outcome == Outcome::Restored && value(host, &undone.entry).as_ref() != original
     };
-    for Undone { entry, .. } in undone.iter().rev().filter(|undone| is_reset(undone)) {
+    let orders = undone.iter().rev().chain(undone.iter());
+    for Undone { entry, .. } in orders.filter(|undone| is_reset(undone)) {
         // Whether it succeeds is what the next reading says.
         let _ = host.write(&entry.place, &entry.original);
     }

@@ -116,7 +116,7 @@ impl Machine {
 
     /// An interface has another MTU: so has IPv6 there, and VLANs on top are lowered. An ipvlan has what the
     /// one below it has, without a word to others (`ipvlan_adjust_mtu`).
-    fn has_mtu(&self, interface: &str, mtu: &str) {
+    pub fn has_mtu(&self, interface: &str, mtu: &str) {
         if self.root().join(ipv6(interface)).exists() {
             self.put(&ipv6(interface), mtu);
         }
@@ -273,24 +273,44 @@ fn tunables_of_a_governor_that_undo_cannot_bring_back_wait_for_it() {
 #[test]
 fn what_a_driver_sets_when_it_no_longer_adapts_comes_back_after_a_kill_at_any_step() {
     let only = Options { only: vec![Group::Coalescing], ..Options::default() };
-    for step in 0.. {
-        let (machine, life) = (Machine::new(), Life::until(step, step % 2 == 0));
-        let values =
-            [(Coalescing::AdaptiveRx, "off"), (Coalescing::RxUsecs, "3"), (Coalescing::RxFrames, "32")];
-        for (item, value) in values {
-            machine.device("eth0").has(&Place::Coalescing { item }, Reading::Value(value.to_owned()));
-        }
-        let before = machine.everything();
-        let report = machine.apply("eth0", &only);
-        assert_eq!(rows(&report, Outcome::Changed), ["adaptive-rx"], "{report:#?}");
-        let _ = machine.process("eth0", life.clone(), |host, stores| undo::undo(host, stores));
-        machine.undo("eth0");
-        assert_eq!(machine.everything(), before, "killed at step {step}");
-        if !life.is_over() {
-            assert!(step >= 4, "{step}");
-            break;
+    for (kills_apply, does_last) in [(true, true), (true, false), (false, true), (false, false)] {
+        for step in 0.. {
+            let (machine, life) = (Machine::new(), Life::until(step, does_last));
+            let values =
+                [(Coalescing::AdaptiveRx, "off"), (Coalescing::RxUsecs, "3"), (Coalescing::RxFrames, "32")];
+            for (item, value) in values {
+                machine.device("eth0").has(&Place::Coalescing { item }, Reading::Value(value.to_owned()));
+            }
+            let before = machine.everything();
+            let applies = if kills_apply { life.clone() } else { Life::long() };
+            let applied = machine
+                .process("eth0", applies, |host, stores| apply::apply(host, stores, &plan(host, &only)));
+            if !kills_apply {
+                let report = applied.unwrap();
+                assert_eq!(rows(&report, Outcome::Changed), ["adaptive-rx"], "{report:#?}");
+                let _ = machine.process("eth0", life.clone(), |host, stores| undo::undo(host, stores));
+            }
+            machine.undo("eth0");
+            assert_eq!(machine.everything(), before, "step {step}, {kills_apply}, {does_last}");
+            if !life.is_over() {
+                assert!(step >= 4, "{step}");
+                break;
+            }
         }
     }
+}
+
+/// A driver has its own MTU when it restarts for the rings, and the kernel takes others along with that.
+#[test]
+fn an_mtu_that_a_restart_of_the_device_resets_comes_back_with_what_it_takes_along() {
+    let machine = Machine::new().with_companions();
+    let before = machine.everything();
+    machine.apply("eth0", &Options { mtu: Some(9000), ..Options::default() });
+    machine.resets_mtu.set(true);
+    let report = machine.undo("eth0");
+    assert_eq!(rows(&report, Outcome::Refused), [""; 0], "{report:#?}");
+    assert_eq!(machine.everything(), before);
+    assert!(machine.journals().is_empty());
 }
 
 #[test]

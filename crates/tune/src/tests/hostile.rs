@@ -102,7 +102,9 @@ fn the_journal_of_an_earlier_device_of_the_new_name_takes_no_originals_away() {
     machine.apply("eth0", &options);
     machine.rename("eth0", "wan0");
     let report = machine.undo("wan0");
-    assert!(rows(&report, Outcome::Kept).contains(&"net.core.rmem_max"), "{report:#?}");
+    let kept = report.rows.iter().find(|row| row.name == "net.core.rmem_max").unwrap();
+    let wants = "eth0 (this one, before it was renamed) wants it, and the last undo brings back 212992";
+    assert_eq!((kept.outcome, kept.note.as_deref()), (Outcome::Kept, Some(wants)));
     assert_eq!(machine.journals(), ["eth0.json"]);
     machine.undo("wan0");
     assert_eq!(machine.value("proc/sys/net/core/rmem_max"), before);

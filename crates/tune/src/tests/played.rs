@@ -67,6 +67,8 @@ pub struct Machine {
     pub clamped: RefCell<BTreeMap<String, String>>,
     /// Whether the device resets its queues when its rings change.
     pub resets_queues: Cell<bool>,
+    /// Whether eth0 has another MTU then.
+    pub resets_mtu: Cell<bool>,
     /// Writes that reached the kernel.
     pub writes: Cell<usize>,
     /// How often a process has looked at something other than a setting: a file, or a folder's names.
@@ -117,6 +119,7 @@ impl Machine {
             refused: RefCell::default(),
             clamped: RefCell::default(),
             resets_queues: Cell::new(false),
+            resets_mtu: Cell::new(false),
             writes: Cell::new(0),
             looks: Cell::new(0),
             cookie: Cell::new(None),
@@ -355,6 +358,10 @@ impl Host for Process<'_> {
             }
             if self.machine.resets_queues.get() && matches!(place, Place::Ring { .. }) {
                 self.machine.put("sys/class/net/eth0/queues/tx-1/xps_cpus", "5");
+            }
+            if self.machine.resets_mtu.get() && matches!(place, Place::Ring { .. }) {
+                self.machine.put("sys/class/net/eth0/mtu", "1400");
+                self.machine.has_mtu("eth0", "1400");
             }
             let written = as_the_kernel_writes(place, value);
             let value = written.as_str();
