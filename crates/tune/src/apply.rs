@@ -2,7 +2,7 @@
 
 use crate::believed::Believed;
 use crate::check::unchangeable;
-use crate::companions::{companions, is_companion};
+use crate::companions::{companions, is_companion, loses_ipv6};
 use crate::error::TuneError;
 use crate::heirs::only_watches;
 use crate::host::{Host, Reading};
@@ -60,19 +60,13 @@ pub fn admit(host: &dyn Host, stores: Stores<'_>, plan: &Plan) -> Result<(), Tun
     stores.map(complete).try_for_each(|believed| believed.map(drop))
 }
 
-/// The least MTU of IPv6 (RFC 8200 5).
-const LEAST_OF_IPV6: u64 = 1280;
-
-/// Addresses, routes and all settings of IPv6 go with an MTU below its least.
+/// Addresses, routes and all settings of IPv6 go with an MTU below its least, here or on top.
 fn refuse_to_lose_ipv6(host: &dyn Host, plan: &Plan) -> Result<(), TuneError> {
     let is_mtu = |setting: &&Setting| setting.place == Place::interface("mtu");
-    let mtu = plan.settings.iter().find(is_mtu).map(|setting| setting.wanted.target(""));
-    let is_small = mtu.and_then(|mtu| mtu.parse().ok()).is_some_and(|mtu: u64| mtu < LEAST_OF_IPV6);
-    let name = host.interface();
-    if is_small && !host.names(&format!("proc/sys/net/ipv6/conf/{name}")).is_empty() {
-        return Err(TuneError::Ipv6Lost(name.to_owned()));
-    }
-    Ok(())
+    let mtu =
+        plan.settings.iter().find(is_mtu).and_then(|setting| setting.wanted.target("").parse::<u64>().ok());
+    let lost = mtu.and_then(|mtu| loses_ipv6(host, host.interface(), mtu));
+    lost.map_or(Ok(()), |interface| Err(TuneError::Ipv6Lost(interface)))
 }
 
 fn value(host: &dyn Host, place: &Place) -> Option<String> {

@@ -17,6 +17,10 @@ use crate::place::{Coalescing, Place};
 
 /// Interfaces on top of each other: more are not looked at.
 const MAX_DEPTH: usize = 8;
+/// The least MTU of IPv6 (RFC 8200 5).
+const LEAST_OF_IPV6: u64 = 1280;
+/// Header and ICV: as far below the interface that it is on is the MTU of macsec (`macsec_notify`).
+const BYTES_OF_MACSEC: u64 = 32;
 
 /// The companions of a setting that is about to change, with their values; the outermost first.
 pub(crate) fn companions(host: &dyn Host, place: &Place) -> Vec<(Place, String)> {
@@ -82,15 +86,39 @@ pub(crate) fn is_on_others(host: &dyn Host) -> bool {
 /// Interfaces on top of one, whatever their MTU is: some follow it down, and some up as well. That of IPv6 is
 /// before the interface's own, by whose undo it changes once more.
 fn on_top(host: &dyn Host, interface: &str, found: &mut Vec<Place>, depth: usize) {
-    for link in host.names(&format!("sys/class/net/{interface}")) {
-        let Some(name) = link.strip_prefix("upper_") else { continue };
-        let Some(index) = index_of(host, name) else { continue };
-        let place = Place::MtuOf { interface: name.to_owned(), index };
+    for name in uppers(host, interface) {
+        let Some(index) = index_of(host, &name) else { continue };
+        let place = Place::MtuOf { interface: name.clone(), index };
         if depth > 0 && !found.contains(&place) {
-            on_top(host, name, found, depth - 1);
-            found.extend([ipv6(name, index), place]);
+            on_top(host, &name, found, depth - 1);
+            found.extend([ipv6(&name, index), place]);
         }
     }
+}
+
+/// The interfaces right on top of one.
+fn uppers(host: &dyn Host, interface: &str) -> Vec<String> {
+    let links = host.names(&format!("sys/class/net/{interface}"));
+    links.iter().filter_map(|link| link.strip_prefix("upper_").map(str::to_owned)).collect()
+}
+
+/// The interface from which an MTU of this one would take IPv6: itself, or one on top that is lowered along.
+pub(crate) fn loses_ipv6(host: &dyn Host, interface: &str, mtu: u64) -> Option<String> {
+    loses_ipv6_within(host, interface, mtu, MAX_DEPTH)
+}
+
+fn loses_ipv6_within(host: &dyn Host, interface: &str, mtu: u64, depth: usize) -> Option<String> {
+    let has_ipv6 = || !host.names(&format!("proc/sys/net/ipv6/conf/{interface}")).is_empty();
+    if mtu < LEAST_OF_IPV6 && has_ipv6() {
+        return Some(interface.to_owned());
+    }
+    uppers(host, interface).into_iter().filter(|_| depth > 0).find_map(|name| {
+        let text = |file: &str| host.text(&format!("sys/class/net/{name}/{file}"));
+        let has: u64 = text("mtu")?.parse().ok()?;
+        let is_macsec = text("uevent").is_some_and(|text| text.lines().any(|line| line == "DEVTYPE=macsec"));
+        let most = if is_macsec { mtu.saturating_sub(BYTES_OF_MACSEC) } else { mtu };
+        if most < has { loses_ipv6_within(host, &name, most, depth - 1) } else { None }
+    })
 }
 
 /// Those of the governor that a policy has: of the policy alone, or of all policies with that governor.

@@ -699,3 +699,28 @@ fn an_mtu_that_takes_ipv6_away_is_refused_before_anything_changes() {
     assert_eq!(rows(&apply().unwrap(), Outcome::Refused), [""; 0]);
     assert_eq!(machine.value("sys/class/net/eth0/mtu"), "1279");
 }
+
+/// They are lowered along; macsec keeps room for its own header.
+#[test]
+fn an_mtu_that_takes_ipv6_from_an_interface_on_top_is_refused_before_anything_changes() {
+    let machine = Machine::new();
+    for (name, index, mtu) in [("eth0.7", "70", "1500"), ("macsec0", "71", "1468"), ("small", "72", "1279")] {
+        machine.stack("eth0", name, index, mtu);
+        machine.put(&ipv6(name), mtu);
+    }
+    machine.put("sys/class/net/macsec0/uevent", "DEVTYPE=macsec\nINTERFACE=macsec0");
+    let before = machine.everything();
+    let apply = |mtu| {
+        let options = Options { mtu: Some(mtu), only: vec![Group::Mtu], ..Options::default() };
+        machine
+            .process("eth0", Life::long(), |host, stores| apply::apply(host, stores, &plan(host, &options)))
+            .map_err(|error| error.to_string())
+    };
+    assert!(apply(1279).unwrap_err().contains("takes IPv6 from eth0.7"));
+    assert!(apply(1311).unwrap_err().contains("takes IPv6 from macsec0"));
+    assert_eq!((machine.everything(), machine.writes.get()), (before.clone(), 0));
+    // What is smaller already is not lowered.
+    assert_eq!(rows(&apply(1312).unwrap(), Outcome::Changed), ["mtu"]);
+    machine.undo("eth0");
+    assert_eq!(machine.everything(), before);
+}
