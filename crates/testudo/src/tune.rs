@@ -147,17 +147,18 @@ pub fn undo(args: &TuneUndoArgs) -> Result<(), Failure> {
         Ok(machines) => (machines, None),
         Err(failure) => (None, Some(failure)),
     };
-    // Before anything ends: this may be the wrong place.
-    let undo = Undo::read(host, stores(&folder, &machines)).map_err(failure)?;
-    let was_persisted = ended.is_none() && not_persisted_any_more(&folder, args)?;
-    let (report, refusal) = match undo.run() {
+    let undo = Undo::read(host, stores(&folder, &machines));
+    // Before anything ends: this may be the wrong place. What cannot be read is to be applied no more, either.
+    let is_elsewhere = undo.as_ref().is_err_and(TuneError::is_elsewhere);
+    let was_persisted = !is_elsewhere && ended.is_none() && not_persisted_any_more(&folder, args)?;
+    if was_persisted && !args.json {
+        outln!("{} applies nothing at boot any more", persist::unit(&args.interface));
+    }
+    let (report, refusal) = match undo.and_then(Undo::run) {
         Ok(report) => (report, no_machine),
         Err(TuneError::Partly { report, why }) => (*report, Some(failure(*why))),
         Err(error) => return Err(failure(error)),
     };
-    if was_persisted && !args.json {
-        outln!("{} applies nothing at boot any more", persist::unit(&args.interface));
-    }
     said(&report, args, refusal)
 }
 

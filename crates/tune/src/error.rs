@@ -123,7 +123,8 @@ fn advice(path: &Path) -> &'static str {
 
 impl TuneError {
     /// Whether there is a better place to say it, where all can be done.
-    pub(crate) const fn is_elsewhere(&self) -> bool {
+    #[must_use]
+    pub const fn is_elsewhere(&self) -> bool {
         matches!(self, Self::OtherNamespace { .. } | Self::Renamed { .. })
     }
 

@@ -15,7 +15,9 @@ const UNITS: &str = "/etc/systemd/system";
 const UNIT: &str = "testudo-tune@wan.service";
 
 pub fn tests(suite: Suite<'_, Site>) -> Suite<'_, Site> {
-    suite.test("what_is_persisted_is_applied_again_by_the_unit_until_it_is_undone", persists)
+    suite
+        .test("what_is_persisted_is_applied_again_by_the_unit_until_it_is_undone", persists)
+        .test("what_is_persisted_ends_with_an_undo_that_cannot_read_its_journal", ends_with_a_damaged_journal)
 }
 
 impl Site {
@@ -37,16 +39,27 @@ fn words_of_the_unit() -> Outcome<Vec<String>> {
     Ok(words.split(' ').map(str::to_owned).collect())
 }
 
-fn persists(site: &mut Site) -> TestResult {
+/// Empty folders in place of the machine's.
+fn hide_the_machine() -> TestResult {
     for folder in [UNITS, "/var/lib"] {
         mount("tune", folder, "tmpfs", MountFlags::NOSUID, c"mode=755")?;
     }
+    Ok(())
+}
+
+fn install_the_unit() -> TestResult {
+    let contrib = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contrib/testudo-tune@.service");
+    fs::copy(contrib, Path::new(UNITS).join("testudo-tune@.service"))?;
+    Ok(())
+}
+
+fn persists(site: &mut Site) -> TestResult {
+    hide_the_machine()?;
     let before = site.everything()?;
     let wishes = [&["apply", INTERFACE, "--mtu", "8000", "--persist"][..], &ONLY].concat();
     site.says_of_the_machine(&wishes)?.refused(1, "testudo-tune@.service is not installed")?;
     crate::site::same(&before, &site.everything()?, "without a unit")?;
-    let contrib = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contrib/testudo-tune@.service");
-    fs::copy(contrib, Path::new(UNITS).join("testudo-tune@.service"))?;
+    install_the_unit()?;
     let said = site.says_of_the_machine(&wishes)?;
     ensure(said.code == Some(0), || format!("{said:#?}"))?;
     assert_eq!((is_enabled()?.as_str(), site.file("mtu")?.as_str()), ("enabled", "8000"));
@@ -75,5 +88,27 @@ fn persists(site: &mut Site) -> TestResult {
     }
     let words = words.iter().map(String::as_str).collect::<Vec<_>>();
     site.says_of_the_machine(&words)?.refused(1, "nothing is kept for wan")?;
+    Ok(())
+}
+
+fn ends_with_a_damaged_journal(site: &mut Site) -> TestResult {
+    hide_the_machine()?;
+    install_the_unit()?;
+    let before = site.everything()?;
+    let wishes = [&["apply", INTERFACE, "--mtu", "8000", "--persist"][..], &ONLY].concat();
+    let said = site.says_of_the_machine(&wishes)?;
+    ensure(said.code == Some(0), || format!("{said:#?}"))?;
+    let file = Path::new("/var/lib/testudo-tune/wan.json");
+    let journal = fs::read(file)?;
+    fs::write(file, "no journal")?;
+
+    let said = site.says_of_the_machine(&["undo", INTERFACE])?;
+    said.refused(3, "wan.json")?;
+    ensure(said.stdout.contains("applies nothing at boot any more"), || format!("{said:#?}"))?;
+    assert_eq!((is_enabled()?.as_str(), site.file("mtu")?.as_str()), ("disabled", "8000"));
+    fs::write(file, journal)?;
+    let said = site.says_of_the_machine(&["undo", INTERFACE])?;
+    ensure(said.code == Some(0), || format!("{said:#?}"))?;
+    crate::site::same(&before, &site.everything()?, "once its journal could be read")?;
     Ok(())
 }
