@@ -31,6 +31,7 @@ const WAIT_AT_BOOT: Duration = Duration::from_secs(60);
 
 /// `testudo tune check`
 pub fn check(args: &TuneCheckArgs) -> Result<(), Failure> {
+    refuse_what_is_left_out(&args.wishes)?;
     let host = host(&args.interface)?;
     let report = testudo_tune::check::check(&host, &plan(&host, &options(&args.wishes)));
     if args.json {
@@ -40,7 +41,7 @@ pub fn check(args: &TuneCheckArgs) -> Result<(), Failure> {
     }
     let differing = report.rows.iter().filter(|row| row.outcome == Outcome::Differs).count();
     if differing == 0 {
-        return Ok(());
+        return unless_refused(&report, REFUSED);
     }
     if !args.json {
         errln!("{differing} settings differ: `testudo tune apply {}` changes them", args.interface);
@@ -50,6 +51,7 @@ pub fn check(args: &TuneCheckArgs) -> Result<(), Failure> {
 
 /// `testudo tune apply`
 pub fn apply(args: &TuneApplyArgs) -> Result<(), Failure> {
+    refuse_what_is_left_out(&args.wishes)?;
     let host = host(&args.interface)?;
     // At boot the units of several interfaces begin at once.
     let wait = if args.persisted { WAIT_AT_BOOT } else { WAIT };
@@ -86,7 +88,7 @@ pub fn apply(args: &TuneApplyArgs) -> Result<(), Failure> {
         measured.inspect(Measured::print);
     }
     ended.or(failed).map_or(Ok(()), Err)?;
-    unless_refused(&report)
+    unless_refused(&report, REFUSED)
 }
 
 /// Why an apply has ended before all was done.
@@ -148,7 +150,8 @@ pub fn undo(args: &TuneUndoArgs) -> Result<(), Failure> {
         Err(failure) => (None, Some(failure)),
     };
     let undo = Undo::read(host, stores(&folder, &machines));
-    // Before anything ends: this may be the wrong place. What cannot be read is to be applied no more, either.
+    // Before anything ends: this may be the wrong place. What cannot be read is to be applied no more,
+    // either.
     let is_elsewhere = undo.as_ref().is_err_and(TuneError::is_elsewhere);
     let was_persisted = !is_elsewhere && ended.is_none() && not_persisted_any_more(&folder, args)?;
     if was_persisted && !args.json {
@@ -182,7 +185,8 @@ fn said(report: &Report, args: &TuneUndoArgs, refusal: Option<Failure>) -> Resul
     } else if refusal.is_none() {
         outln!("nothing is to be undone for {}", args.interface);
     }
-    refusal.map_or_else(|| unless_refused(report), Err)
+    // The kernel is not the only reason: each row has its own.
+    refusal.map_or_else(|| unless_refused(report, "not brought back"), Err)
 }
 
 /// `testudo tune sink`
@@ -269,17 +273,36 @@ fn options(wishes: &TuneWishes) -> Options {
     Options { mtu: wishes.mtu, huge_pages: wishes.huge_pages, isolate, only: wishes.only.clone() }
 }
 
-fn unless_refused(report: &Report) -> Result<(), Failure> {
-    let refused: Vec<&str> = report
-        .rows
-        .iter()
-        .filter(|row| row.outcome == Outcome::Refused)
-        .map(|row| row.name.as_str())
-        .collect();
-    if refused.is_empty() {
-        return Ok(());
+/// A wish of a group that is not among those of `--only` would be dropped without a word.
+fn refuse_what_is_left_out(wishes: &TuneWishes) -> Result<(), Failure> {
+    let groups_of: [(&str, bool, &[Group]); 3] = [
+        ("--mtu", wishes.mtu.is_some(), &[Group::Mtu]),
+        ("--huge-pages", wishes.huge_pages.is_some(), &[Group::HugePages]),
+        ("--isolate", wishes.isolate.is_some(), &[Group::Isolation, Group::Affinity]),
+    ];
+    let is_left_out = |groups: &[Group]| !groups.iter().any(|group| wishes.only.contains(group));
+    for (option, is_given, groups) in groups_of {
+        if is_given && !wishes.only.is_empty() && is_left_out(groups) {
+            let names: Vec<&str> = groups.iter().map(|group| group.name()).collect();
+            let text = format!("{option} is of the group {}, which --only leaves out", names.join(" or "));
+            return Err(Failure::new(Kind::Configuration, text));
+        }
     }
-    Err(Failure::new(Kind::Other, format!("the kernel refused: {}", refused.join(", "))))
+    Ok(())
+}
+
+const REFUSED: &str = "the kernel refused";
+
+/// Fails by name where anything was refused, which `how` says, or cannot be had.
+fn unless_refused(report: &Report, how: &str) -> Result<(), Failure> {
+    let texts = [(Outcome::Refused, how), (Outcome::NotPossible, "not possible here")];
+    let texts = texts.into_iter().filter_map(|(outcome, text)| {
+        let rows = report.rows.iter().filter(|row| row.outcome == outcome);
+        let names: Vec<&str> = rows.map(|row| row.name.as_str()).collect();
+        (!names.is_empty()).then(|| format!("{text}: {}", names.join(", ")))
+    });
+    let texts: Vec<String> = texts.collect();
+    if texts.is_empty() { Ok(()) } else { Err(Failure::new(Kind::Other, texts.join("; "))) }
 }
 
 fn print_json(report: &Report, measured: Option<&Measured>) {
@@ -345,7 +368,10 @@ fn result(row: &Row) -> String {
             "not supported by the device"
         }
         Outcome::NotSupported => "not supported here",
+        // Rows of undo are of no group.
+        Outcome::Refused if row.group.is_none() => "not brought back",
         Outcome::Refused => "refused by the kernel",
+        Outcome::NotPossible => "not possible here",
         Outcome::Advice => "advice",
         Outcome::Restored => "as it was",
         Outcome::Kept => "kept",

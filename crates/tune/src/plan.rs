@@ -44,6 +44,8 @@ pub struct Plan {
     pub settings: Vec<Setting>,
     /// What the machine or the device lacks, and why: name, reason.
     pub lacking: Vec<(Group, String, String)>,
+    /// What was asked for and cannot be had, and why.
+    pub unmet: Vec<(Group, String, String)>,
     /// What somebody else has to do.
     pub advice: Vec<Advice>,
 }
@@ -285,7 +287,8 @@ impl Plan {
             _ => None,
         };
         if let Some(why) = lacking {
-            self.lack(group, &name, why);
+            let lacking = if asked.is_empty() { &mut self.lacking } else { &mut self.unmet };
+            lacking.push((group, name, why.to_owned()));
             return;
         }
         self.housekeeping(asked, host);

@@ -18,6 +18,8 @@ pub enum Outcome {
     NotSupported,
     /// The kernel did not do it; it is as before.
     Refused,
+    /// It was asked for, and cannot be had here.
+    NotPossible,
     /// For somebody else to do.
     Advice,
     /// It is as it was before the first apply.
@@ -88,8 +90,10 @@ impl Report {
 
     /// Appends what of a plan can only be said.
     pub(crate) fn say(&mut self, plan: &Plan) {
-        for (group, name, why) in &plan.lacking {
-            let row = Row::named(name.clone(), Outcome::NotSupported).note(why);
+        let lacking = plan.lacking.iter().map(|lacking| (Outcome::NotSupported, lacking));
+        let unmet = plan.unmet.iter().map(|unmet| (Outcome::NotPossible, unmet));
+        for (outcome, (group, name, why)) in lacking.chain(unmet) {
+            let row = Row::named(name.clone(), outcome).note(why);
             self.rows.push(Row { group: Some(*group), ..row });
         }
         for advice in &plan.advice {

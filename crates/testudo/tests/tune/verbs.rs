@@ -134,6 +134,13 @@ fn refuses_states(site: &mut Site) -> TestResult {
     let wrong = site.says(&["check", INTERFACE, "--isolate", "3-1"])?;
     let is_told = wrong.code == Some(2) && wrong.stderr.contains("expected processors such as 2-3,8");
     ensure(is_told, || format!("{wrong:#?}"))?;
+    let left_out = ["apply", INTERFACE, "--isolate", "1", "--only", "sockets"];
+    site.says(&left_out)?
+        .refused(2, "--isolate is of the group isolation or affinity, which --only leaves out")?;
+    for verb in ["check", "apply"] {
+        let nowhere = [verb, INTERFACE, "--isolate", "8191", "--only", "isolation"];
+        site.says(&nowhere)?.refused(1, "not possible here: isolated cores")?;
+    }
     let link = site.state.with_file_name("link");
     std::os::unix::fs::symlink(&site.state, &link)?;
     let real = std::mem::replace(&mut site.state, link);

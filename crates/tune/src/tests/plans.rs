@@ -172,12 +172,18 @@ fn processors_that_cannot_be_kept_free_are_named() {
     let host = machine.system("eth0");
     let lacking = |isolate: Vec<usize>| -> Vec<(String, String)> {
         let made = plan(&host, &Options { isolate, only: vec![Group::Isolation], ..Options::default() });
-        made.lacking.into_iter().map(|(_, name, why)| (name, why)).collect()
+        made.lacking.into_iter().chain(made.unmet).map(|(_, name, why)| (name, why)).collect()
     };
     let cores = |why: &str| vec![("isolated cores".to_owned(), why.to_owned())];
     assert_eq!(lacking(vec![0, 1, 2, 3]), cores("a processor has to be left for everything else"));
     assert_eq!(lacking(vec![7]), cores("no such processor is online"));
     assert!(lacking(vec![3]).is_empty());
+    // Not as what nobody has asked for.
+    for isolate in [vec![0, 1, 2, 3], vec![7]] {
+        let only = vec![Group::Isolation];
+        let report = machine.apply("eth0", &Options { isolate, only, ..Options::default() });
+        assert_eq!(rows(&report, Outcome::NotPossible), ["isolated cores"], "{report:#?}");
+    }
     // A partition has taken one, which comes back to the mask by itself.
     machine.put("sys/devices/virtual/workqueue/cpumask_requested", "0000000f");
     assert!(lacking(vec![3]).is_empty());
