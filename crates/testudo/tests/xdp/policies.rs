@@ -93,8 +93,7 @@ fn own_addresses(network: &mut Network) -> TestResult {
     let gateway = network.start_left(&a)?;
     assert!(takes(network, &gateway, "203.0.113.200")?, "everything else is taken");
     for own in ["10.1.0.1", "192.0.2.1"] {
-        let trips =
-            testudo_lab::traffic::ping(&network.left, own.parse()?, 3, std::time::Duration::from_secs(1))?;
+        let trips = testudo_lab::traffic::ping(&network.left, own.parse()?, 3, wait::PATIENCE)?;
         ensure(trips.lost == 0, || format!("{} pings to {own} were lost\n{}", trips.lost, gateway.log()))?;
     }
     // An address that the host gets later is left to its kernel, too.

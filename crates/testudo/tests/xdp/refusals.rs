@@ -8,7 +8,6 @@ use crate::support::sites::Network;
 use crate::support::wait;
 use crate::traffic::{NATIVE, ends};
 use std::process::Command;
-use std::time::Duration;
 use testudo_judge::harness::{Suite, TestResult};
 use testudo_lab::traffic::ping;
 
@@ -89,7 +88,7 @@ fn capabilities_of_the_unit(network: &mut Network) -> TestResult {
     first.hears("READY=1")?;
     let second = network.folder_of(&b)?;
     let second = Gateway::start(&network.b, &second)?;
-    let trips = ping(&network.left, "10.2.0.10".parse()?, 5, Duration::from_secs(1))?;
+    let trips = ping(&network.left, "10.2.0.10".parse()?, 5, wait::PATIENCE)?;
     ensure(trips.lost == 0, || format!("{} pings were lost\n{}", trips.lost, first.log()))?;
     let status = proc_file(first.process(), "status")?;
     let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:\t"));

@@ -44,7 +44,7 @@ pub fn hosts_reach_each_other(network: &mut Network) -> TestResult {
     for [at_left, at_right] in [["10.1.0.2", "10.2.0.10"], ["fd01::2", "fd02::10"]] {
         let [at_left, at_right]: [IpAddr; 2] = [at_left.parse()?, at_right.parse()?];
         for (from, to, address) in [(left, right, at_right), (right, left, at_left)] {
-            let trips = ping(from, address, 5, SECOND)?;
+            let trips = ping(from, address, 5, wait::PATIENCE)?;
             ensure(trips.lost == 0, || format!("{} pings to {address} were lost", trips.lost))?;
             // The path is narrower than what is configured: routers say so, by ICMP.
             tcp_stream(from, to, address, SECOND / 5, &mut |_, _| ())?;
@@ -202,7 +202,7 @@ fn kernels_own(network: &mut Network) -> TestResult {
         (gateway, left, "10.1.0.2"),
     ] {
         let address: IpAddr = address.parse()?;
-        let trips = ping(client, address, 5, SECOND)?;
+        let trips = ping(client, address, 5, wait::PATIENCE)?;
         ensure(trips.lost == 0, || format!("{} pings to {address} were lost\n{}", trips.lost, a.log()))?;
         converse(client, server, address)?;
     }
