@@ -4,10 +4,12 @@
 //! jobs it holds are given up: their packets are lost, since the engine has the bytes, and each SA continues
 //! without them. So is one that says that it is out of service itself ([`doubts`]), once it holds nothing.
 
+mod chains;
 mod doubts;
 mod frames;
 mod gathering;
 mod live;
+mod offload;
 mod settled;
 
 use crate::formation::{Arranger, Formation, SuiteRanks};
@@ -20,9 +22,8 @@ use crate::withdrawn::{Withdrawal, WithdrawalReason, Withdrawn};
 pub use live::EngineCosts;
 use live::Live;
 use std::sync::Arc;
-use testudo_crypto::{Direction, Engine, Job, JobStatus, KeyId, Offload, OffloadState, SaFacts, Suite};
+use testudo_crypto::{Direction, Engine, Job, JobStatus, KeyId, Suite};
 use testudo_ipsec::{Moment, SaRef};
-use testudo_packet::{DropReason, Pool};
 
 /// Completions taken from an engine at a time. A turn hands out up to 319 jobs in each direction, four
 /// batches of which the last begins with one packet missing: with less than both together an engine under
@@ -211,101 +212,6 @@ impl Dispatcher {
         if let Some(lane) = self.lanes.remove(direction, sa, released) {
             self.placement.remove(lane.key);
         }
-    }
-
-    /// The engine of a device that does cryptography as packets pass, if there is one.
-    pub(crate) fn offload(&mut self) -> Option<&mut dyn Offload> {
-        self.placement.offload()
-    }
-
-    /// Whether an SA may go to that device at all.
-    pub(crate) fn check_offload(&mut self, facts: &SaFacts) -> Result<(), OffloadState> {
-        self.placement.offload().map_or(Err(OffloadState::Off), |device| device.check(facts))
-    }
-
-    /// Sessions that the device has room for.
-    pub(crate) fn offload_room(&mut self, direction: Direction) -> usize {
-        self.placement.offload().map_or(0, |device| device.room(direction))
-    }
-
-    /// What has become of an SA's session.
-    pub(crate) fn offload_state(&mut self, direction: Direction, sa: SaRef) -> OffloadState {
-        let key = self.offload_key(direction, sa);
-        let state = key.and_then(|key| Some(self.placement.offload()?.state(key)));
-        state.unwrap_or(OffloadState::Reset)
-    }
-
-    /// Has the device do the cryptography of an SA, from its next job on.
-    pub(crate) fn admit(
-        &mut self,
-        direction: Direction,
-        sa: SaRef,
-        facts: &SaFacts,
-    ) -> Result<(), OffloadState> {
-        let lane = self.lanes.get_mut(direction, sa).ok_or(OffloadState::Off)?;
-        lane.name(self.placement.admit(lane.key, facts)?);
-        Ok(())
-    }
-
-    /// Ends the session of an SA, whose jobs still go to the engine of the device: it knows which packets
-    /// were opened.
-    pub(crate) fn close(&mut self, direction: Direction, sa: SaRef) {
-        if let (Some(key), Some(device)) = (self.offload_key(direction, sa), self.placement.offload()) {
-            device.close(key);
-        }
-    }
-
-    /// Whether all packets of an SA that the device may have opened have been received.
-    pub(crate) fn is_drained(&mut self, direction: Direction, sa: SaRef) -> bool {
-        let key = self.offload_key(direction, sa);
-        key.and_then(|key| Some(self.placement.offload()?.is_drained(key))).unwrap_or(true)
-    }
-
-    /// Takes an SA from the device, from its next job on.
-    pub(crate) fn leave(&mut self, direction: Direction, sa: SaRef) {
-        let Some(lane) = self.lanes.get_mut(direction, sa) else { return };
-        let (key, rank) = (lane.key, lane.suite_rank);
-        self.placement.leave(key);
-        let first = self.first_of(key, rank);
-        if let Some(lane) = self.lanes.get_mut(direction, sa) {
-            lane.name(first);
-        }
-    }
-
-    fn offload_key(&mut self, direction: Direction, sa: SaRef) -> Option<KeyId> {
-        let key = self.lanes.get_mut(direction, sa)?.key;
-        self.placement.offload_key(key)
-    }
-
-    /// Merges the chains of jobs whose engine does not take any, or has behind it none that does and could do
-    /// what it fails at. Those that no buffer is long enough for are dropped.
-    #[cold]
-    pub(crate) fn merge_chains(&mut self, jobs: &mut Vec<Job>, pool: &mut Pool) {
-        jobs.retain_mut(|job| {
-            if !job.buffer.is_chain() || self.takes_chain(job) {
-                return true;
-            }
-            match pool.linearise(std::mem::take(&mut job.buffer)) {
-                Ok(whole) => {
-                    job.buffer = whole;
-                    true
-                }
-                Err(chain) => {
-                    pool.discard(chain, DropReason::PoolEmpty);
-                    false
-                }
-            }
-        });
-    }
-
-    fn takes_chain(&self, job: &Job) -> bool {
-        let Some(lane) = self.lanes.of(job) else { return false };
-        let Some(suite) = self.suites.suite(lane.suite_rank) else { return false };
-        let last = self.placement.len().wrapping_sub(1);
-        if lane.first == NOWHERE && self.live.is_some() {
-            return self.placement.takes_chains(last, suite);
-        }
-        [lane.first.0 as usize, last].into_iter().all(|engine| self.placement.takes_chains(engine, suite))
     }
 
     /// Takes all of `jobs`. Either all of them have ended in place (`true`), or those that have ended, and
@@ -653,20 +559,6 @@ impl Dispatcher {
         match job.status {
             JobStatus::Done | JobStatus::AuthenticationFailed => self.lanes.release_in_order(job, released),
             _ => self.failed(job, engine, released),
-        }
-    }
-
-    /// The next engine for a job over a chain, from `from` on, that takes these.
-    #[cold]
-    fn next_for_chain(&mut self, job: &Job, mut from: usize) -> Option<(usize, KeyId)> {
-        let lane = self.lanes.of_ticket(job)?;
-        let (key, suite) = (lane.key, self.suites.suite(lane.suite_rank)?);
-        loop {
-            let (engine, id) = self.placement.engine_for(key, from)?;
-            if self.placement.takes_chains(engine, suite) {
-                return Some((engine, id));
-            }
-            from = engine + 1;
         }
     }
 
