@@ -18,7 +18,7 @@ use crate::lanes::NOWHERE;
 use crate::placement::MAX_ENGINES;
 use crate::rings::job_id;
 use crate::withdrawn::WithdrawalReason;
-use testudo_crypto::Job;
+use testudo_crypto::{Job, JobStatus};
 
 impl Dispatcher {
     /// An engine has failed at a job or refused some, or a second has passed: it is asked with this poll or
@@ -36,6 +36,9 @@ impl Dispatcher {
     pub(super) fn take_back(&mut self, job: Job, engine: usize, released: &mut Vec<Job>) -> bool {
         let Some(taken) = self.lanes.give_back(engine, job_id(&job)) else { return false };
         self.in_flight.give_back(taken);
+        if !matches!(job.status, JobStatus::Done | JobStatus::AuthenticationFailed) {
+            self.gathering(engine).into_iter().for_each(|gathering| gathering.pipeline.failed());
+        }
         self.ended(job, engine, released);
         true
     }

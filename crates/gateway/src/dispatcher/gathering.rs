@@ -1,7 +1,9 @@
 //! Jobs for deep engines, by way of the packet scheduler ([`scheduler`](crate::scheduler)).
 
 use super::Dispatcher;
-use crate::scheduler::{Due, Gathering, Reason, Scheduler, SchedulerSettings, SharedScheduled};
+use crate::scheduler::{
+    Class, Classes, Due, Gathering, Reason, Scheduler, SchedulerSettings, SharedScheduled,
+};
 use std::sync::Arc;
 use testudo_crypto::{Job, JobStatus};
 use testudo_ipsec::Moment;
@@ -34,6 +36,11 @@ impl Dispatcher {
         let now = self.in_flight.now();
         let has_next = engine + 1 < self.placement.len();
         for job in jobs.drain(..) {
+            if !self.is_admitted(engine, &job, now) {
+                self.count(engine, |scheduled| scheduled.too_late(1));
+                self.hand_over(job, engine, Reason::Late, released);
+                continue;
+            }
             let pushed = match has_next && self.has_half_of_the_pool(engine) {
                 true => Err(job),
                 false => self.push(engine, job, now, released),
@@ -45,6 +52,32 @@ impl Dispatcher {
             }
         }
         true
+    }
+
+    /// Whether engines are asked by chunk times for what they are given: by their order, where another one
+    /// is behind. What is placed by cost is decided of before it comes here.
+    fn goes_by_chunk_times(&self, engine: usize) -> bool {
+        self.live.is_none() && engine + 1 < self.placement.len()
+    }
+
+    /// Whether an engine is expected to have a job back within the bound, or is tried with it.
+    fn is_admitted(&mut self, engine: usize, job: &Job, now: Moment) -> bool {
+        if !self.goes_by_chunk_times(engine) {
+            return true;
+        }
+        let class = self.lanes.of(job).map(|lane| Class::of(job, lane.suite_rank));
+        let times = self.gathering(engine).map(|gathering| &mut gathering.times);
+        class.zip(times).is_none_or(|(class, times)| times.admits(class, now))
+    }
+
+    /// What jobs are, where engines are asked by that.
+    fn classes_of(&self, engine: usize, jobs: &[Job]) -> Classes {
+        let mut classes = Classes::default();
+        if self.goes_by_chunk_times(engine) {
+            let class_of = |job: &Job| Some(Class::of(job, self.lanes.of(job)?.suite_rank));
+            jobs.iter().filter_map(class_of).for_each(|class| classes.insert(class));
+        }
+        classes
     }
 
     /// Whether an engine and its bins have half of the pool's buffers: should it stall, the other half is for
@@ -78,6 +111,7 @@ impl Dispatcher {
         let Some(gathering) = self.gathering(engine) else { return };
         let each = gathering.pipeline.ended(ended, now);
         let is_most = !gathering.pipeline.was_half();
+        gathering.learn_times(now);
         gathering.tune();
         // What an engine fails at makes room for a chunk that it may not want.
         if self.doubted >> engine & 1 == 1 {
@@ -118,11 +152,13 @@ impl Dispatcher {
         let left_over = gathering.bins.take_left_over();
         let (shape, tuned) = (gathering.bins.shape(), gathering.tuned());
         self.in_flight.leave_bins(jobs.len());
+        let classes = self.classes_of(engine, &jobs);
         let taken = match self.live.is_some() {
             true => self.offer_live(engine, &mut jobs),
             false => self.offer(engine, &mut jobs),
         };
         self.placement.flush(engine);
+        let has_failed = jobs.iter().take(taken).any(|job| job.status == JobStatus::Fault);
         let is_under_way = |job: &&Job| job.status == JobStatus::Taken;
         let under_way = jobs.iter().filter(is_under_way).count();
         self.count(engine, |scheduled| {
@@ -138,6 +174,10 @@ impl Dispatcher {
         if let Some(gathering) = self.gathering(engine) {
             gathering.pipeline.set_chunk(chunk);
             gathering.pipeline.submitted(under_way, load, now);
+            if under_way > 0 {
+                let is_beside = gathering.times.submitted(&classes);
+                gathering.pipeline.note(classes, has_failed, is_beside);
+            }
             gathering.out = jobs;
             if load.is_refused {
                 gathering.pipeline.refused();

@@ -30,6 +30,7 @@
 //! self-tuning the largest.
 
 mod bins;
+mod chunk_time;
 mod costs;
 mod counts;
 mod ideas;
@@ -41,6 +42,7 @@ mod shares;
 mod threads;
 mod tuning;
 
+pub(crate) use chunk_time::{Class, Classes};
 pub(crate) use costs::{Costs, Held, Label, SUITES};
 pub use counts::Scheduled;
 pub(crate) use counts::SharedScheduled;
@@ -58,6 +60,7 @@ use crate::dispatcher::EngineCosts;
 use crate::formation::Formation;
 use crate::worker::Worker;
 use bins::{Bins, Label as BinLabel};
+use chunk_time::ChunkTimes;
 use pipeline::Pipeline;
 use testudo_crypto::{Engine, Job, Profile, Suite};
 use testudo_ipsec::Moment;
@@ -122,6 +125,10 @@ pub(crate) struct Gathering {
     /// The suite whose profile says how many chunks the engine works on.
     pub(crate) suite: Suite,
     latency: std::time::Duration,
+    /// Which jobs the engine has back in time.
+    pub(crate) times: ChunkTimes,
+    /// From which shape on chunks are as small as they were to become when some were late.
+    smaller_from: Option<u32>,
     /// The engine takes nothing for now, which says nothing of how much it could.
     pub(crate) is_resting: bool,
     /// Jobs are sorted while the engine has others.
@@ -146,7 +153,18 @@ impl Gathering {
         let under_way = if waiting_bins { profile.under_way } else { 1 };
         let pipeline = Pipeline::new(&Profile { under_way, ..*profile }, bins.chunk(), MEAN_TEXT_BYTES);
         let latency = settings.latency;
-        Self { bins, pipeline, tuner, suite, latency, is_resting: false, waiting_bins, out }
+        Self {
+            bins,
+            pipeline,
+            tuner,
+            suite,
+            latency,
+            times: ChunkTimes::new(latency),
+            smaller_from: None,
+            is_resting: false,
+            waiting_bins,
+            out,
+        }
     }
 
     /// The engine works on so many chunks by now.
@@ -178,6 +196,27 @@ impl Gathering {
         }
     }
 
+    /// Learns how long chunks that have ended were away. One that is late makes those that follow smaller
+    /// before it costs the engine its jobs.
+    pub(crate) fn learn_times(&mut self, now: Moment) {
+        while let Some(chunk) = self.pipeline.take_timed() {
+            if self.smaller_from.is_some_and(|epoch| is_before(chunk.epoch, epoch)) {
+                continue;
+            }
+            self.smaller_from = None;
+            let tuner = self.tuner.as_mut().filter(|_| self.times.would_close(&chunk));
+            let smaller = tuner.and_then(|tuner| Some((tuner.too_late(chunk.jobs)?, tuner.epoch())));
+            match smaller {
+                Some((shape, epoch)) => {
+                    self.bins.set_next(shape, epoch);
+                    self.smaller_from = Some(epoch);
+                    self.times.forgive(&chunk);
+                }
+                None => self.times.learn(&chunk, now),
+            }
+        }
+    }
+
     /// Learns of the chunk that has ended, and changes how jobs are gathered if that is better.
     pub(crate) fn tune(&mut self) {
         let (Some(tuner), Some(ended)) = (&mut self.tuner, self.pipeline.take_measured()) else { return };
@@ -200,6 +239,11 @@ impl Gathering {
     pub(crate) fn takes_chunk(&self, now: Moment) -> bool {
         !self.is_resting && self.pipeline.has_room() && !self.pipeline.is_behind(now, self.latency)
     }
+}
+
+/// Whether one shape was in use before another: their numbers wrap.
+fn is_before(one: u32, other: u32) -> bool {
+    one.wrapping_sub(other) > u32::MAX / 2
 }
 
 /// The deep engines of a worker.

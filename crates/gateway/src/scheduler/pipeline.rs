@@ -1,6 +1,7 @@
 //! What an engine has of the scheduler's jobs: PIPSEA's active bins.
 
 use super::bins::Load;
+use super::chunk_time::{Classes, Timed};
 use super::tuning::Ended;
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -28,6 +29,10 @@ struct Chunk {
     is_large: bool,
     /// It has half of the jobs of a whole one, or more.
     is_half: bool,
+    classes: Classes,
+    has_failed: bool,
+    /// It went to the engine while a class was tried.
+    is_beside: bool,
 }
 
 /// The chunks that an engine has, and how long it is expected to have one.
@@ -47,6 +52,10 @@ pub(crate) struct Pipeline {
     was_half: bool,
     /// The last chunk that has ended, if it ended alone.
     measured: Option<Ended>,
+    /// Chunks that have ended since they were asked for.
+    timed: Vec<Timed>,
+    /// When the worker looked at the engine last.
+    looked: Moment,
 }
 
 impl Pipeline {
@@ -66,6 +75,8 @@ impl Pipeline {
             ended: None,
             was_half: false,
             measured: None,
+            timed: Vec::with_capacity(most),
+            looked: Moment::default(),
         }
     }
 
@@ -120,8 +131,31 @@ impl Pipeline {
         }
         if jobs > 0 {
             let (is_large, is_half) = (jobs >= self.many, jobs >= MANY_OF / 2 * self.many);
-            self.chunks.push_back(Chunk { jobs, left: jobs, since: now, load, is_large, is_half });
+            self.chunks.push_back(Chunk {
+                jobs,
+                left: jobs,
+                since: now,
+                load,
+                is_large,
+                is_half,
+                classes: Classes::default(),
+                has_failed: false,
+                is_beside: false,
+            });
         }
+    }
+
+    /// What the chunk that was submitted last has, whether the engine has failed at jobs of it already, and
+    /// whether a class is tried meanwhile.
+    pub(crate) fn note(&mut self, classes: Classes, has_failed: bool, is_beside: bool) {
+        if let Some(chunk) = self.chunks.back_mut() {
+            (chunk.classes, chunk.has_failed, chunk.is_beside) = (classes, has_failed, is_beside);
+        }
+    }
+
+    /// The engine has failed at a job that comes back with the next ones.
+    pub(crate) fn failed(&mut self) {
+        self.chunks.front_mut().into_iter().for_each(|chunk| chunk.has_failed = true);
     }
 
     /// So many jobs have come back, those of the oldest chunks as far as is known: of one device they are,
@@ -145,6 +179,15 @@ impl Pipeline {
             let began = waited.or((self.most == 1).then_some(chunk.since));
             let busy = began.map(|began| now.since(began));
             self.measured = Some(Ended { load: chunk.load, took, busy });
+            self.timed.push(Timed {
+                classes: chunk.classes,
+                took,
+                away: self.looked.since(chunk.since),
+                has_failed: chunk.has_failed,
+                is_beside: chunk.is_beside,
+                jobs: chunk.jobs,
+                epoch: chunk.load.epoch,
+            });
             let began = began.filter(|_| chunk.is_large);
             each = began.map(|began| now.since(began) / u32::try_from(chunk.jobs).unwrap_or(u32::MAX).max(1));
             count += 1;
@@ -152,6 +195,7 @@ impl Pipeline {
             self.chunks.pop_front();
             self.is_full = false;
         }
+        self.looked = now;
         // Of several at once it is not known when each has ended.
         if count > 1 {
             self.measured = None;
@@ -170,9 +214,15 @@ impl Pipeline {
         self.measured.take()
     }
 
+    /// A chunk that has ended and was not asked for yet.
+    pub(crate) fn take_timed(&mut self) -> Option<Timed> {
+        self.timed.pop()
+    }
+
     /// The engine is out of service.
     pub(crate) fn clear(&mut self) {
         self.chunks.clear();
+        self.timed.clear();
         self.is_full = false;
     }
 }
@@ -335,6 +385,26 @@ mod tests {
         let mut single = Pipeline::new(&profile, 60, 1000);
         single.submitted(10, Load::default(), at(300));
         assert_eq!(single.ended(10, at(400)), Some(Duration::from_micros(10)));
+    }
+
+    #[test]
+    fn a_chunk_that_has_ended_says_how_long_it_was_looked_for_in_vain() {
+        let mut pipeline = pipeline();
+        pipeline.submitted(8, Load::default(), at(0));
+        pipeline.note(Classes::default(), false, true);
+        pipeline.ended(0, at(300));
+        pipeline.submitted(8, Load::default(), at(400));
+        pipeline.failed();
+        pipeline.ended(8, at(9000));
+        let first = pipeline.take_timed().expect("it has ended");
+        let us = Duration::from_micros;
+        assert_eq!((first.took, first.away), (us(9000), us(300)));
+        assert!(first.has_failed && first.is_beside && first.jobs == 8);
+        assert_eq!(pipeline.take_timed(), None);
+        pipeline.ended(8, at(9001));
+        let second = pipeline.take_timed().expect("it has ended");
+        assert_eq!((second.took, second.away), (us(8601), us(8600)));
+        assert!(!second.has_failed && !second.is_beside);
     }
 
     #[test]

@@ -258,6 +258,16 @@ impl Tuner {
         }
     }
 
+    /// Chunks of so many jobs are back too late, of which nobody measures the time for a unit of work: what
+    /// is tried is given up, and else chunks become smaller, if smaller ones have fewer jobs.
+    pub(crate) fn too_late(&mut self, jobs: usize) -> Option<Shape> {
+        if matches!(self.phase, Phase::Trial { .. }) {
+            return Some(self.give_up());
+        }
+        let smaller = self.at.step([-1, 0, 0])?;
+        (smaller.shape().chunk < jobs).then(|| self.adopt(smaller))
+    }
+
     /// The jobs that come from now on are gathered so.
     fn switch(&mut self, to: Rungs) -> Shape {
         self.epoch = self.epoch.wrapping_add(1);

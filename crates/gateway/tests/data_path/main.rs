@@ -62,6 +62,7 @@ mod roaming;
 mod roles;
 mod rubbish;
 mod scheduler;
+mod slow_devices;
 mod source_routes;
 mod stages;
 mod suites;

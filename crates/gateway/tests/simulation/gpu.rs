@@ -19,12 +19,13 @@ use fastrand::Rng;
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 use testudo_crypto::{
     Capability, Direction, Engine, EngineError, Job, JobStatus, KeyId, KeyMaterial, PortableEngine, Profile,
     Suite, Unwritten,
 };
 use testudo_engine_gpu::GpuConfig;
-use testudo_gateway::ThreadingModel;
+use testudo_gateway::{SchedulerSettings, ThreadingModel};
 
 /// Packets of a scenario that protected A sends, beside those that use up leases.
 const PACKETS: u32 = 1_500;
@@ -244,6 +245,8 @@ fn some(devices: &Devices, model: ThreadingModel) -> Vec<Scenario> {
         first_sequence: if scenario.spec.esn { (1 << 32) - u64::from(PACKETS) / 2 } else { 1 },
         lease_block: 150,
         restarts: model != ThreadingModel::TwoIo,
+        // How long a device has a chunk is the seed's affair, and far beyond what it is told at first.
+        scheduler: SchedulerSettings { latency: Duration::from_millis(50), ..scenario.scheduler },
         ..scenario
     };
     let some = scheduled().into_iter().filter(does).step_by(5).map(shorter).collect();

@@ -372,3 +372,20 @@ fn bins_of_a_mix_are_tuned_to_what_is_best_within_a_twentieth() {
         assert!(tuner.changes() < 20);
     }
 }
+
+/// Late chunks do not wait for a measurement: what is tried is given up, then each is half of the one before.
+#[test]
+fn chunks_that_are_late_become_smaller_until_smaller_ones_are_no_help() {
+    let settings = SchedulerSettings { chunk: 8192, bins: 64, ..SchedulerSettings::default() };
+    let mut tuner = Tuner::new(&settings, &profile());
+    for chunk in [4096, 2048, 1024] {
+        let epoch = tuner.epoch();
+        assert_eq!(tuner.too_late(chunk), None, "no larger than the next smaller one");
+        assert_eq!(tuner.too_late(chunk + 1).map(|shape| shape.chunk), Some(chunk));
+        assert_eq!((tuner.shape().chunk, tuner.epoch()), (chunk, epoch + 1));
+    }
+    assert_eq!(tuner.too_late(1024), None);
+    tuner.phase = Phase::Trial { to: tuner.at, before: Score::default() };
+    assert_eq!(tuner.too_late(1).map(|shape| shape.chunk), Some(1024), "back to what is in use");
+    assert!(matches!(tuner.phase, Phase::Base));
+}
