@@ -25,6 +25,7 @@ pub fn check(args: &CheckArgs) -> Result<(), Failure> {
             print_sizes(&loaded.configuration);
             loaded.configuration.group_notes().iter().for_each(|line| outln!("{line}"));
             loaded.configuration.vpe_note().iter().for_each(|line| outln!("{line}"));
+            loaded.configuration.buffers_note().iter().for_each(|line| outln!("{line}"));
             processors::note(&loaded.configuration).iter().for_each(|line| outln!("{line}"));
             interfaces::notes(&loaded.configuration).iter().for_each(|line| outln!("{line}"));
             dpdk::notes(&loaded.configuration).iter().for_each(|line| outln!("{line}"));

@@ -50,7 +50,7 @@ pub(super) fn read_gateway(
     let engines = read_engines(&mut section, walker);
     let engines_named = section.value("engines").is_some();
     let log = section.or_default(walker, "log", LogLevel::Info, value::choice(&levels));
-    let buffers = section.or_default(walker, "buffers", 4096, value::number(256, 1 << 20));
+    let buffers = section.located(walker, "buffers", value::number_u32(256, 1 << 20));
     let (workers, workers_max) = workers::read(&mut section, walker, &engines);
     let spread_inbound = workers::read_spread(&mut section, walker, workers, workers_max);
     let seccomp = section.or_default(walker, "seccomp", true, value::boolean);
@@ -67,9 +67,11 @@ pub(super) fn read_gateway(
         }
     }
     let audit = audit.map_or(AuditTarget::Log, |audit| audit.value);
-    let (state, buffers) = (state?.value, usize::try_from(buffers).ok()?);
+    let buffers_named = buffers.is_some();
+    // Without a number it follows from what is read later.
+    let buffers = buffers.and_then(|buffers| usize::try_from(buffers.value).ok()).unwrap_or(0);
     Some(Gateway {
-        state,
+        state: state?.value,
         control,
         metrics,
         dashboard,
@@ -78,6 +80,7 @@ pub(super) fn read_gateway(
         log,
         audit,
         buffers,
+        buffers_named,
         workers,
         workers_max,
         spread_inbound,

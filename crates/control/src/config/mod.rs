@@ -15,6 +15,7 @@
 //! text makes the parser panic.
 
 mod addition;
+mod buffers;
 mod checks;
 mod dpdk;
 mod engine;
@@ -256,7 +257,7 @@ fn read_document(
     let link = Link { port: &unprotected, tunnels: &tunnels };
     let interfaces = interface::complete(interfaces, walker, &link, protected.name(), ike.is_some());
     let protected = protected.complete(walker, &link, ike.is_some(), protect_ipv6(&policies));
-    let (gateway, protected, interfaces) = (gateway?, protected?, interfaces?);
+    let (gateway, protected, interfaces) = (buffers::complete(gateway?, &scheduler), protected?, interfaces?);
     // Policies hold indices into all tunnels; after an error there are fewer.
     is_complete.then_some(Configuration {
         gateway,

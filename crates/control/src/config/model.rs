@@ -70,6 +70,8 @@ pub struct Gateway {
     pub audit: AuditTarget,
     /// Buffers in the pool of each worker.
     pub buffers: usize,
+    /// Whether the configuration says so.
+    pub buffers_named: bool,
     /// How many workers there are.
     pub workers: Workers,
     /// How many there may be while the gateway runs, where that is more.
@@ -442,6 +444,7 @@ impl Configuration {
             }
         }
         warnings.extend(super::loops::warning(self));
+        warnings.extend(self.buffers_warning());
         if !self.gateway.seccomp {
             warnings.push("seccomp = false: the system calls of the gateway are not filtered".to_owned());
         }

@@ -109,6 +109,7 @@ fn defaults_are_filled_in_and_paths_start_at_the_files_folder() {
         log,
         audit,
         buffers,
+        buffers_named,
         seccomp,
         allow_key_export,
         workers,
@@ -119,7 +120,7 @@ fn defaults_are_filled_in_and_paths_start_at_the_files_folder() {
     assert_eq!(control, Path::new("/run/testudo/control.sock"));
     assert_eq!(audit, AuditTarget::Log);
     assert_eq!((metrics, log, buffers, seccomp), (None, LogLevel::Info, 4096, true));
-    assert!(!allow_key_export && dashboard.is_none());
+    assert!(!allow_key_export && !buffers_named && dashboard.is_none());
     assert_eq!((workers, workers_max), (Workers::Count(1), None));
     assert_eq!(spread_inbound, SpreadInbound::BySa);
     assert_eq!(

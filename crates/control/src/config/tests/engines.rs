@@ -52,6 +52,36 @@ fn a_gpu_may_be_chosen_by_a_part_of_its_name() {
     expect(&text("[\"gpu\"]", "[engine.gpu]\nkeys = 2"), &["engine.gpu.keys"]);
 }
 
+/// Six chunks: half of the pool is two that are under way, and one that gathers.
+#[test]
+fn a_gateway_with_a_gpu_has_buffers_for_whole_chunks_unless_it_says_otherwise() {
+    let of = |engines: &str, lines: &str| good(&text(engines, lines));
+    let buffers = |engines: &str, lines: &str| of(engines, lines).gateway.buffers;
+    let gpu = "[\"gpu\", \"vaes\"]";
+    assert_eq!(buffers(gpu, ""), 24_576);
+    assert_eq!(buffers(gpu, "[scheduler]\nchunk = 1024"), 6144);
+    assert_eq!(buffers(gpu, "[scheduler]\nchunk = 8192"), 49_152);
+    assert_eq!(buffers("[\"vaes\", \"portable\"]", "[scheduler]\nchunk = 8192"), 4096);
+    assert_eq!(buffers("[\"cores\", \"vaes\"]", ""), 4096);
+    let note = of(gpu, "").buffers_note().expect("it is not the usual number");
+    for part in ["24576 for each worker", "6 times `chunk`", "gpu", "MiB of frames"] {
+        assert!(note.contains(part), "no {part:?} in: {note}");
+    }
+    assert_eq!(of("[\"vaes\"]", "").buffers_note(), None);
+    let warned = |configuration: &Configuration| {
+        configuration.warnings().into_iter().find(|line| line.starts_with("buffers = "))
+    };
+    assert_eq!(warned(&of(gpu, "")), None);
+    // What is written is obeyed, and warned of where it is too small.
+    let written = |number: &str| good(&text(&format!("{gpu}\nbuffers = {number}"), ""));
+    let (few, enough) = (written("24575"), written("24576"));
+    assert_eq!((few.gateway.buffers, enough.gateway.buffers), (24_575, 24_576));
+    assert!(warned(&few).is_some_and(|line| line.contains("24576 are enough")));
+    assert_eq!((warned(&enough), few.buffers_note()), (None, None));
+    let without = good(&in_gateway("engines = [\"vaes\"]\nbuffers = 256"));
+    assert_eq!((without.gateway.buffers, warned(&without)), (256, None));
+}
+
 #[test]
 fn a_gpu_may_write_headers_where_that_is_said() {
     let of = |lines: &str| good(&text("[\"gpu\"]", &format!("[engine.gpu]\n{lines}"))).gpu;
