@@ -35,6 +35,11 @@ impl Dispatcher {
         }
         let now = self.in_flight.now();
         let has_next = engine + 1 < self.placement.len();
+        if has_next && self.rests_on(engine, now) {
+            self.count(engine, |scheduled| scheduled.no_room(jobs.len()));
+            jobs.drain(..).for_each(|job| self.hand_over(job, engine, Reason::Full, released));
+            return true;
+        }
         for job in jobs.drain(..) {
             if !self.is_admitted(engine, &job, now) {
                 self.count(engine, |scheduled| scheduled.too_late(1));
@@ -117,7 +122,7 @@ impl Dispatcher {
         if self.doubted >> engine & 1 == 1 {
             self.ask(engine, released);
         }
-        self.look_whether_resting(engine);
+        self.look_whether_resting(engine, now);
         let Some(gathering) = self.gathering(engine) else { return };
         let due = gathering.due(now, has_next);
         self.learn_between(engine, each, is_most);
@@ -133,16 +138,23 @@ impl Dispatcher {
     }
 
     /// Asks an engine whether it rests; returns the answer.
-    fn look_whether_resting(&mut self, engine: usize) -> bool {
+    fn look_whether_resting(&mut self, engine: usize, now: Moment) -> bool {
         let is_resting = self.placement.is_resting(engine);
-        self.gathering(engine).into_iter().for_each(|gathering| gathering.is_resting = is_resting);
+        self.gathering(engine).into_iter().for_each(|gathering| gathering.set_resting(is_resting, now));
         is_resting
+    }
+
+    /// Whether an engine rests for so long that nothing is to wait for it. It is asked again, since nobody
+    /// does while it has nothing.
+    fn rests_on(&mut self, engine: usize, now: Moment) -> bool {
+        let rested = self.gathering(engine).is_some_and(|gathering| gathering.rests_on(now));
+        rested && self.look_whether_resting(engine, now)
     }
 
     /// Submits what waits in bins, and flushes the engine. What it does not take goes to the next one. While
     /// it rests all waits on: it would refuse the whole, which says nothing of how much it could take.
     fn submit_chunk(&mut self, engine: usize, now: Moment, released: &mut Vec<Job>) {
-        if self.look_whether_resting(engine) {
+        if self.look_whether_resting(engine, now) {
             return;
         }
         let Some(gathering) = self.gathering(engine) else { return };

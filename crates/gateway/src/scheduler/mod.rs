@@ -129,8 +129,8 @@ pub(crate) struct Gathering {
     pub(crate) times: ChunkTimes,
     /// From which shape on chunks are as small as they were to become when some were late.
     smaller_from: Option<u32>,
-    /// The engine takes nothing for now, which says nothing of how much it could.
-    pub(crate) is_resting: bool,
+    /// Since when the engine takes nothing, which says nothing of how much it could.
+    resting: Option<Moment>,
     /// Jobs are sorted while the engine has others.
     waiting_bins: bool,
     /// Jobs on their way out of the bins; empty between calls.
@@ -161,7 +161,7 @@ impl Gathering {
             latency,
             times: ChunkTimes::new(latency),
             smaller_from: None,
-            is_resting: false,
+            resting: None,
             waiting_bins,
             out,
         }
@@ -235,9 +235,19 @@ impl Gathering {
         (2 * self.bins.chunk()).saturating_sub(self.bins.under_way())
     }
 
+    /// The engine takes nothing now, or does.
+    pub(crate) fn set_resting(&mut self, is_resting: bool, now: Moment) {
+        self.resting = is_resting.then(|| self.resting.unwrap_or(now));
+    }
+
+    /// Whether the engine has taken nothing for as long as the bound, so that what comes would wait in vain.
+    pub(crate) fn rests_on(&self, now: Moment) -> bool {
+        self.resting.is_some_and(|since| now.since(since) >= self.latency)
+    }
+
     /// Whether the engine would begin with a chunk now.
     pub(crate) fn takes_chunk(&self, now: Moment) -> bool {
-        !self.is_resting && self.pipeline.has_room() && !self.pipeline.is_behind(now, self.latency)
+        self.resting.is_none() && self.pipeline.has_room() && !self.pipeline.is_behind(now, self.latency)
     }
 }
 

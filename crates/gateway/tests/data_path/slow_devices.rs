@@ -269,3 +269,43 @@ fn what_a_device_does_in_time_stays_with_it_beside_what_it_does_too_late() {
     assert!(percent(slow, TURNS_OF_A_SECOND) < 1, "{slow} of what is late");
     ends.finish();
 }
+
+/// A device that hung: after 40 ms it has given all back as faults, and for three quarters of a second it
+/// takes nothing. `takes_none` says how.
+fn hang(takes_none: fn(&mut State, bool)) {
+    let mut ends = Ends::new();
+    ends.run(100, OF_TUNNEL_0);
+    ends.device.state().hangs = true;
+    ends.run(160, OF_TUNNEL_0);
+    ends.device.state().fails = true;
+    takes_none(&mut ends.device.state(), true);
+    // Those that came last may have waited in bins, for the bound.
+    ends.run(2 * BOUND, OF_TUNNEL_0);
+    let before = ends.device.given(GCM);
+    for _ in 0..3000 {
+        ends.run(1, OF_TUNNEL_0);
+        assert!(ends.sent_at.len() <= 2, "all but those of this turn have left");
+    }
+    assert_eq!(ends.device.given(GCM), before);
+    assert!(ends.a.worker.take_withdrawals().is_empty(), "it is only asked to rest");
+    {
+        let state = &mut *ends.device.state();
+        (state.hangs, state.fails) = (false, false);
+        takes_none(state, false);
+    }
+    ends.run(10, OF_TUNNEL_0);
+    let before = ends.device.given(GCM);
+    ends.run(1000, OF_TUNNEL_0);
+    assert_eq!(ends.device.given(GCM) - before, 2000, "all are its own again");
+    ends.finish();
+}
+
+#[test]
+fn nothing_waits_for_a_device_that_rests_for_long_and_then_it_is_used_again() {
+    hang(|state, takes_none| state.rests = takes_none);
+}
+
+#[test]
+fn nothing_waits_for_a_device_that_refuses_all_for_long_and_then_it_is_used_again() {
+    hang(|state, takes_none| state.refuses = takes_none);
+}
