@@ -30,6 +30,11 @@ use testudo_ipsec::{Moment, SaRef};
 /// full load fills up, batch by batch.
 const POLL_MAX: usize = 1024;
 
+/// Jobs that a turn has time for, of those that one engine leaves to the next, of those that have waited for
+/// others of their SA, and of those that are given up: more of them come back at once where a device is late
+/// or lost, and what is left is for the next turns. New packets are not among them.
+const MOST_IN_A_TURN: usize = 1024;
+
 /// Where the jobs of a batch are submitted first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Addressed {
@@ -57,8 +62,12 @@ pub(crate) struct Dispatcher {
     late: usize,
     /// Jobs that came back without their buffers since this was last told.
     lost: usize,
-    /// Jobs that are queued for each engine; empty between calls.
+    /// Jobs that are queued for each engine. Between calls those that a turn had no time for.
     queues: Vec<Vec<Job>>,
+    /// Some of a queue; empty between calls.
+    some: Vec<Job>,
+    /// Queued jobs for which this turn still has time.
+    left: usize,
     polled: Vec<Job>,
     arranger: Arranger,
     suites: SuiteRanks,
@@ -95,6 +104,8 @@ impl Dispatcher {
             crowd: buffers - buffers / 4,
             half: buffers / 2,
             queues,
+            some: Vec::with_capacity(late.min(MOST_IN_A_TURN)),
+            left: MOST_IN_A_TURN,
             polled: Vec::with_capacity(late.min(POLL_MAX)),
             arranger: Arranger::default(),
             suites: SuiteRanks::default(),
@@ -278,6 +289,7 @@ impl Dispatcher {
             return true;
         }
         self.lanes.ticket(jobs);
+        self.left += jobs.len();
         for job in jobs.drain(..) {
             let engine = engine.unwrap_or_else(|| self.first_engine(&job));
             match job.status {
@@ -316,6 +328,7 @@ impl Dispatcher {
     }
 
     fn run_apart(&mut self, addressed: Addressed, jobs: &mut Vec<Job>, released: &mut Vec<Job>) {
+        self.left += jobs.len();
         match addressed {
             Addressed::ToOne(engine) => self.run(engine, jobs, released),
             Addressed::ToSeveral | Addressed::NotAll => {
@@ -383,7 +396,9 @@ impl Dispatcher {
     /// given up, or came back without their buffer; these are in `released` as faults without buffers.
     #[inline]
     pub(crate) fn poll(&mut self, now: Moment, released: &mut Vec<Job>) -> usize {
-        if self.in_flight.is_empty() && self.doubted == 0 {
+        self.left = MOST_IN_A_TURN;
+        self.lanes.begin_turn(MOST_IN_A_TURN);
+        if self.in_flight.is_empty() && self.doubted == 0 && !self.lanes.has_late() {
             self.in_flight.rest(now);
             return 0;
         }
@@ -394,21 +409,18 @@ impl Dispatcher {
         let has_period_ended = self.in_flight.advance(now);
         self.look_live(now);
         let mut given_up = 0;
+        if self.lanes.has_late() {
+            self.lanes.release_late(released);
+        }
         for engine in 0..self.placement.len() {
-            let is_gone = self.placement.is_gone(engine);
-            if is_gone && !has_period_ended {
+            if self.placement.is_gone(engine) {
+                given_up += self.end_withdrawn(engine, has_period_ended, released);
                 continue;
             }
             let mut polled = std::mem::take(&mut self.polled);
-            match self.live.is_some() && !is_gone {
+            match self.live.is_some() {
                 true => self.poll_live(engine, &mut polled, POLL_MAX, now),
                 false => self.placement.poll(engine, &mut polled, POLL_MAX),
-            }
-            if is_gone {
-                // Nobody waits for these: their packets were counted as lost, and the pool has replaced their
-                // buffers.
-                self.in_flight.came_late(engine, polled.len());
-                polled.clear();
             }
             let mut ended = 0;
             for job in polled.drain(..) {
@@ -428,8 +440,11 @@ impl Dispatcher {
                 }
             }
             self.polled = polled;
-            if self.scheduler.is_some() && !self.placement.is_withdrawn(engine) {
-                self.serve_bins(engine, ended, now, released);
+            if self.scheduler.is_some() {
+                match self.placement.is_withdrawn(engine) {
+                    true => self.empty_bins(engine, released),
+                    false => self.serve_bins(engine, ended, now, released),
+                }
             }
             if has_period_ended && self.is_out_of_patience(engine) {
                 given_up += self.withdraw(engine, WithdrawalReason::KeptPackets, released);
@@ -448,17 +463,43 @@ impl Dispatcher {
         self.in_flight.is_overdue(engine) || self.under_way() >= self.crowd && self.in_flight.is_slow(engine)
     }
 
-    /// Takes an engine out of service and gives up the jobs it holds; returns how many.
+    /// Takes an engine out of service and begins to give up the jobs it holds; returns how many were.
     #[cold]
     fn withdraw(&mut self, engine: usize, reason: WithdrawalReason, released: &mut Vec<Job>) -> usize {
         self.placement.withdraw(engine, reason);
         self.leave_to_others(engine);
-        let packets = self.in_flight.give_up(engine);
-        let lost = self.lanes.give_up(engine, released);
-        debug_assert_eq!(packets, lost);
+        let packets = self.in_flight.held(engine);
+        let lost = self.give_up(engine, released);
         self.empty_bins(engine, released);
         self.withdrawals.push(Withdrawal { engine: self.placement.name(engine), packets, reason });
-        packets
+        lost
+    }
+
+    /// Gives up jobs that an engine out of service holds, as many as a turn has time for; returns how many.
+    fn give_up(&mut self, engine: usize, released: &mut Vec<Job>) -> usize {
+        let lost = self.lanes.give_up(engine, MOST_IN_A_TURN, released);
+        let packets = self.in_flight.give_up(engine, lost);
+        debug_assert_eq!(packets, lost);
+        lost
+    }
+
+    /// Goes on with what an engine out of service had; returns how many jobs were given up.
+    #[cold]
+    fn end_withdrawn(&mut self, engine: usize, has_period_ended: bool, released: &mut Vec<Job>) -> usize {
+        self.empty_bins(engine, released);
+        if self.in_flight.held(engine) > 0 {
+            return self.give_up(engine, released);
+        }
+        if has_period_ended {
+            // Nobody waits for these: their packets were counted as lost, and the pool has replaced their
+            // buffers.
+            let mut polled = std::mem::take(&mut self.polled);
+            self.placement.poll(engine, &mut polled, POLL_MAX);
+            self.in_flight.came_late(engine, polled.len());
+            polled.clear();
+            self.polled = polled;
+        }
+        0
     }
 
     /// Queues a job for an engine. If there is none, the job ends as a fault.
@@ -476,16 +517,36 @@ impl Dispatcher {
         }
     }
 
-    /// Submits queued jobs, first engine first. What an engine cannot take or fails at is queued for a later
-    /// one, so that one pass suffices.
+    /// Submits queued jobs, first engine first, as many as this turn has time for. What an engine cannot take
+    /// or fails at is queued for a later one, so that one pass suffices.
     fn run_queues(&mut self, released: &mut Vec<Job>) {
+        let mut waiting = 0;
         for engine in 0..self.queues.len() {
             if !self.queues[engine].is_empty() {
                 let mut queue = std::mem::take(&mut self.queues[engine]);
-                self.run(engine, &mut queue, released);
+                match self.left.checked_sub(queue.len()) {
+                    Some(left) => {
+                        self.left = left;
+                        self.run(engine, &mut queue, released);
+                    }
+                    None => self.run_some(engine, &mut queue, released),
+                }
+                waiting += queue.len();
                 self.queues[engine] = queue;
             }
         }
+        if waiting > 0 || self.in_flight.has_queued() {
+            self.in_flight.set_queued(waiting);
+        }
+    }
+
+    /// Submits the first jobs of a queue that is too long for this turn.
+    #[cold]
+    fn run_some(&mut self, engine: usize, queue: &mut Vec<Job>, released: &mut Vec<Job>) {
+        let mut some = std::mem::take(&mut self.some);
+        some.extend(queue.drain(..std::mem::take(&mut self.left)));
+        self.run(engine, &mut some, released);
+        self.some = some;
     }
 
     /// Submits all of `jobs` to one engine and passes on what it does not take or fails at.

@@ -54,8 +54,9 @@ impl Taken {
 /// How much engines hold, and for how long.
 #[derive(Debug, Default)]
 pub(crate) struct InFlight {
-    /// The sum of all counts, and jobs that wait in bins.
+    /// The sum of all counts, jobs that wait in bins, and those that wait in queues.
     jobs: usize,
+    queued: usize,
     counts: [[usize; COUNTS]; MAX_ENGINES],
     /// Index of the current period's count.
     period: usize,
@@ -111,6 +112,17 @@ impl InFlight {
         self.jobs -= jobs;
     }
 
+    /// So many jobs wait in queues for a turn that has time for them.
+    pub(crate) fn set_queued(&mut self, jobs: usize) {
+        self.jobs = self.jobs - self.queued + jobs;
+        self.queued = jobs;
+    }
+
+    /// Whether any do.
+    pub(crate) fn has_queued(&self) -> bool {
+        self.queued > 0
+    }
+
     /// An engine takes a job.
     #[inline]
     pub(crate) fn take(&mut self, engine: usize) -> Taken {
@@ -145,9 +157,14 @@ impl InFlight {
         self.counts.get(engine).map_or(0, |counts| counts.iter().sum())
     }
 
-    /// Gives up what an engine holds, and returns how many jobs.
-    pub(crate) fn give_up(&mut self, engine: usize) -> usize {
-        let jobs = std::mem::take(&mut self.counts[engine]).iter().sum();
+    /// Gives up what an engine holds, so many jobs at most, and returns how many.
+    pub(crate) fn give_up(&mut self, engine: usize, most: usize) -> usize {
+        let mut jobs = 0;
+        for count in &mut self.counts[engine] {
+            let some = (*count).min(most - jobs);
+            *count -= some;
+            jobs += some;
+        }
         self.jobs -= jobs;
         self.given_up[engine] += jobs;
         jobs
@@ -231,7 +248,8 @@ mod tests {
         let mut in_flight = InFlight::default();
         let mine: Vec<_> = (0..10).map(|_| in_flight.take(0)).collect();
         let others: Vec<_> = (0..3).map(|_| in_flight.take(1)).collect();
-        assert_eq!((in_flight.give_up(0), in_flight.len()), (mine.len(), 3));
+        assert_eq!((in_flight.give_up(0, 4), in_flight.held(0), in_flight.len()), (4, 6, 9));
+        assert_eq!((in_flight.give_up(0, usize::MAX), in_flight.len()), (mine.len() - 4, 3));
         others.into_iter().for_each(|taken| in_flight.give_back(taken));
         assert_eq!((in_flight.len(), in_flight.is_empty()), (0, false));
         in_flight.came_late(0, 4);

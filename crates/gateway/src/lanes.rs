@@ -187,6 +187,29 @@ impl Lanes {
         self.table.outbound.iter_mut().chain(&mut self.table.inbound)
     }
 
+    /// A turn begins, in which so many jobs at most are released that have waited for others.
+    #[inline]
+    pub(crate) fn begin_turn(&mut self, most: usize) {
+        self.rings.begin_turn(most);
+    }
+
+    /// Whether jobs could be released for which a turn had no time.
+    #[inline]
+    pub(crate) fn has_late(&self) -> bool {
+        self.rings.has_late()
+    }
+
+    /// Releases jobs for which the turn before had no time, as many as this one has.
+    #[cold]
+    pub(crate) fn release_late(&mut self, released: &mut Vec<Job>) {
+        let finished = |direction, sa| {
+            if let Some(lane) = self.table.get_mut(direction, sa) {
+                lane.ring = RingIndex::NONE;
+            }
+        };
+        self.rings.release_late(released, finished);
+    }
+
     /// Jobs that wait for their turn.
     #[inline]
     pub(crate) fn waiting(&self) -> usize {
@@ -249,13 +272,14 @@ impl Lanes {
         Ok(taken)
     }
 
-    /// Gives up what an engine holds, and returns how many jobs. They go to `released` as faults without
-    /// buffers, followed by those that waited for them.
-    pub(crate) fn give_up(&mut self, engine: usize, released: &mut Vec<Job>) -> usize {
-        let before = self.strays.len();
+    /// Gives up what an engine holds, so many jobs at most, and returns how many. They go to `released` as
+    /// faults without buffers, followed by those that waited for them.
+    pub(crate) fn give_up(&mut self, engine: usize, most: usize, released: &mut Vec<Job>) -> usize {
+        let mut strays = 0;
         self.strays.retain(|&id, taken| {
-            let is_lost = taken.is_by(engine);
+            let is_lost = taken.is_by(engine) && strays < most;
             if is_lost {
+                strays += 1;
                 released.push(lost_job(id));
             }
             !is_lost
@@ -265,7 +289,7 @@ impl Lanes {
                 lane.ring = RingIndex::NONE;
             }
         };
-        before - self.strays.len() + self.rings.give_up(engine, released, finished)
+        strays + self.rings.give_up((engine, most - strays), released, finished)
     }
 
     /// Releases an ended job in its turn, and then those that waited for it.
@@ -354,7 +378,7 @@ mod tests {
             lanes.release_in_order(ended(id, Done), &mut released);
         }
         assert!(released.is_empty() && lanes.waiting() == 2);
-        assert_eq!(lanes.give_up(0, &mut released), 7);
+        assert_eq!(lanes.give_up(0, usize::MAX, &mut released), 7);
         let lost = released.iter().filter(|job| job.status == Fault).map(job_id);
         assert!(lost.eq([0, 1, 3, 6, 7, 8, 9].map(|n| sealing[n])));
         let done: Vec<_> =
@@ -365,6 +389,80 @@ mod tests {
         lanes.release_in_order(ended(sealing[4], Done), &mut released);
         assert!(released.iter().map(job_id).eq([sealing[4], sealing[5]]));
         assert!(opening.iter().all(|&id| lanes.give_back(1, id).is_some()));
+    }
+
+    #[test]
+    fn jobs_are_given_up_some_at_a_time() {
+        let (mut lanes, sealing, opening) = two_sas();
+        let (mut in_flight, mut released) = (InFlight::default(), Vec::new());
+        for &id in sealing.iter().chain(&opening) {
+            lanes.take(id, in_flight.take(0));
+        }
+        assert!(lanes.remove(Seal, sa(1, 0), &mut released).is_some(), "its jobs are strays");
+        for left in [14, 8, 2, 0, 0] {
+            let lost = lanes.give_up(0, 6, &mut released);
+            assert_eq!((lost, in_flight.give_up(0, lost)), (6_usize.min(in_flight.held(0) + lost), lost));
+            assert_eq!(in_flight.held(0), left);
+        }
+        let mut lost: Vec<_> = released.iter().map(|job| (job.direction == Open, job.ticket)).collect();
+        lost.sort_unstable();
+        let all = [false, true].into_iter().flat_map(|is_open| (0..10).map(move |ticket| (is_open, ticket)));
+        assert!(lost.into_iter().eq(all), "each once");
+        assert!(lanes.is_over(Open, sa(1, 0)));
+    }
+
+    /// One job of an SA comes back for which all others have waited.
+    #[test]
+    fn a_turn_releases_some_of_what_has_waited_and_the_next_ones_the_rest_in_order() {
+        let (mut lanes, sealing, opening) = two_sas();
+        let (mut in_flight, mut released) = (InFlight::default(), Vec::new());
+        for ids in [&sealing, &opening] {
+            lanes.take(ids[0], in_flight.take(0));
+            ids[1..].iter().for_each(|&id| lanes.release_in_order(ended(id, Done), &mut released));
+        }
+        assert!(released.is_empty() && lanes.waiting() == 18 && !lanes.has_late());
+        lanes.begin_turn(4);
+        for ids in [&sealing, &opening] {
+            let taken = lanes.end_in_order(0, ended(ids[0], Done), &mut released);
+            in_flight.give_back(taken.expect("it is held"));
+        }
+        assert_eq!((released.len(), lanes.waiting(), lanes.has_late()), (2 + 4, 14, true));
+        // What comes now is behind what waits.
+        let newer = issue(&mut lanes, Seal, sa(1, 0));
+        lanes.release_in_order(ended(newer, Done), &mut released);
+        assert_eq!(released.len(), 6);
+        for left in [11, 7, 3] {
+            lanes.begin_turn(4);
+            lanes.release_late(&mut released);
+            assert_eq!((lanes.waiting(), lanes.has_late()), (left, true));
+        }
+        lanes.begin_turn(4);
+        lanes.release_late(&mut released);
+        assert_eq!((lanes.waiting(), lanes.has_late()), (0, false));
+        let of =
+            |direction| released.iter().filter(move |job| job.direction == direction).map(|job| job.ticket);
+        assert!(of(Seal).eq(0..11) && of(Open).eq(0..10));
+        assert!(lanes.is_over(Seal, sa(1, 0)) && lanes.is_over(Open, sa(1, 0)));
+        lanes.rings.assert_bounded();
+    }
+
+    #[test]
+    fn an_sa_that_is_removed_is_not_released_late() {
+        let (mut lanes, sealing, _) = two_sas();
+        let mut released = Vec::new();
+        let mut in_flight = InFlight::default();
+        lanes.take(sealing[0], in_flight.take(0));
+        sealing[1..].iter().for_each(|&id| lanes.release_in_order(ended(id, Done), &mut released));
+        lanes.begin_turn(0);
+        assert!(lanes.end_in_order(0, ended(sealing[0], Done), &mut released).is_ok() && lanes.has_late());
+        assert!(lanes.remove(Seal, sa(1, 0), &mut released).is_some());
+        assert_eq!((released.len(), lanes.waiting(), lanes.has_late()), (10, 0, false));
+        // Its ring is the next one's.
+        insert(&mut lanes, Seal, sa(2, 0));
+        issue(&mut lanes, Seal, sa(2, 0));
+        lanes.begin_turn(4);
+        lanes.release_late(&mut released);
+        assert_eq!(released.len(), 10);
     }
 
     /// The handle of an SA returns after 256 others have used its slot. What an engine still holds of the
@@ -539,7 +637,8 @@ mod tests {
         fn give_up(&mut self) {
             let engine = self.random.usize(..MAX_ENGINES);
             self.model.give_up(engine);
-            assert_eq!(self.in_flight.give_up(engine), self.lanes.give_up(engine, &mut self.released));
+            let lost = self.lanes.give_up(engine, usize::MAX, &mut self.released);
+            assert_eq!(self.in_flight.give_up(engine, usize::MAX), lost);
         }
 
         fn replace(&mut self, sa: Key) {

@@ -116,6 +116,8 @@ struct Ring {
     first: u32,
     /// A ring buffer: ticket `first + n` is `n` slots after the first, wherever that is.
     slots: VecDeque<Slot>,
+    /// A turn had no time for all that could be released.
+    is_late: bool,
 }
 
 impl Ring {
@@ -157,13 +159,53 @@ pub(crate) struct Rings {
     room: usize,
     room_max: usize,
     parking: Parking,
+    /// Jobs that waited for others and may still be released in this turn, and rings that have more of them.
+    left: usize,
+    late: VecDeque<RingIndex>,
 }
 
 impl Rings {
     /// Rings for a pool of `buffers` buffers.
     pub(crate) fn new(buffers: usize) -> Self {
         let room_max = 2 * MAX_ENGINES * buffers;
-        Self { rings: Vec::new(), unused: Vec::new(), room: 0, room_max, parking: Parking::default() }
+        Self {
+            rings: Vec::new(),
+            unused: Vec::new(),
+            room: 0,
+            room_max,
+            parking: Parking::default(),
+            left: usize::MAX,
+            late: VecDeque::new(),
+        }
+    }
+
+    /// A turn begins, in which so many jobs at most are released that have waited for others.
+    #[inline]
+    pub(crate) fn begin_turn(&mut self, most: usize) {
+        self.left = most;
+    }
+
+    /// Whether jobs could be released for which a turn had no time.
+    #[inline]
+    pub(crate) fn has_late(&self) -> bool {
+        !self.late.is_empty()
+    }
+
+    /// Releases jobs for which the turn before had no time. SAs that have no ring any more go to `finished`.
+    pub(crate) fn release_late(
+        &mut self,
+        released: &mut Vec<Job>,
+        mut finished: impl FnMut(Direction, SaRef),
+    ) {
+        for _ in 0..self.late.len() {
+            let Some(index) = self.late.pop_front() else { return };
+            let Some(ring) = self.ring(index) else { continue };
+            let (direction, sa) = (ring.direction, ring.sa);
+            ring.is_late = false;
+            if self.advance(index, released) {
+                finished(direction, sa);
+            }
+        }
     }
 
     /// Takes memory now for so many jobs that have ended and wait for earlier ones.
@@ -192,9 +234,10 @@ impl Rings {
             return index;
         }
         let index = u32::try_from(self.rings.len()).unwrap_or(u32::MAX);
-        self.rings.push(Ring { direction, sa, first, slots: VecDeque::new() });
-        // For when it ends, which is with a packet.
+        self.rings.push(Ring { direction, sa, first, slots: VecDeque::new(), is_late: false });
+        // For when it ends or is late, which is with a packet.
         self.unused.reserve(self.rings.len());
+        self.late.reserve(self.rings.len());
         RingIndex(index)
     }
 
@@ -289,12 +332,20 @@ impl Rings {
         Ok((taken, self.advance(index, released)))
     }
 
-    /// Releases what is awaited no longer. `true` if none is left: then the SA has no ring any more.
+    /// Releases what is awaited no longer, as much as this turn has time for. `true` if none is left: then
+    /// the SA has no ring any more.
     #[inline]
     fn advance(&mut self, index: RingIndex, released: &mut Vec<Job>) -> bool {
         let Some(ring) = self.rings.get_mut(index.0 as usize) else { return false };
         while ring.is_ready() {
+            if self.left == 0 {
+                if !std::mem::replace(&mut ring.is_late, true) {
+                    self.late.push_back(index);
+                }
+                return false;
+            }
             if let Some(Slot::Ended(parked)) = ring.pop() {
+                self.left -= 1;
                 released.extend(self.parking.leave(parked));
             }
         }
@@ -305,11 +356,11 @@ impl Rings {
         is_empty
     }
 
-    /// Gives up what an engine holds: these jobs go to `released` as faults without buffers, and then those
-    /// that waited for them alone. SAs that have no ring any more go to `finished`.
+    /// Gives up what an engine holds, so many jobs at most: these go to `released` as faults without buffers,
+    /// and then those that waited for them alone. SAs that have no ring any more go to `finished`.
     pub(crate) fn give_up(
         &mut self,
-        engine: usize,
+        (engine, most): (usize, usize),
         released: &mut Vec<Job>,
         mut finished: impl FnMut(Direction, SaRef),
     ) -> usize {
@@ -319,6 +370,9 @@ impl Rings {
             let (direction, sa, first) = (ring.direction, ring.sa, ring.first);
             let mut held = 0;
             for (ticket, slot) in (0..).zip(&mut ring.slots) {
+                if given_up + held == most {
+                    break;
+                }
                 if matches!(slot, Slot::Taken(taken) if taken.is_by(engine)) {
                     *slot = Slot::GivenUp;
                     held += 1;
@@ -343,6 +397,9 @@ impl Rings {
     ) {
         let Some(ring) = self.rings.get_mut(index.0 as usize) else { return };
         let (direction, sa) = (ring.direction, ring.sa);
+        if std::mem::take(&mut ring.is_late) {
+            self.late.retain(|late| *late != index);
+        }
         while let (ticket, Some(slot)) = (ring.first, ring.pop()) {
             match slot {
                 Slot::Ended(parked) => released.extend(self.parking.leave(parked).map(orphaned)),

@@ -1,6 +1,6 @@
 //! Jobs for deep engines, by way of the packet scheduler ([`scheduler`](crate::scheduler)).
 
-use super::Dispatcher;
+use super::{Dispatcher, MOST_IN_A_TURN};
 use crate::scheduler::{
     Class, Classes, Due, Gathering, Reason, Scheduler, SchedulerSettings, SharedScheduled,
 };
@@ -224,12 +224,14 @@ impl Dispatcher {
         spilled
     }
 
-    /// Gives all that waits for an engine that was taken out of service to the next one.
+    /// Gives what waits for an engine that was taken out of service to the next one, as much as a turn has
+    /// time for.
     pub(super) fn empty_bins(&mut self, engine: usize, released: &mut Vec<Job>) {
-        let all = (Moment(std::time::Duration::MAX), usize::MAX);
-        self.spill(engine, all, Reason::Withdrawn, released);
-        if let Some(gathering) = self.gathering(engine) {
-            gathering.pipeline.clear();
+        let Some(gathering) = self.gathering(engine) else { return };
+        gathering.pipeline.clear();
+        if gathering.bins.under_way() > 0 {
+            let all = (Moment(std::time::Duration::MAX), MOST_IN_A_TURN);
+            self.spill(engine, all, Reason::Withdrawn, released);
         }
     }
 }

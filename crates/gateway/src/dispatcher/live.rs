@@ -3,8 +3,8 @@
 //! The lane of an SA whose key only one engine takes names it, as ever, and its packets take the short way.
 //! The jobs of all others come here, where each is decided of, unless their SA is [settled](super::settled).
 
-use super::Dispatcher;
 use super::settled::Settled;
+use super::{Dispatcher, MOST_IN_A_TURN};
 use crate::clock::{Clock, SystemClock};
 use crate::formation::Formation;
 use crate::lanes::{First, NO_ENGINE, NOWHERE};
@@ -244,6 +244,7 @@ impl Dispatcher {
     }
 
     fn run_apart_live(&mut self, jobs: &mut Vec<Job>, released: &mut Vec<Job>) {
+        self.left += jobs.len();
         self.lanes.ticket(jobs);
         let mut chosen = self.live.as_mut().map(|live| std::mem::take(&mut live.chosen)).unwrap_or_default();
         for (mut job, (first, label)) in jobs.drain(..).zip(chosen.drain(..)) {
@@ -500,7 +501,7 @@ impl Dispatcher {
 
     /// How many jobs go on at once that have waited for too long.
     pub(super) fn most_at_once(&self) -> usize {
-        self.live.as_ref().map_or(usize::MAX, |live| live.costs.most_at_once())
+        self.live.as_ref().map_or(usize::MAX, |live| live.costs.most_at_once()).min(MOST_IN_A_TURN)
     }
 
     /// The worker looks at its engines.

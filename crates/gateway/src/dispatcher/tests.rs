@@ -104,3 +104,60 @@ fn what_an_engine_ends_at_once_is_finished_in_place_while_nothing_is_under_way()
     assert!(dispatcher.submit(&mut last, &mut released), "in place again");
     assert_eq!((numbers(&last), asked.load(Ordering::SeqCst)), (vec![12], 3));
 }
+
+/// An engine that wants thousands of jobs and takes none of them.
+struct Refusing(PortableEngine);
+
+impl Engine for Refusing {
+    fn name(&self) -> &'static str {
+        "refusing"
+    }
+    fn description(&self) -> String {
+        String::new()
+    }
+    fn capability(&self, suite: Suite) -> Option<Capability> {
+        self.0.capability(suite)
+    }
+    fn install(&mut self, key: &KeyMaterial, direction: Direction) -> Result<KeyId, EngineError> {
+        self.0.install(key, direction)
+    }
+    fn remove(&mut self, key: KeyId) {
+        self.0.remove(key);
+    }
+    fn profile(&self, _: Suite) -> testudo_crypto::Profile {
+        testudo_crypto::Profile::of_depth(4096)
+    }
+    fn submit(&mut self, _: &mut [Job]) -> usize {
+        0
+    }
+    fn poll(&mut self, _: &mut Vec<Job>, _: usize) {}
+}
+
+/// What is queued for the next engine counts as under way, and is nobody's once its SA is gone.
+#[test]
+fn jobs_that_a_turn_had_no_time_for_end_once_as_faults_when_their_sa_goes() {
+    const JOBS: u32 = 3000;
+    let engines: Vec<Box<dyn Engine>> =
+        vec![Box::new(Refusing(PortableEngine::new())), Box::new(PortableEngine::new())];
+    let mut dispatcher = Dispatcher::new(engines, 16_384);
+    let bytes = Zeroizing::new(vec![7; SUITE.keying_material_bytes()]);
+    let material = KeyMaterial::new(SUITE, bytes).unwrap();
+    let (sa, key) = (SaRef::from_bits(1), dispatcher.install(material.into(), Direction::Seal).unwrap());
+    dispatcher.connect(Direction::Seal, sa, key, SUITE);
+    let mut released = Vec::new();
+    assert!(!dispatcher.submit(&mut jobs(sa, 0..JOBS), &mut released));
+    assert_eq!((dispatcher.under_way(), released.len()), (JOBS as usize, 0));
+    dispatcher.poll(Moment::default(), &mut released);
+    assert_eq!(numbers(&released), (0..MOST_IN_A_TURN as u64).collect::<Vec<_>>());
+    assert_eq!(dispatcher.under_way(), JOBS as usize - MOST_IN_A_TURN);
+    dispatcher.disconnect(Direction::Seal, sa, &mut released);
+    for _ in 0..2 {
+        dispatcher.poll(Moment::default(), &mut released);
+    }
+    assert!(!dispatcher.is_busy());
+    let (done, gone) = released.split_at(MOST_IN_A_TURN);
+    assert!(gone.iter().all(|job| job.status == JobStatus::Fault));
+    let mut all: Vec<_> = done.iter().chain(gone).map(|job| job.sequence).collect();
+    all.sort_unstable();
+    assert!(all.into_iter().eq(0..u64::from(JOBS)), "each once");
+}

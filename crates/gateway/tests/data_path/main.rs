@@ -18,6 +18,7 @@ mod late_engine;
 mod with_nic;
 
 mod audit;
+mod bounded_turns;
 mod chains;
 mod changes;
 mod chosen_threads;
