@@ -1,6 +1,8 @@
 //! The contract between the gateway and its cryptographic engines.
 
-use crate::{Direction, Job, KeyId, KeyMaterial, KeyPreparer, Offload, PreparedKey, Profile, Suite};
+use crate::{
+    Direction, Job, KeyId, KeyMaterial, KeyPreparer, Offload, PreparedKey, Profile, Reclaim, Suite,
+};
 use std::sync::Arc;
 use testudo_packet::Region;
 
@@ -86,7 +88,9 @@ pub enum EngineError {
 ///   that keeps one longer is taken out of service until the gateway is restarted; while three quarters of
 ///   the gateway's buffers are in flight, after 62.5 ms. It gets no further job or key, the jobs it holds are
 ///   counted as lost, and those it gives back later are dropped. It is still told which keys to
-///   [`remove`](Self::remove), and polled up to sixteen times a second for the buffers that it has.
+///   [`remove`](Self::remove), and polled up to sixteen times a second for the buffers that it has. One that
+///   can tell that its device hangs gives the jobs back as `Fault` before that, and takes none, until its
+///   device has answered.
 /// - An engine that can do nothing any more ends all jobs as `Fault` and [says so](Self::is_out_of_service).
 ///   It is asked after a `Fault`, and each second. Then it gets no further job or key, and is taken out of
 ///   service when it has given back what it had.
@@ -186,6 +190,12 @@ pub trait Engine: Send {
     /// What it does for SAs that are admitted one by one, if a device does its cryptography as packets pass.
     /// Such an engine has no [capability](Self::capability) of its own.
     fn offload(&mut self) -> Option<&mut dyn Offload> {
+        None
+    }
+
+    /// What takes its jobs back from another thread, while a call of it does not return; `None` if jobs are
+    /// not to be had without the engine, as where it or its device works in the packets themselves.
+    fn reclaims(&self) -> Option<Arc<dyn Reclaim>> {
         None
     }
 

@@ -26,6 +26,7 @@ mod offload;
 mod portable;
 mod prepared;
 mod profile;
+mod reclaim;
 mod self_test;
 mod suite;
 
@@ -43,6 +44,7 @@ pub use offload::{
 pub use portable::PortableEngine;
 pub use prepared::{KeyPreparer, PreparedKey};
 pub use profile::Profile;
+pub use reclaim::Reclaim;
 pub use self_test::{KNOWN_ANSWERS, KnownAnswer, self_test};
 pub use suite::{
     AesKey, Cipher, CipherInfo, Direction, IcvLength, Integrity, IntegrityInfo, NonceRule, ProposalError,

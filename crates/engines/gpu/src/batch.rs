@@ -4,15 +4,13 @@ use crate::device::{BIN_WORDS, JOB_WORDS, Launch};
 use crate::parts::Parts;
 use crate::place::{MARK_WORD, Placed};
 use std::time::{Duration, Instant};
-use testudo_crypto::Job;
 use zeroize::Zeroize;
 
-/// A batch: it gathers jobs, is with the device, or gives its jobs back.
+/// A batch: it gathers jobs, is with the device, or gives its jobs back. The jobs themselves are
+/// [elsewhere](crate::under_way).
 pub(crate) struct Batch {
     /// Which of the device's batches it is.
     pub index: usize,
-    /// Jobs that are not given back yet.
-    jobs: Vec<Option<Job>>,
     placed: Vec<Placed>,
     /// How much of the arena is in use, in bytes.
     pub arena_bytes: usize,
@@ -21,10 +19,14 @@ pub(crate) struct Batch {
     pub mark: u32,
     /// The most jobs.
     most: usize,
+    /// The device was given it.
+    pub is_launched: bool,
     /// When its first job was taken: for the gateway, that job waits since then.
     pub since: Instant,
     /// How much of the time since then counts: somebody looked.
     pub waited: Duration,
+    /// The same, where a look counts for less: until its jobs are taken back.
+    pub looked: Duration,
     /// How much longer it may wait because keys are expanded before it.
     pub for_keys: Duration,
 }
@@ -41,55 +43,58 @@ impl Batch {
     pub(crate) fn new(index: usize, jobs: usize) -> Self {
         Self {
             index,
-            jobs: Vec::with_capacity(jobs),
             placed: Vec::with_capacity(jobs),
             arena_bytes: 0,
             given_back: 0,
             mark: 0,
             most: jobs,
+            is_launched: false,
             since: Instant::now(),
             waited: Duration::ZERO,
+            looked: Duration::ZERO,
             for_keys: Duration::ZERO,
         }
     }
 
     /// Whether no more jobs fit.
     pub(crate) fn is_full(&self) -> bool {
-        self.jobs.len() >= self.most
+        self.placed.len() >= self.most
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.jobs.is_empty()
+        self.placed.is_empty()
     }
 
     /// Jobs that are not given back.
     pub(crate) fn left(&self) -> usize {
-        self.jobs.len() - self.given_back
+        self.placed.len() - self.given_back
     }
 
     /// Adds a job that is in the arena.
-    pub(crate) fn push(&mut self, job: Job, placed: Placed) {
-        if self.jobs.is_empty() {
-            (self.since, self.waited) = (Instant::now(), Duration::ZERO);
+    pub(crate) fn push(&mut self, placed: Placed) {
+        if self.placed.is_empty() {
+            (self.since, self.waited, self.looked) = (Instant::now(), Duration::ZERO, Duration::ZERO);
         }
         self.arena_bytes = placed.end;
-        self.jobs.push(Some(job));
         self.placed.push(placed);
     }
 
-    /// The next job to be given back, in the order in which they came.
-    pub(crate) fn pop(&mut self) -> Option<(Job, Placed)> {
-        let at = self.given_back;
-        let job = self.jobs.get_mut(at)?.take()?;
+    /// Where the next job to be given back is, in the order in which they came.
+    pub(crate) fn pop(&mut self) -> Option<Placed> {
+        let placed = self.placed.get(self.given_back)?;
         self.given_back += 1;
-        self.placed.get(at).map(|placed| (job, *placed))
+        Some(*placed)
+    }
+
+    /// Somebody else has given back all jobs.
+    pub(crate) fn leave_all(&mut self) {
+        self.given_back = self.placed.len();
     }
 
     /// Empties it for new jobs.
     pub(crate) fn clear(&mut self) {
-        self.jobs.clear();
         self.placed.clear();
-        (self.arena_bytes, self.given_back) = (0, 0);
+        (self.arena_bytes, self.given_back, self.is_launched) = (0, 0, false);
     }
 
     /// Writes the plan: bins of one kind and one number of lanes for a packet, as many jobs as `lanes` are

@@ -51,6 +51,11 @@ pub(crate) trait Device: Send {
     /// What it is, for people.
     fn description(&self) -> String;
 
+    /// Whether it is the processor, which then has no time of its own.
+    fn is_processor(&self) -> bool {
+        false
+    }
+
     /// Lanes of a work-group, at most [`MOST_LANES`].
     fn lanes(&self) -> usize;
 

@@ -1,6 +1,7 @@
 //! The safe engine.
 
 mod measure;
+mod recall;
 
 pub use measure::LaunchTimes;
 
@@ -9,12 +10,15 @@ use crate::batch::Batch;
 use crate::device::{Device, Sizes};
 use crate::parts::Parts;
 use crate::place::{self, KeyPlace, Unplaced};
+use crate::under_way::{Jobs, State, UnderWay};
 use crate::work::{RawKey, Work};
+use recall::Recall;
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use testudo_crypto::{
     Capability, Direction, Engine, EngineError, Job, JobStatus, KeyFrame, KeyId, KeyMaterial, KeyTable,
-    Profile, Suite,
+    Profile, Reclaim, Suite,
 };
 use zeroize::Zeroizing;
 
@@ -66,10 +70,15 @@ pub(crate) struct GpuEngine {
     free: Vec<Batch>,
     /// The batch that gathers jobs.
     open: Option<Batch>,
-    /// Batches that are with the device, or whose jobs are being given back: the first.
+    /// Batches that are full or flushed, with the device, or whose jobs are being given back: the first.
     under_way: VecDeque<Batch>,
-    /// Whether the first has ended.
-    first_is_done: bool,
+    /// So many of the first have ended.
+    ended: usize,
+    /// The jobs of all of these, which others may take back.
+    jobs: Arc<UnderWay>,
+    /// They were taken back, and the device has not ended all batches.
+    rests: bool,
+    recall: Recall,
     mark: u32,
     /// Why the device is out of service.
     broken: Option<String>,
@@ -91,13 +100,16 @@ impl GpuEngine {
     pub(crate) fn over(device: Box<dyn Device>, sizes: Sizes) -> Self {
         let slots = u32::try_from(sizes.keys.min(KeyTable::<Key>::MAX_KEYS)).unwrap_or(0);
         Self {
+            recall: Recall::of(device.as_ref()),
             device,
             keys: KeyTable::new(sizes.keys),
             free_slots: (0..slots).rev().collect(),
             free: (0..sizes.batches).rev().map(|index| Batch::new(index, sizes.batch_jobs)).collect(),
             open: None,
             under_way: VecDeque::with_capacity(sizes.batches),
-            first_is_done: false,
+            ended: 0,
+            jobs: Arc::new(UnderWay::new(sizes.batches, sizes.batch_jobs)),
+            rests: false,
             mark: 0,
             broken: None,
             patience: PATIENCE,
@@ -110,9 +122,13 @@ impl GpuEngine {
         }
     }
 
-    /// How long the first job of a batch may wait, where other devices could do it.
+    /// How long the first job of a batch may wait, where other devices could do it. Who waits for longer than
+    /// a gateway does is none, and gets its jobs when they have ended.
     pub(crate) fn set_patience(&mut self, patience: Duration) {
         self.patience = patience;
+        if patience > PATIENCE {
+            self.recall.never();
+        }
         self.most_for_keys = MOST_FOR_KEYS.min(patience / PART_FOR_KEYS);
     }
 
@@ -144,12 +160,18 @@ impl GpuEngine {
         self.broken.is_some()
     }
 
+    /// The jobs that it has, for who may take them back; a processor as a device has them as long as it takes.
+    pub(crate) fn under_way(&self) -> Option<Arc<UnderWay>> {
+        (!self.device.is_processor()).then(|| Arc::clone(&self.jobs))
+    }
+
     /// Takes the device out of service, once.
     #[cold]
     pub(crate) fn break_down(&mut self, reason: String) {
         if self.broken.is_none() {
             tracing::error!("engine {NAME} is out of service until a restart: {reason}");
             self.broken = Some(reason);
+            self.jobs.set_state(State::OutOfService);
         }
     }
 
@@ -161,18 +183,31 @@ impl GpuEngine {
         what(self.device.as_mut()).map_err(|reason| self.break_down(reason)).ok()
     }
 
-    /// Launches the batch that gathers jobs, if it has any.
+    /// Ends the batch that gathers jobs, if it has any: it is launched next.
+    fn close(&mut self) {
+        let closed = self.open.take_if(|batch| !batch.is_empty());
+        self.under_way.extend(closed);
+    }
+
+    /// Launches the batches that are closed. No job is in anybody's hands meanwhile: a driver may not return,
+    /// and another thread takes back what is [under way](crate::under_way).
     fn launch(&mut self) {
-        let Some(mut batch) = self.open.take_if(|batch| !batch.is_empty()) else { return };
-        self.mark = self.mark.wrapping_add(1).max(1);
-        let (mark, lanes, parts) = (self.mark, self.device.lanes(), self.parts);
-        batch.for_keys = self.for_keys(Instant::now());
-        self.with_device(|device| {
-            let memory = device.memory(batch.index).ok_or("a batch is with the device already")?;
-            let launch = batch.plan(mark, lanes, parts, memory.0).ok_or("a plan is too long")?;
-            device.launch(batch.index, launch)
-        });
-        self.under_way.push_back(batch);
+        let jobs = Arc::clone(&self.jobs);
+        self.follow_reclaim(&mut jobs.lock());
+        while !self.rests
+            && let Some(at) = self.under_way.iter().position(|batch| !batch.is_launched)
+        {
+            self.mark = self.mark.wrapping_add(1).max(1);
+            let (mark, parts, for_keys) = (self.mark, self.parts, self.for_keys(Instant::now()));
+            let Self { under_way, device, broken, .. } = self;
+            let Some(batch) = under_way.get_mut(at) else { return };
+            (batch.is_launched, batch.for_keys) = (true, for_keys);
+            if broken.is_none()
+                && let Err(reason) = launch(batch, device.as_mut(), mark, parts)
+            {
+                self.break_down(reason);
+            }
+        }
     }
 
     /// The batch that gathers jobs; `None` if none is free.
@@ -184,7 +219,7 @@ impl GpuEngine {
     }
 
     /// Puts one job into the batch that gathers; `None`, with the job untouched, if there is no room now.
-    fn take(&mut self, job: &mut Job) -> Option<()> {
+    fn take(&mut self, job: &mut Job, jobs: &mut Jobs) -> Option<()> {
         // A second batch, because the first may have too little room for this job.
         for _ in 0..2 {
             self.open_batch()?;
@@ -197,13 +232,14 @@ impl GpuEngine {
             let (_, arena) = device.memory(index)?;
             match place::lay_out(job, &key.work, key.place(), arena, batch.arena_bytes) {
                 Ok(placed) => {
-                    batch.push(job.take(), placed);
+                    batch.push(placed);
+                    jobs.push(index, job.take());
                     if batch.is_full() {
-                        self.launch();
+                        self.close();
                     }
                     return Some(());
                 }
-                Err(Unplaced::NoRoom) if !batch.is_empty() => self.launch(),
+                Err(Unplaced::NoRoom) if !batch.is_empty() => self.close(),
                 Err(Unplaced::NoRoom | Unplaced::Malformed) => {
                     job.status = JobStatus::Fault;
                     return Some(());
@@ -213,14 +249,16 @@ impl GpuEngine {
         None
     }
 
-    /// The worker looks: time passes for all batches that have jobs.
-    pub(crate) fn look(&mut self, now: Instant) {
-        let most = (self.patience / LOOKS).max(LEAST_LOOK);
-        let passed = now.saturating_duration_since(self.looked).min(most);
-        self.looked = now;
-        for batch in self.under_way.iter_mut().chain(&mut self.open) {
-            batch.waited += passed.min(now.saturating_duration_since(batch.since));
+    /// Puts a prefix of jobs into batches; returns its length.
+    fn gather(&mut self, submitted: &mut [Job]) -> usize {
+        let jobs = Arc::clone(&self.jobs);
+        let mut jobs = jobs.lock();
+        self.follow_reclaim(&mut jobs);
+        if self.rests {
+            return 0;
         }
+        let count = submitted.len();
+        submitted.iter_mut().position(|job| self.take(job, &mut jobs).is_none()).unwrap_or(count)
     }
 
     /// The device is given a key, which is expanded after those before.
@@ -233,50 +271,54 @@ impl GpuEngine {
         self.keys_until.saturating_duration_since(now).min(self.most_for_keys)
     }
 
-    /// Whether the first batch has ended: the device has done it, or will not.
-    fn has_ended(&mut self) -> bool {
-        let Some(batch) = self.under_way.front() else { return false };
-        if self.first_is_done || self.broken.is_some() {
-            return true;
+    /// Does what is to be done with the device before jobs are [given back](Self::give_back).
+    pub(crate) fn attend(&mut self) {
+        if self.under_way.is_empty() && self.open.is_none() {
+            return;
         }
-        let (index, is_overdue) = (batch.index, batch.waited >= self.patience + batch.for_keys);
-        match self.device.is_done(index) {
-            Ok(true) => self.first_is_done = true,
-            Ok(false) if is_overdue => {
-                self.break_down(format!(
-                    "a batch was not done {:?} after its first packet came",
-                    self.patience
-                ));
-            }
-            Ok(false) => {}
-            Err(reason) => self.break_down(reason),
-        }
-        self.first_is_done || self.broken.is_some()
+        self.look(Instant::now());
+        self.launch();
+        self.ask_device();
     }
 
-    /// The next job of the first batch, which has ended.
-    fn give_back(&mut self) -> Option<Job> {
-        let batch = self.under_way.front_mut()?;
+    /// Gives back up to `max` jobs of batches that have ended, or will not.
+    pub(crate) fn give_back(&mut self, done: &mut Vec<Job>, max: usize) {
+        if self.under_way.is_empty() && self.open.is_none() {
+            return;
+        }
+        let jobs = Arc::clone(&self.jobs);
+        let mut jobs = jobs.lock();
+        self.follow_reclaim(&mut jobs);
+        let next = std::iter::from_fn(|| self.next_ended(&mut jobs));
+        done.extend(next.take(max));
+        self.free_ended(&mut jobs);
+    }
+
+    /// The next job of the first batch that has ended, or will not.
+    fn next_ended(&mut self, jobs: &mut Jobs) -> Option<Job> {
+        let will_not = self.broken.is_some() || self.rests;
+        let ended = if will_not { self.under_way.len() } else { self.ended };
+        let batch = self.under_way.iter_mut().take(ended).find(|batch| batch.left() > 0)?;
         let (mark, index) = (batch.mark, batch.index);
-        let (mut job, placed) = batch.pop()?;
+        let placed = batch.pop()?;
+        let mut job = jobs.pop(index)?;
         job.status = JobStatus::Fault;
-        if self.broken.is_none()
-            && let Some((_, arena)) = self.device.memory(index)
-        {
+        if !will_not && let Some((_, arena)) = self.device.memory(index) {
             match place::is_marked(&placed, arena, mark) {
                 true => job.status = place::finish(&mut job, &placed, arena),
                 false => self.break_down("the device gave a batch back without having done it".to_owned()),
             }
         }
-        if self.under_way.front().is_some_and(|batch| batch.left() == 0)
-            && let Some(mut batch) = self.under_way.pop_front()
-        {
-            batch.clear();
-            self.free.push(batch);
-            self.first_is_done = false;
-        }
         Some(job)
     }
+}
+
+/// Plans a batch and gives it to the device.
+fn launch(batch: &mut Batch, device: &mut dyn Device, mark: u32, parts: Parts) -> Result<(), String> {
+    let lanes = device.lanes();
+    let (plan, _) = device.memory(batch.index).ok_or("a batch is with the device already")?;
+    let launch = batch.plan(mark, lanes, parts, plan).ok_or("a plan is too long")?;
+    device.launch(batch.index, launch)
 }
 
 /// Whether a job is in its key's direction, and not too long.
@@ -326,22 +368,30 @@ impl Engine for GpuEngine {
     fn remove(&mut self, key: KeyId) {
         let Some(Key { slot, .. }) = self.keys.remove(key) else { return };
         // Jobs under it that wait go before the key does.
+        self.close();
         self.launch();
         self.with_device(|device| device.wipe(slot));
         self.free_slots.push(slot);
     }
 
     fn submit(&mut self, jobs: &mut [Job]) -> usize {
-        let mut taken = 0;
-        for job in jobs {
-            if self.broken.is_some() {
-                job.status = JobStatus::Fault;
-            } else if self.take(job).is_none() {
-                break;
-            }
-            taken += 1;
+        self.see_to_rest();
+        if self.broken.is_some() {
+            jobs.iter_mut().for_each(|job| job.status = JobStatus::Fault);
+            return jobs.len();
+        }
+        let taken = self.gather(jobs);
+        // What is not taken is in the caller's hands, where nobody else finds it: then the flush launches.
+        if taken == jobs.len() {
+            self.launch();
         }
         taken
+    }
+
+    /// It takes no job while its device is late, but none is to wait for that: it has no room then.
+    fn is_resting(&mut self) -> bool {
+        self.see_to_rest();
+        false
     }
 
     fn is_out_of_service(&self) -> bool {
@@ -349,6 +399,7 @@ impl Engine for GpuEngine {
     }
 
     fn flush(&mut self) {
+        self.close();
         self.launch();
     }
 
@@ -364,16 +415,13 @@ impl Engine for GpuEngine {
     }
 
     fn poll(&mut self, done: &mut Vec<Job>, max: usize) {
-        if self.under_way.is_empty() && self.open.is_none() {
-            return;
-        }
-        self.look(Instant::now());
-        let mut left = max;
-        while left > 0 && self.has_ended() {
-            let Some(job) = self.give_back() else { break };
-            done.push(job);
-            left -= 1;
-        }
+        // All calls of the driver come before the first job is in hand.
+        self.attend();
+        self.give_back(done, max);
+    }
+
+    fn reclaims(&self) -> Option<Arc<dyn Reclaim>> {
+        self.under_way().map(|jobs| jobs as _)
     }
 
     fn in_flight(&self) -> usize {

@@ -23,7 +23,10 @@
 //! another in each launch, which is written after its last lane has ended: what has not been computed is
 //! found out. After a
 //! failure, a wrong mark or 750 ms without an answer, in which somebody looked for it, the device gets no
-//! more; what it had ends as faults, for the next engine.
+//! more; what it had ends as faults, for the next engine. So do the jobs of a device that is late, after 40
+//! ms or twice what such a batch took of late: they are taken back, what comes of them is discarded, and the
+//! device gets others when it has ended those (`engine::recall`). While a call of the driver does not return
+//! another thread can take them back (`under_way`).
 //!
 //! **Keys** are expanded on the device, in a slot of its memory, and zeroed there when they are removed and
 //! when the engine ends. They reach it as arguments of a launch; which copies of these a driver keeps, nobody
@@ -33,8 +36,9 @@
 //! constant in time: its tables are indexed by secrets, and who shares the GPU may measure that.
 //!
 //! Layers: `work` says what a suite is to the kernel, `place` lays a job out and ends it, `parts` says how
-//! many lanes it gets, `batch` gathers jobs and plans bins, `device` is what runs them (`opencl`, `cuda`; in
-//! tests the source compiled as C++), `engine` is the safe [`Engine`](testudo_crypto::Engine).
+//! many lanes it gets, `batch` gathers jobs and plans bins, `under_way` has the jobs themselves, `device` is
+//! what runs them (`opencl`, `cuda`; in tests the source compiled as C++), `engine` is the safe
+//! [`Engine`](testudo_crypto::Engine).
 //!
 //! [`NvidiaEnergy`] is apart from all that: what NVIDIA's GPUs have taken, for measurements.
 //!
@@ -60,6 +64,7 @@ mod place;
 mod several;
 #[cfg(test)]
 mod tests;
+mod under_way;
 mod work;
 
 pub use cuda::NvidiaEnergy;

@@ -88,6 +88,7 @@ struct Parts {
 pub(crate) struct OpenClDevice {
     parts: ManuallyDrop<Parts>,
     description: String,
+    is_processor: bool,
     lanes: usize,
     has_failed: bool,
 }
@@ -324,7 +325,8 @@ impl OpenClDevice {
         let shares = if copies { "" } else { ", in the host's memory" };
         let description = format!("{}, {}{marks}{shares}, {lanes} lanes", found.platform, found.name);
         let parts = Parts { batches, keys, run, expand, wipe, queues, _program: program, _context: context };
-        let mut device = Self { parts: ManuallyDrop::new(parts), description, lanes, has_failed: false };
+        let (parts, is_processor) = (ManuallyDrop::new(parts), found.is_processor);
+        let mut device = Self { parts, description, is_processor, lanes, has_failed: false };
         warm_up(&mut device).inspect_err(|_| device.has_failed = true)?;
         Ok(device)
     }
@@ -371,6 +373,10 @@ fn start(
 impl Device for OpenClDevice {
     fn description(&self) -> String {
         self.description.clone()
+    }
+
+    fn is_processor(&self) -> bool {
+        self.is_processor
     }
 
     fn lanes(&self) -> usize {

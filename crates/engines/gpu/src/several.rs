@@ -2,15 +2,19 @@
 
 use crate::NAME;
 use crate::engine::GpuEngine;
+use crate::under_way::{State, UnderWay};
+use std::ops::{BitAnd, BitOr};
+use std::sync::Arc;
 use std::time::Duration;
-use testudo_crypto::{Capability, Direction, Engine, EngineError, Job, KeyId, KeyMaterial, Profile, Suite};
+use testudo_crypto::{
+    Capability, Direction, Engine, EngineError, Job, KeyId, KeyMaterial, Profile, Reclaim, Suite,
+};
 
 /// How long the first job of a batch may wait for its end, if other devices could do it: less than the
 /// gateway gives the whole engine in need (62.5 ms), with the time between two looks, too.
 const PATIENCE: Duration = Duration::from_millis(50);
 /// And so many times the bound on latency at least: two chunks of that length may be under way. With a bound
-/// of more than 20.8 ms that is longer than the gateway waits in need, and the whole engine may go with one
-/// device that hangs.
+/// of more than 20.8 ms that is longer than the gateway waits in need: the jobs have been taken back by then.
 const BOUNDS: u32 = 3;
 
 /// How long that is with this bound on latency.
@@ -52,6 +56,22 @@ impl SeveralGpus {
         if self.order.is_empty() {
             self.order.push(0);
         }
+    }
+}
+
+/// The jobs of all devices. A call of the driver that does not return keeps their thread from all of them.
+struct All(Vec<Arc<UnderWay>>);
+
+impl Reclaim for All {
+    /// Those of a device that is at them just now stay, as they would with another engine.
+    fn reclaim(&self, jobs: &mut Vec<Job>) -> bool {
+        // All are asked, whatever the first one says.
+        self.0.iter().map(|device| device.reclaim(jobs)).fold(true, BitAnd::bitand)
+    }
+
+    fn rests(&self) -> bool {
+        let is_any = |state| self.0.iter().any(|device| device.is(state));
+        is_any(State::Rests) && !is_any(State::InService)
     }
 }
 
@@ -105,6 +125,11 @@ impl Engine for SeveralGpus {
         taken
     }
 
+    fn is_resting(&mut self) -> bool {
+        // All are asked, whatever the first one says: that is how each is looked at.
+        self.engines.iter_mut().map(|engine| engine.is_resting()).fold(false, BitOr::bitor)
+    }
+
     fn is_out_of_service(&self) -> bool {
         self.engines.iter().all(GpuEngine::is_broken)
     }
@@ -120,14 +145,21 @@ impl Engine for SeveralGpus {
     }
 
     fn poll(&mut self, done: &mut Vec<Job>, max: usize) {
+        // All calls of drivers come before the first job is in hand.
+        self.engines.iter_mut().for_each(GpuEngine::attend);
         let most = done.len().saturating_add(max);
         let engines = self.engines.len().max(1);
         self.turn = (self.turn + 1) % engines;
         for place in 0..engines {
             if let Some(engine) = self.engines.get_mut((self.turn + place) % engines) {
-                engine.poll(done, most.saturating_sub(done.len()));
+                engine.give_back(done, most.saturating_sub(done.len()));
             }
         }
+    }
+
+    fn reclaims(&self) -> Option<Arc<dyn Reclaim>> {
+        let jobs = self.engines.iter().map(GpuEngine::under_way).collect::<Option<Vec<_>>>()?;
+        Some(Arc::new(All(jobs)))
     }
 
     fn in_flight(&self) -> usize {

@@ -50,6 +50,7 @@ impl GpuEngine {
                 Ok(())
             });
         }
+        self.jobs.lock().clear(batch.index);
         batch.clear();
         self.free.push(batch);
         times.map_err(|what| self.broken.clone().unwrap_or(what))

@@ -14,6 +14,11 @@ pub(super) struct Faults {
     pub is_lost: AtomicBool,
     /// Nothing that is launched ends.
     pub hangs: AtomicBool,
+    /// A call that launches does not return while this is set, and sets the other.
+    pub holds: AtomicBool,
+    pub is_held: AtomicBool,
+    /// It says that it is the processor.
+    pub is_processor: AtomicBool,
     /// Launches end and do nothing.
     pub idles: AtomicBool,
     /// A bit that is flipped in what comes back, in each digest or text.
@@ -130,6 +135,10 @@ impl Device for Compiled {
         "the kernels as C++".to_owned()
     }
 
+    fn is_processor(&self) -> bool {
+        self.faults.is_processor.load(Ordering::Relaxed)
+    }
+
     fn lanes(&self) -> usize {
         self.lanes as usize
     }
@@ -160,6 +169,10 @@ impl Device for Compiled {
 
     fn launch(&mut self, batch: usize, launch: Launch) -> Result<(), String> {
         self.check()?;
+        while self.faults.holds.load(Ordering::SeqCst) {
+            self.faults.is_held.store(true, Ordering::SeqCst);
+            std::thread::yield_now();
+        }
         self.faults.launches.fetch_add(1, Ordering::Relaxed);
         let memory = &mut self.batches[batch];
         assert!(!memory.is_under_way && launch.arena_bytes <= 4 * memory.arena.len());

@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 use testudo_crypto::{Direction, Engine, EngineError, Job, JobStatus, KeyId, KeyMaterial, Suite};
 use testudo_packet::Buffer;
 
-const SUITE: Suite = Suite::AES128_SHA1;
+pub(super) const SUITE: Suite = Suite::AES128_SHA1;
 
-fn material() -> KeyMaterial {
+pub(super) fn material() -> KeyMaterial {
     let bytes: Vec<u8> = (1..=36).collect();
     KeyMaterial::new(SUITE, bytes.into()).unwrap()
 }
@@ -26,12 +26,12 @@ fn job(key: KeyId, ticket: u32) -> Job {
     Job { key, ticket, text_start, text_bytes, ..Job::new(buffer, Direction::Seal, 0) }
 }
 
-fn jobs(key: KeyId, count: u32) -> Vec<Job> {
+pub(super) fn jobs(key: KeyId, count: u32) -> Vec<Job> {
     (0..count).map(|ticket| job(key, ticket)).collect()
 }
 
 /// Polls until nothing is in flight; a second is never needed.
-fn all(engine: &mut GpuEngine) -> Vec<Job> {
+pub(super) fn all(engine: &mut GpuEngine) -> Vec<Job> {
     let mut done = Vec::new();
     let start = Instant::now();
     engine.flush();

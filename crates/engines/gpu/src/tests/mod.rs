@@ -10,6 +10,7 @@ mod measure;
 mod nvml;
 mod opencl;
 mod parts;
+mod recall;
 
 use crate::engine::GpuEngine;
 use crate::open::GpuConfig;

@@ -1,0 +1,189 @@
+//! A device that is late: how long it may be, and what becomes of the jobs that it has.
+//!
+//! ```text
+//!                            40 ms, or twice what such a batch took of late
+//!   in service ─────────────────────────────────────────────────────────────► rests: all jobs are faults
+//!        ▲                                                                      │              │
+//!        └──────────── all that it had has ended, and is discarded ─────────────┘              │ 750 ms
+//!                                                                                              ▼
+//!                                                                                        out of service
+//! ```
+//!
+//! **40 ms**, because a gateway in need of buffers gives up what an engine has for 62.5 ms, and with it the
+//! packets. A batch's time counts from its first packet on, as the gateway's does: with the last look (12.5
+//! ms at most) and keys before the batch (8 ms) it is still less.
+//!
+//! **What a batch honestly takes** is known of those before: how long they were away, in classes of length,
+//! the longest of late. A device that is slow for its batches loses the jobs of the first one of a class, and
+//! then knows: what it ends after all is discarded, and counts all the same. A hang teaches, too, and is
+//! forgotten by a sixteenth with each batch of its class. A processor that OpenCL has as a device (PoCL) is
+//! late because others have its time, which the next engine would lack, too: it has as long as there is.
+
+use super::{GpuEngine, LEAST_LOOK, LOOKS, NAME, PART_FOR_KEYS};
+use crate::device::Device;
+use crate::under_way::{Jobs, State};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long a batch may be away, from its first packet on, before its jobs are taken back.
+pub(super) const RECALL: Duration = Duration::from_millis(40);
+/// And so many times what such a batch took of late, as the packet scheduler tells a device that stalls.
+const TIMES: u32 = 2;
+/// What a batch that was away for less takes off the longest: a sixteenth of the difference.
+const WEIGHT: u32 = 16;
+/// The shortest class of batches, of up to so many bytes; each other one is twice as long as the one before.
+const LEAST_BYTES: usize = 4096;
+const CLASSES: usize = 20;
+
+/// When jobs are taken back from a device.
+pub(super) struct Recall {
+    /// `None`: not before the device is out of service.
+    least: Option<Duration>,
+    /// The longest that batches were away of late, by class; 0 if there was none.
+    away: [Duration; CLASSES],
+    /// How often it has happened.
+    count: u64,
+}
+
+fn class(bytes: usize) -> usize {
+    let lengths = bytes.div_ceil(LEAST_BYTES).max(1).next_power_of_two().trailing_zeros();
+    usize::try_from(lengths).unwrap_or(CLASSES).min(CLASSES - 1)
+}
+
+impl Recall {
+    pub(super) fn of(device: &dyn Device) -> Self {
+        let least = (!device.is_processor()).then_some(RECALL);
+        Self { least, away: [Duration::ZERO; CLASSES], count: 0 }
+    }
+
+    /// It does not happen.
+    pub(super) fn never(&mut self) {
+        self.least = None;
+    }
+
+    /// A batch of so many bytes has ended.
+    fn learn(&mut self, bytes: usize, away: Duration) {
+        let Some(longest) = self.away.get_mut(class(bytes)) else { return };
+        *longest = away.max(*longest - longest.saturating_sub(away) / WEIGHT);
+    }
+
+    /// How long a batch of so many bytes may be away, before which keys take so much longer: as it is known
+    /// of its class, or of the next shorter one of which anything is.
+    fn allowed(&self, bytes: usize, for_keys: Duration) -> Option<Duration> {
+        let least = self.least?;
+        let known = self.away.iter().take(class(bytes) + 1).rev().find(|away| !away.is_zero());
+        let expected = known.map_or(Duration::ZERO, |away| away.saturating_mul(TIMES));
+        Some(least.max(expected) + for_keys.min(least / PART_FOR_KEYS))
+    }
+}
+
+impl GpuEngine {
+    /// The worker looks: time passes for all batches that have jobs, or whose jobs were taken back.
+    pub(crate) fn look(&mut self, now: Instant) {
+        let most = (self.patience / LOOKS).max(LEAST_LOOK);
+        let passed = now.saturating_duration_since(self.looked);
+        self.looked = now;
+        for batch in self.under_way.iter_mut().chain(&mut self.open) {
+            let passed = passed.min(now.saturating_duration_since(batch.since));
+            batch.waited += passed.min(most);
+            batch.looked += passed.min(LEAST_LOOK);
+        }
+    }
+
+    /// Asks the device which batches it has ended, in their order.
+    pub(super) fn ask_device(&mut self) {
+        while self.broken.is_none()
+            && let Some(batch) = self.under_way.get(self.ended)
+        {
+            let (index, bytes, away) = (batch.index, batch.arena_bytes, batch.looked);
+            if !batch.is_launched {
+                // Its jobs were taken back before the device was given it.
+                if !self.rests {
+                    return;
+                }
+                self.ended += 1;
+                continue;
+            }
+            let is_overdue = batch.waited >= self.patience + batch.for_keys;
+            let allowed = self.recall.allowed(bytes, batch.for_keys);
+            match self.device.is_done(index) {
+                Ok(true) => {
+                    self.recall.learn(bytes, away);
+                    self.ended += 1;
+                }
+                Ok(false) if is_overdue => {
+                    let patience = self.patience;
+                    self.break_down(format!("a batch was not done {patience:?} after its first packet came"));
+                }
+                Ok(false) => {
+                    if !self.rests && allowed.is_some_and(|allowed| away >= allowed) {
+                        self.rest();
+                    }
+                    return;
+                }
+                Err(reason) => self.break_down(reason),
+            }
+        }
+    }
+
+    /// Takes all jobs back. The device gets none until it has ended the batches that it has.
+    #[cold]
+    fn rest(&mut self) {
+        self.rests = true;
+        self.jobs.set_state(State::Rests);
+        self.recall.count += 1;
+        // A device that is late again and again does not fill the log.
+        if self.recall.count.is_power_of_two() {
+            let count = self.recall.count;
+            tracing::warn!(
+                "engine {NAME}: the device is late ({count} so far): until it answers the next engine has its packets"
+            );
+        }
+        match self.open.take() {
+            Some(batch) if batch.is_empty() => self.free.push(batch),
+            gathered => self.under_way.extend(gathered),
+        }
+    }
+
+    /// Follows another thread that has taken all jobs back.
+    pub(super) fn follow_reclaim(&mut self, jobs: &mut Jobs) {
+        if !jobs.take_reclaimed() {
+            return;
+        }
+        self.under_way.iter_mut().chain(&mut self.open).for_each(|batch| batch.leave_all());
+        if self.broken.is_none() && !self.rests {
+            self.rest();
+        }
+    }
+
+    /// Frees batches that the device has ended and whose jobs have gone back, and has a device take jobs
+    /// again that has no other. What is out of service may still write to its memory: that is used no more.
+    pub(super) fn free_ended(&mut self, jobs: &mut Jobs) {
+        if self.broken.is_some() {
+            return;
+        }
+        while self.ended > 0
+            && let Some(mut batch) = self.under_way.pop_front_if(|batch| batch.left() == 0)
+        {
+            jobs.clear(batch.index);
+            batch.clear();
+            self.free.push(batch);
+            self.ended -= 1;
+        }
+        if self.rests && self.under_way.is_empty() {
+            self.rests = false;
+            self.jobs.set_state(State::InService);
+        }
+    }
+
+    /// Looks whether a device that rests has ended what it has.
+    pub(super) fn see_to_rest(&mut self) {
+        if !self.rests {
+            return;
+        }
+        self.look(Instant::now());
+        self.ask_device();
+        let jobs = Arc::clone(&self.jobs);
+        self.free_ended(&mut jobs.lock());
+    }
+}
