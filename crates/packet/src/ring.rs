@@ -135,6 +135,17 @@ impl<T> Producer<T> {
         content.is_ok_and(|mut content| change(&mut content))
     }
 
+    /// Offers all slots that were published and not taken to be changed, the oldest first, but those that the
+    /// consumer is at. It may have taken some by now, and finds all others as they were changed.
+    pub fn revise(&mut self, mut change: impl FnMut(&mut T)) {
+        self.look();
+        for counter in self.taken..self.published {
+            if let Ok(mut content) = self.shared.mutex(counter).try_lock() {
+                change(&mut content);
+            }
+        }
+    }
+
     /// Wakes the consumer if it sleeps.
     #[inline]
     pub fn wake(&self) {
@@ -349,6 +360,31 @@ mod loom_tests {
         });
     }
 
+    /// What the producer takes out again the consumer does not find, and the other way round.
+    #[test]
+    fn what_is_in_slots_is_taken_by_one_side_alone() {
+        model(|| {
+            let (mut producer, mut consumer) = ring([None, None]);
+            assert!([1, 2].into_iter().all(|number| producer.publish(|slot| *slot = Some(number))));
+            let thread = thread::spawn(move || {
+                let mut seen = 0;
+                consumer.take(|slot| {
+                    seen += slot.take().unwrap_or(0);
+                    true
+                });
+                (seen, consumer)
+            });
+            let mut back = 0;
+            producer.revise(|slot| back += slot.take().unwrap_or(0));
+            let (mut seen, mut consumer) = thread.join().unwrap();
+            while consumer.take(|slot| {
+                seen += slot.take().unwrap_or(0);
+                true
+            }) {}
+            assert_eq!((seen + back, producer.is_empty()), (3, true));
+        });
+    }
+
     /// The model is worth something: it finds a consumer that sleeps without a second look.
     #[test]
     #[should_panic(expected = "deadlock")]
@@ -396,6 +432,17 @@ mod tests {
         assert!(consumer.take(|content| *content == 7));
         assert!(!producer.amend(|_| panic!("it was taken")) && producer.is_empty());
         assert!(!consumer.take(|_| panic!("it is empty")));
+    }
+
+    #[test]
+    fn slots_that_were_not_taken_are_revised_and_no_others() {
+        let (mut producer, mut consumer) = ring([0, 0, 0]);
+        (1..=3).for_each(|number| assert!(producer.publish(|content| *content = number)));
+        assert!(consumer.take(|content| *content == 1));
+        let mut seen = Vec::new();
+        producer.revise(|content| seen.push(std::mem::take(content)));
+        assert_eq!(seen, [2, 3]);
+        assert!(consumer.take(|content| *content == 0) && consumer.take(|content| *content == 0));
     }
 
     #[test]

@@ -1,14 +1,14 @@
 //! The thread's side: drives the engine.
 
 use crate::keys::Ids;
+use crate::shared::{Jobs, Shared};
 use crate::slot::{Ended, SLOT_JOBS, Slot};
 use crate::sync::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering, yield_now};
 use std::collections::VecDeque;
-use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use testudo_crypto::{Direction, Engine, Job, JobStatus, KeyId, Suite};
+use testudo_crypto::{Direction, Engine, Job, JobStatus, KeyId, Reclaim, Suite};
 use testudo_packet::{Aside, Buffer, Consumer, Producer};
 
 /// Jobs that are asked for in one poll.
@@ -33,6 +33,9 @@ pub(crate) struct Told {
     under_way: AtomicUsize,
     /// Whose the engine is that was recalled, once that is settled.
     returned: AtomicU8,
+    /// How often the thread has been round: that it is in no call for ever. Not loom's: nothing follows from
+    /// it but when the worker looks.
+    turns: std::sync::atomic::AtomicU64,
 }
 
 /// The thread has handed the engine back, or the worker has given it up.
@@ -74,6 +77,15 @@ impl Told {
     fn step(&self) {
         self.steps.fetch_add(1, Ordering::Relaxed);
     }
+
+    /// How often the thread has been round.
+    pub(crate) fn turns(&self) -> u64 {
+        self.turns.load(std::sync::atomic::Ordering::Relaxed)
+    }
+
+    fn turn(&self) {
+        self.turns.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    }
 }
 
 /// A job that the engine has, as the worker knows it.
@@ -106,8 +118,8 @@ impl List {
         Self { places: vec![Place::default(); jobs], free: (0..=u16::MAX).take(jobs).collect() }
     }
 
-    fn len(&self) -> usize {
-        self.places.len() - self.free.len()
+    pub(crate) fn is_empty(&self) -> bool {
+        self.places.len() == self.free.len()
     }
 
     /// Enters a job, which gets the engine's id of its key; `false` if there is no room, as never is so while
@@ -136,7 +148,7 @@ impl List {
     }
 
     /// Empties it, and makes a stand-in for each job.
-    fn stand_ins(&mut self) -> impl Iterator<Item = Job> + '_ {
+    pub(crate) fn stand_ins(&mut self) -> impl Iterator<Item = Job> + '_ {
         let free = &mut self.free;
         let left = (0..).zip(&mut self.places).filter_map(|(at, place)| Some((at, place.away.take()?)));
         left.map(|(at, away)| {
@@ -161,12 +173,14 @@ pub(crate) struct Device {
     /// `None` after a panic.
     pub(crate) engine: Option<Box<dyn Engine>>,
     pub(crate) ids: Ids,
-    list: List,
-    /// What is being given to the engine, and how many jobs of it the engine has taken.
+    /// Jobs that the worker may take back.
+    shared: Arc<Shared>,
+    /// Whether the engine takes none because its device is late, if it says so.
+    reclaims: Option<Arc<dyn Reclaim>>,
+    /// The slot that was taken last: changes of keys that come after jobs which wait.
     current: Slot,
-    taken: usize,
-    /// Jobs that the engine has in hand in this call.
-    in_hand: Range<usize>,
+    /// Jobs that the engine has in hand in this call; empty between calls.
+    hand: Vec<Job>,
     /// The worker has flushed, and the engine was not told yet.
     flush_is_due: bool,
     /// The worker wants the engine back.
@@ -174,7 +188,6 @@ pub(crate) struct Device {
     /// The engine was flushed because it took no more, and has taken nothing since.
     is_pressed: bool,
     polled: Vec<Job>,
-    ended: Vec<Job>,
     told: Arc<Told>,
     /// Where times are booked, if anybody asks for them.
     aside: Option<Arc<Aside>>,
@@ -193,27 +206,26 @@ pub(crate) struct Served {
 }
 
 impl Device {
-    /// For so many jobs at most.
+    /// With the jobs that it shares with the worker.
     pub(crate) fn new(
         engine: Box<dyn Engine>,
-        jobs: usize,
+        shared: Arc<Shared>,
         told: Arc<Told>,
         aside: Option<Arc<Aside>>,
     ) -> Self {
         let suites = Suite::every().filter(|suite| engine.capability(*suite).is_some());
         let deepest = suites.max_by_key(|suite| engine.profile(*suite).depth_jobs);
         Self {
+            reclaims: engine.reclaims(),
             engine: Some(engine),
             ids: Ids::default(),
-            list: List::new(jobs),
+            shared,
             current: Slot::new(),
-            taken: 0,
-            in_hand: 0..0,
+            hand: Vec::with_capacity(SLOT_JOBS),
             flush_is_due: false,
             is_recalled: false,
             is_pressed: false,
             polled: Vec::with_capacity(POLL_MAX),
-            ended: Vec::with_capacity(jobs),
             told,
             aside,
             busy_since: None,
@@ -232,11 +244,12 @@ impl Device {
         let [first_nap, longest_nap] = NAPS;
         let (mut looks, mut nap) = (0, first_nap);
         while !slots.is_closed() {
+            self.told.turn();
             let began = self.aside.is_some().then(Instant::now);
             let moved = catch_unwind(AssertUnwindSafe(|| self.turn(&mut slots)));
             let moved = moved.unwrap_or_else(|_| self.break_down());
             let given = self.give_back(&mut results);
-            let is_empty = self.list.len() == 0 && self.current.is_empty() && self.ended.is_empty();
+            let is_empty = self.current.is_empty() && self.shared.lock().is_empty();
             self.book(given, began.filter(|_| moved || given > 0));
             if moved || given > 0 {
                 (looks, nap) = (0, first_nap);
@@ -245,21 +258,31 @@ impl Device {
                 // One that was given up ends here: the worker must not wait for its driver.
                 let is_wanted = self.told.settle(HANDED_BACK);
                 return is_wanted.then_some(Served { device: self, slots, results });
-            } else if is_empty {
+            } else if is_empty && !self.rests() {
                 slots.sleep();
             } else if looks < LOOKS_AWAKE {
                 looks += 1;
                 if looks < LOOKS { std::hint::spin_loop() } else { yield_now() }
             } else {
                 // Where the engine takes no more, what is published behind is no reason to wake.
-                match self.current.is_empty() {
-                    true => slots.sleep_for(nap),
-                    false => std::thread::sleep(nap),
+                match self.has_waiting() {
+                    false => slots.sleep_for(nap),
+                    true => std::thread::sleep(nap),
                 }
                 nap = longest_nap.min(nap + nap / 4);
             }
         }
         None
+    }
+
+    /// Whether the engine's device is late, for which somebody has to look.
+    fn rests(&self) -> bool {
+        self.reclaims.as_ref().is_some_and(|engine| engine.rests())
+    }
+
+    /// Whether there is anything that the engine has not taken.
+    fn has_waiting(&self) -> bool {
+        !self.current.is_empty() || !self.shared.lock().waiting.is_empty()
     }
 
     /// Gives the engine what there is, and takes what has ended; whether anything moved.
@@ -268,8 +291,9 @@ impl Device {
         while self.submit() && self.take(slots) {
             moved = true;
         }
+        let has_waiting = self.has_waiting();
         let Some(engine) = &mut self.engine else { return moved };
-        if self.current.is_empty() {
+        if !has_waiting {
             if std::mem::take(&mut self.flush_is_due) {
                 engine.flush();
                 moved = true;
@@ -282,7 +306,8 @@ impl Device {
         }
         engine.poll(&mut self.polled, POLL_MAX);
         let any = self.restore();
-        if moved || any || !self.ended.is_empty() {
+        let has_ended = !self.shared.lock().ended.is_empty();
+        if moved || any || has_ended {
             self.tell();
         }
         moved | any
@@ -312,48 +337,55 @@ impl Device {
             *recalled |= std::mem::take(&mut current.recalls);
             true
         });
-        self.taken = 0;
         if is_taken {
             self.told.step();
-            let Self { current, list, ids, ended, .. } = self;
-            current.jobs.retain_mut(|job| {
-                let is_entered = list.enter(job, ids);
-                if !is_entered {
-                    ended.push(Job { status: JobStatus::Fault, ..job.take() });
+            let Self { current, shared, ids, .. } = self;
+            let Jobs { list, waiting, ended } = &mut *shared.lock();
+            for mut job in current.jobs.drain(..) {
+                match list.enter(&mut job, ids) {
+                    true => waiting.push(job),
+                    false => ended.push(Job { status: JobStatus::Fault, ..job }),
                 }
-                is_entered
-            });
+            }
         }
         is_taken
     }
 
-    /// Gives the engine what is left of the current slot; `false` if it does not take all of it now.
+    /// Gives the engine what waits for it; `false` if it does not take all of it now. While its device is late
+    /// none is to wait for that.
     fn submit(&mut self) -> bool {
-        let Self { engine, ids, current, taken, in_hand, ended, list, is_pressed, told, .. } = self;
+        let Self { engine, ids, shared, current, hand, is_pressed, told, reclaims, .. } = self;
+        let rests = || reclaims.as_ref().is_some_and(|engine| engine.rests());
         let Some(engine) = engine else {
             current.changes.clear();
-            current.jobs.iter_mut().for_each(|job| job.status = JobStatus::Fault);
-            let left = current.jobs.drain(..).filter_map(|mut job| list.leave(&mut job).then_some(job));
-            ended.extend(left);
+            shared.lock().end_waiting();
             return true;
         };
-        while let Some(left) = current.jobs.get_mut(*taken..).filter(|left| !left.is_empty()) {
-            *in_hand = *taken..*taken + left.len();
-            let now = engine.submit(left).min(left.len());
-            *in_hand = 0..0;
-            *taken += now;
-            if now == 0 {
-                return false;
+        loop {
+            hand.append(&mut shared.lock().waiting);
+            if hand.is_empty() {
+                break;
             }
-            *is_pressed = false;
-        }
-        for mut job in current.jobs.drain(..) {
-            // Those that are away come back by `poll`.
-            if job.status != JobStatus::Taken && list.leave(&mut job) {
-                ended.push(job);
+            let taken = engine.submit(hand).min(hand.len());
+            let Jobs { list, waiting, ended } = &mut *shared.lock();
+            for mut job in hand.drain(..taken) {
+                // Those that are away come back by `poll`.
+                if job.status != JobStatus::Taken && list.leave(&mut job) {
+                    ended.push(job);
+                }
+            }
+            waiting.append(hand);
+            *is_pressed &= taken == 0;
+            if taken == 0 {
+                break;
             }
         }
-        *taken = 0;
+        if rests() {
+            shared.lock().end_waiting();
+        }
+        if !shared.lock().waiting.is_empty() {
+            return false;
+        }
         for change in current.changes.drain(..) {
             ids.follow(change, engine.as_mut());
             told.step();
@@ -363,24 +395,27 @@ impl Device {
 
     /// Takes over what the last poll has brought, as far as the engine had it; whether there was any.
     fn restore(&mut self) -> bool {
-        let Self { polled, ended, list, .. } = self;
-        let any = !polled.is_empty();
+        let Self { polled, shared, .. } = self;
+        if polled.is_empty() {
+            return false;
+        }
+        let Jobs { list, ended, .. } = &mut *shared.lock();
         ended.extend(polled.drain(..).filter_map(|mut job| list.leave(&mut job).then_some(job)));
-        any
+        true
     }
 
     /// Brings what has ended to the worker; returns how many jobs that it had room for.
     fn give_back(&mut self, results: &mut Producer<Ended>) -> usize {
-        let mut given = 0;
-        while given < self.ended.len() {
-            let most = SLOT_JOBS.min(self.ended.len() - given);
-            let jobs = self.ended.iter_mut().skip(given).take(most);
+        let (mut given, ended) = (0, &mut self.shared.lock().ended);
+        while given < ended.len() {
+            let most = SLOT_JOBS.min(ended.len() - given);
+            let jobs = ended.iter_mut().skip(given).take(most);
             if !results.publish(|slot| slot.extend(jobs.map(moved))) {
                 break;
             }
             given += most;
         }
-        self.ended.drain(..given);
+        ended.drain(..given);
         given
     }
 
@@ -389,7 +424,7 @@ impl Device {
     fn book(&mut self, given: usize, working_since: Option<Instant>) {
         let Some(aside) = &self.aside else { return };
         working_since.into_iter().for_each(|since| aside.add_work(since));
-        let is_busy = self.list.len() > 0;
+        let is_busy = !self.shared.lock().list.is_empty();
         if self.busy_since.is_none() && !is_busy && given == 0 {
             return;
         }
@@ -404,26 +439,26 @@ impl Device {
     fn break_down(&mut self) -> bool {
         self.told.is_broken.store(true, Ordering::Release);
         let engine = self.engine.take();
+        self.reclaims = None;
         let name = engine.as_ref().map_or("", |engine| engine.name());
         tracing::error!(
             "engine {name} has ended in a panic and is out of service until a restart; this is a bug"
         );
         // What the last poll had brought before is whole.
         self.restore();
-        let in_hand = std::mem::take(&mut self.in_hand);
-        let Self { current, ended, list, .. } = self;
-        for (at, mut job) in current.jobs.drain(..).enumerate() {
-            let is_left = job.status != JobStatus::Taken && list.leave(&mut job);
-            if is_left && in_hand.contains(&at) {
-                spoil(&mut job);
-            } else if job.status == JobStatus::Pending {
-                job.status = JobStatus::Fault;
+        {
+            let jobs = &mut *self.shared.lock();
+            // Whatever that call has made of them.
+            for mut job in self.hand.drain(..) {
+                if job.status != JobStatus::Taken && jobs.list.leave(&mut job) {
+                    spoil(&mut job);
+                    jobs.ended.push(job);
+                }
             }
-            ended.extend(is_left.then_some(job));
+            jobs.end_waiting();
+            jobs.ended.extend(jobs.list.stand_ins());
         }
-        current.changes.clear();
-        ended.extend(list.stand_ins());
-        self.taken = 0;
+        self.current.changes.clear();
         // Its jobs go with it, and their buffers to their pool.
         if catch_unwind(AssertUnwindSafe(|| drop(engine))).is_err() {
             tracing::error!("the same engine has ended in a panic a second time, when it was to end");

@@ -3,8 +3,10 @@
 use crate::by_hand::ByHand;
 use crate::device::{Device, Served, Told};
 use crate::keys::{KeyChange, NewKey, Prepared, Preparer};
+use crate::shared::Shared;
 use crate::slot::{Ended, SLOT_JOBS, Slot};
 use crate::sync::{Builder, JoinHandle, Ordering, Receiver, channel, yield_now};
+use crate::watch::{Seen, Watch};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use std::io;
 use std::sync::Arc;
@@ -68,6 +70,10 @@ pub struct DeviceThread {
     in_flight: usize,
     most: usize,
     pub(crate) told: Arc<Told>,
+    /// Jobs that the thread has in no call.
+    shared: Arc<Shared>,
+    /// Whether it comes out of its calls.
+    pub(crate) watch: Watch,
     processor: Option<usize>,
     /// Who is to drive the engine; a thread, if nobody says.
     aside: Option<Arc<Aside>>,
@@ -113,7 +119,7 @@ impl DeviceThread {
         let count = most.div_ceil(SLOT_JOBS) + SPARE_SLOTS;
         let (slots, for_device) = ring((0..count).map(|_| Slot::new()));
         let (for_worker, results) = ring((0..count).map(|_| Ended::with_capacity(SLOT_JOBS)));
-        let told = Arc::<Told>::default();
+        let (told, shared) = (Arc::<Told>::default(), Arc::new(Shared::new(most)));
         Self {
             name: engine.name(),
             description: engine.description(),
@@ -128,11 +134,13 @@ impl DeviceThread {
             in_flight: 0,
             most,
             told: Arc::clone(&told),
+            shared: Arc::clone(&shared),
+            watch: Watch::new(engine.reclaims(), most),
             processor,
             aside: aside.clone(),
             hand: ByHand::default(),
             start: Some(Box::new(Served {
-                device: Device::new(engine, most, told, aside),
+                device: Device::new(engine, shared, told, aside),
                 slots: for_device,
                 results: for_worker,
             })),
@@ -143,6 +151,28 @@ impl DeviceThread {
             patience: PATIENCE,
             is_lost: false,
         }
+    }
+
+    /// Looks at a thread that has jobs and gives none back, or takes none, and takes them back if it is stuck;
+    /// whether it is.
+    fn is_stuck(&mut self) -> bool {
+        if self.start.is_some() || self.watch.reclaims.is_none() || self.has_no_thread() {
+            return false;
+        }
+        let seen = self.watch.look(Instant::now(), self.told.turns());
+        if seen != Seen::Moves && self.in_flight > self.watch.returned() {
+            let Self { watch, shared, results, slots, next, .. } = self;
+            watch.take_back(shared, results, (slots.as_mut(), next));
+        }
+        if seen == Seen::Lost {
+            self.is_lost = true;
+            self.next.changes.clear();
+            tracing::error!(
+                "the thread of engine {} does not come out of a call and is out of service until a restart",
+                self.name
+            );
+        }
+        seen != Seen::Moves
     }
 
     fn of(&self, suite: Suite) -> Option<&(Suite, Capability, Profile)> {
@@ -406,6 +436,13 @@ impl Engine for DeviceThread {
             self.is_unflushed |= kept > 0;
             return taken;
         }
+        // None waits for a device that is late.
+        if self.watch.is_stuck() && self.is_stuck() || self.watch.rests() {
+            return 0;
+        }
+        if self.in_flight == 0 {
+            self.watch.begin();
+        }
         let mut taken = 0;
         for job in jobs {
             // Changes of keys come after the jobs of their slot.
@@ -426,7 +463,11 @@ impl Engine for DeviceThread {
     }
 
     fn is_resting(&mut self) -> bool {
-        self.changes_hands()
+        if self.watch.is_stuck() {
+            self.is_stuck();
+        }
+        let here = self.start.as_mut().and_then(|start| start.device.engine_mut());
+        here.is_some_and(|engine| engine.is_resting()) | self.changes_hands()
     }
 
     fn is_out_of_service(&self) -> bool {
@@ -474,7 +515,13 @@ impl Engine for DeviceThread {
                 slot.is_empty()
             })
         {}
+        left -= self.watch.give_back(done, left);
         self.in_flight = self.in_flight.saturating_sub(max - left);
+        if left < max {
+            self.watch.begin();
+        } else if self.in_flight > 0 {
+            self.is_stuck();
+        }
     }
 
     fn in_flight(&self) -> usize {

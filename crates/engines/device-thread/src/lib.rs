@@ -30,8 +30,10 @@
 //! **Faults.** An engine that panics is not called again. Jobs that it has not had come back as faults, for
 //! the next engine; those that it had in hand in that call are cleared, since they may be half sealed, and
 //! can be done by no engine; in place of those it had before come stand-ins without a buffer, which no engine
-//! can do either: they are dropped. An engine that hangs keeps its jobs, the worker goes on, and the gateway
-//! takes it out of service, as any; when this engine ends it is waited for, but not for long.
+//! can do either: they are dropped. The worker goes on while an engine hangs. From one that keeps its jobs
+//! where another thread finds them ([`Reclaim`](testudo_crypto::Reclaim)) it takes them back before a gateway
+//! in need would give them up (`watch`), and gives it none while it rests; any other one keeps its jobs, and
+//! the gateway takes it out of service. When this engine ends it is waited for, but not for long.
 //!
 //! **Sleep.** While jobs are away the thread polls; after about a millisecond in which nothing comes back it
 //! rests in between, for longer each time up to ten, so that a device that hangs does not cost a processor.
@@ -61,9 +63,11 @@ mod engine;
 mod keys;
 #[cfg(all(test, loom))]
 mod loom_tests;
+mod shared;
 mod slot;
 mod sync;
 #[cfg(all(test, not(loom)))]
 mod tests;
+mod watch;
 
 pub use engine::{DeviceThread, thread_name};

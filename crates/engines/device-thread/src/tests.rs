@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests may panic as tests do")]
 
 mod by_choice;
+mod reclaim;
 
 use crate::DeviceThread;
 use crate::device::List;
