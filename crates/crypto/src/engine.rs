@@ -6,6 +6,12 @@ use crate::{
 use std::sync::Arc;
 use testudo_packet::Region;
 
+/// The most jobs that an engine which has lost thousands at once gives back as [`JobStatus::Fault`] in one poll:
+/// as many as a turn of a worker brings.
+///
+/// [`JobStatus::Fault`]: crate::JobStatus::Fault
+pub const MOST_FAULTS: usize = 256;
+
 /// What an engine can do with one suite.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Capability {
@@ -84,6 +90,8 @@ pub enum EngineError {
 /// - What `submit` took may gather in the engine until [`flush`](Self::flush): from then on it ends without
 ///   further calls but `poll`.
 /// - Completions come from `poll` in any order; the gateway restores the order of each SA.
+/// - One call of `poll` gives back [`MOST_FAULTS`] jobs that it has failed at, and the others with the next
+///   ones: the caller has the next engine do them in the same turn.
 /// - No call waits, and a `Taken` job comes back within a second, far more than any device needs. An engine
 ///   that keeps one longer is taken out of service until the gateway is restarted; while three quarters of
 ///   the gateway's buffers are in flight, after 62.5 ms. It gets no further job or key, the jobs it holds are

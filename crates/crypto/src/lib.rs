@@ -32,7 +32,7 @@ mod suite;
 
 pub use absent::{Absent, Reason};
 pub use chain::{ChainParts, ChainShape, Pieces};
-pub use engine::{Capability, Engine, EngineError};
+pub use engine::{Capability, Engine, EngineError, MOST_FAULTS};
 pub use frame::{KeyFrame, Trailer, Unwritten};
 pub use job::{Aad, AeadParts, Job, JobParts, JobStatus};
 pub use key::{KeyId, KeyMaterial, KeyMaterialError};

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use testudo_crypto::{
     Capability, Direction, Engine, EngineError, Job, JobStatus, KeyId, KeyMaterial, KeyPreparer, KeyTable,
-    PreparedKey, Profile, Suite,
+    MOST_FAULTS, PreparedKey, Profile, Suite,
 };
 use testudo_packet::{Aside, Consumer, Producer, Region, ring};
 
@@ -506,16 +506,18 @@ impl Engine for DeviceThread {
             self.in_flight = self.in_flight.saturating_sub(ended);
             return;
         }
-        let mut left = max;
+        let (mut left, mut faults) = (max, MOST_FAULTS);
         while left > 0
+            && faults >= SLOT_JOBS
             && self.results.take(|slot| {
                 let count = slot.len().min(left);
+                faults -= slot.iter().take(count).filter(|job| job.status == JobStatus::Fault).count();
                 done.extend(slot.drain(..count));
                 left -= count;
                 slot.is_empty()
             })
         {}
-        left -= self.watch.give_back(done, left);
+        left -= self.watch.give_back(done, left.min(faults));
         self.in_flight = self.in_flight.saturating_sub(max - left);
         if left < max {
             self.watch.begin();

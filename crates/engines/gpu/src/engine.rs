@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use testudo_crypto::{
     Capability, Direction, Engine, EngineError, Job, JobStatus, KeyFrame, KeyId, KeyMaterial, KeyTable,
-    Profile, Reclaim, Suite,
+    MOST_FAULTS, Profile, Reclaim, Suite,
 };
 use zeroize::Zeroizing;
 
@@ -281,15 +281,23 @@ impl GpuEngine {
         self.ask_device();
     }
 
-    /// Gives back up to `max` jobs of batches that have ended, or will not.
-    pub(crate) fn give_back(&mut self, done: &mut Vec<Job>, max: usize) {
+    /// Gives back up to `max` jobs of batches that have ended, or will not, with up to `faults` faults, which
+    /// are counted down.
+    pub(crate) fn give_back(&mut self, done: &mut Vec<Job>, max: usize, faults: &mut usize) {
         if self.under_way.is_empty() && self.open.is_none() {
             return;
         }
         let jobs = Arc::clone(&self.jobs);
         let mut jobs = jobs.lock();
         self.follow_reclaim(&mut jobs);
-        let next = std::iter::from_fn(|| self.next_ended(&mut jobs));
+        let next = std::iter::from_fn(|| {
+            if *faults == 0 {
+                return None;
+            }
+            let job = self.next_ended(&mut jobs)?;
+            *faults -= usize::from(job.status == JobStatus::Fault);
+            Some(job)
+        });
         done.extend(next.take(max));
         self.free_ended(&mut jobs);
     }
@@ -417,7 +425,7 @@ impl Engine for GpuEngine {
     fn poll(&mut self, done: &mut Vec<Job>, max: usize) {
         // All calls of the driver come before the first job is in hand.
         self.attend();
-        self.give_back(done, max);
+        self.give_back(done, max, &mut { MOST_FAULTS });
     }
 
     fn reclaims(&self) -> Option<Arc<dyn Reclaim>> {

@@ -7,7 +7,8 @@ use std::ops::{BitAnd, BitOr};
 use std::sync::Arc;
 use std::time::Duration;
 use testudo_crypto::{
-    Capability, Direction, Engine, EngineError, Job, KeyId, KeyMaterial, Profile, Reclaim, Suite,
+    Capability, Direction, Engine, EngineError, Job, KeyId, KeyMaterial, MOST_FAULTS, Profile, Reclaim,
+    Suite,
 };
 
 /// How long the first job of a batch may wait for its end, if other devices could do it: less than the
@@ -147,12 +148,12 @@ impl Engine for SeveralGpus {
     fn poll(&mut self, done: &mut Vec<Job>, max: usize) {
         // All calls of drivers come before the first job is in hand.
         self.engines.iter_mut().for_each(GpuEngine::attend);
-        let most = done.len().saturating_add(max);
+        let (most, mut faults) = (done.len().saturating_add(max), MOST_FAULTS);
         let engines = self.engines.len().max(1);
         self.turn = (self.turn + 1) % engines;
         for place in 0..engines {
             if let Some(engine) = self.engines.get_mut((self.turn + place) % engines) {
-                engine.give_back(done, most.saturating_sub(done.len()));
+                engine.give_back(done, most.saturating_sub(done.len()), &mut faults);
             }
         }
     }

@@ -1,9 +1,10 @@
 //! A device that is late: its jobs are taken back, and it gets others when it has ended those.
 
-use super::compiled::Faults;
+use super::compiled::{Compiled, Faults};
 use super::engine;
 use super::faults::{SUITE, jobs, material};
 use crate::engine::GpuEngine;
+use crate::open::GpuConfig;
 use crate::several::SeveralGpus;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -98,6 +99,31 @@ fn jobs_of_a_device_that_is_late_go_back_and_it_gets_others_when_it_has_answered
     let done = late.poll();
     assert_eq!((done.len(), statuses(&done, JobStatus::Done)), (5, 5));
     assert!(back.iter().all(|job| job.buffer.bytes() == untouched), "they are somebody else's by now");
+}
+
+/// A turn of the worker has the next engine do what comes back in it.
+#[test]
+fn jobs_that_are_lost_by_the_thousand_go_back_256_with_each_poll() {
+    let sizes = GpuConfig { batch_jobs: 1000, keys: 4, ..GpuConfig::default() }.sizes();
+    for is_lost in [false, true] {
+        let faults = Arc::new(Faults::default());
+        let mut engine = GpuEngine::over(Box::new(Compiled::new(sizes, Arc::clone(&faults))), sizes);
+        let key = engine.install(&material(), Direction::Seal).unwrap();
+        Faults::set(&faults.hangs);
+        assert_eq!(engine.submit(&mut jobs(key, 1500)), 1500);
+        engine.flush();
+        match is_lost {
+            true => Faults::set(&faults.is_lost),
+            false => (1..=4).for_each(|hours| engine.look(Instant::now() + hours * STEP)),
+        }
+        let mut done = Vec::new();
+        for polls in 1..=6 {
+            engine.poll(&mut done, 1024);
+            assert_eq!(done.len(), (256 * polls).min(1500), "{is_lost}");
+        }
+        assert!(done.iter().map(|job| job.ticket).eq(0..1500));
+        assert_eq!(statuses(&done, JobStatus::Fault), 1500);
+    }
 }
 
 /// What was gathered and not flushed has waited, too.
