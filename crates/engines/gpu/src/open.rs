@@ -8,6 +8,8 @@ use crate::idle::IdleDevice;
 use crate::opencl::OpenClDevice;
 use crate::several::{SeveralGpus, patience};
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 use testudo_crypto::{Engine, EngineError};
 
@@ -203,8 +205,15 @@ impl OneGpu {
     /// what the processor does for each packet, and is fit for nothing else: known answers refuse it.
     #[must_use]
     pub fn idle(config: &GpuConfig) -> Self {
+        Self::idle_that_hangs(config, Arc::default())
+    }
+
+    /// The same, and while `hangs` is set the device does not even say that it has done nothing: for tests of
+    /// what becomes of the packets of one that hangs.
+    #[must_use]
+    pub fn idle_that_hangs(config: &GpuConfig, hangs: Arc<AtomicBool>) -> Self {
         let sizes = config.sizes();
-        Self::new(GpuEngine::over(Box::new(IdleDevice::new(sizes)), sizes))
+        Self::new(GpuEngine::over(Box::new(IdleDevice::new(sizes, hangs)), sizes))
     }
 
     /// Gives it keys and jobs.

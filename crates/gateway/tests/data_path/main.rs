@@ -41,6 +41,7 @@ mod in_order;
 mod interfaces;
 mod kept_jobs;
 mod key_layout;
+mod late_gpu;
 mod lifetimes;
 mod link;
 mod lost_devices;
