@@ -1,5 +1,6 @@
 //! Jobs that go to the device together.
 
+use crate::checks::MOST_IN_BATCH;
 use crate::device::{BIN_WORDS, JOB_WORDS, Launch};
 use crate::parts::Parts;
 use crate::place::{MARK_WORD, Placed};
@@ -12,6 +13,8 @@ pub(crate) struct Batch {
     /// Which of the device's batches it is.
     pub index: usize,
     placed: Vec<Placed>,
+    /// Known answers that ride with them: which, and where each is.
+    checks: Vec<(usize, Placed)>,
     /// How much of the arena is in use, in bytes.
     pub arena_bytes: usize,
     /// How many jobs were given back.
@@ -44,6 +47,7 @@ impl Batch {
         Self {
             index,
             placed: Vec::with_capacity(jobs),
+            checks: Vec::with_capacity(MOST_IN_BATCH),
             arena_bytes: 0,
             given_back: 0,
             mark: 0,
@@ -79,6 +83,22 @@ impl Batch {
         self.placed.push(placed);
     }
 
+    /// Adds a known answer that is in the arena.
+    pub(crate) fn push_check(&mut self, check: usize, placed: Placed) {
+        self.arena_bytes = placed.end;
+        self.checks.push((check, placed));
+    }
+
+    /// How many known answers ride with its jobs.
+    pub(crate) fn check_count(&self) -> usize {
+        self.checks.len()
+    }
+
+    /// These, with the place of each.
+    pub(crate) fn checks(&self) -> impl Iterator<Item = &(usize, Placed)> {
+        self.checks.iter()
+    }
+
     /// Where the next job to be given back is, in the order in which they came.
     pub(crate) fn pop(&mut self) -> Option<Placed> {
         let placed = self.placed.get(self.given_back)?;
@@ -94,17 +114,20 @@ impl Batch {
     /// Empties it for new jobs.
     pub(crate) fn clear(&mut self) {
         self.placed.clear();
+        self.checks.clear();
         (self.arena_bytes, self.given_back, self.is_launched) = (0, 0, false);
     }
 
     /// Writes the plan: bins of one kind and one number of lanes for a packet, as many jobs as `lanes` are
-    /// for, in the order in which jobs came. `None` if the plan is too short.
+    /// for, in the order in which jobs came; then one for each known answer. `None` if the plan is too short.
     pub(crate) fn plan(&mut self, mark: u32, lanes: usize, by: Parts, plan: &mut [u32]) -> Option<Launch> {
         self.mark = mark;
         let parts = |placed: &Placed| by.of(&placed.work, placed.kernel_bytes, lanes);
         let is_alike = |a: &Placed, b: &Placed| a.work.kind == b.work.kind && parts(a) == parts(b);
         let jobs_of_bin = |alike: &[Placed]| (lanes / alike.first().map_or(1, parts)).max(1);
-        let bins = || self.placed.chunk_by(is_alike).flat_map(|alike| alike.chunks(jobs_of_bin(alike)));
+        let checks = || self.checks.iter().map(|(_, placed)| std::slice::from_ref(placed));
+        let of_jobs = || self.placed.chunk_by(is_alike).flat_map(|alike| alike.chunks(jobs_of_bin(alike)));
+        let bins = || of_jobs().chain(checks());
         let count = bins().count();
         let mut at = count * BIN_WORDS;
         for (bin, jobs) in bins().enumerate() {

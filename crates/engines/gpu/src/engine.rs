@@ -7,6 +7,7 @@ pub use measure::LaunchTimes;
 
 use crate::NAME;
 use crate::batch::Batch;
+use crate::checks::Checks;
 use crate::device::{Device, Sizes};
 use crate::parts::Parts;
 use crate::place::{self, KeyPlace, Unplaced};
@@ -49,6 +50,8 @@ const BUS_PS: u64 = 80;
 /// A key that the device holds.
 struct Key {
     work: Work,
+    /// The known answer of its kind.
+    check: Option<usize>,
     slot: u32,
     salt: Box<Zeroizing<[u8; 4]>>,
     frame: Option<KeyFrame>,
@@ -79,6 +82,7 @@ pub(crate) struct GpuEngine {
     /// They were taken back, and the device has not ended all batches.
     rests: bool,
     recall: Recall,
+    checks: Checks,
     mark: u32,
     /// Why the device is out of service.
     broken: Option<String>,
@@ -101,6 +105,7 @@ impl GpuEngine {
         let slots = u32::try_from(sizes.keys.min(KeyTable::<Key>::MAX_KEYS)).unwrap_or(0);
         Self {
             recall: Recall::of(device.as_ref()),
+            checks: Checks::new(u32::try_from(sizes.keys).unwrap_or(u32::MAX)),
             device,
             keys: KeyTable::new(sizes.keys),
             free_slots: (0..slots).rev().collect(),
@@ -132,6 +137,11 @@ impl GpuEngine {
         self.most_for_keys = MOST_FOR_KEYS.min(patience / PART_FOR_KEYS);
     }
 
+    /// The device is none that could be right: no known answers ride with its packets.
+    pub(crate) fn never_check(&mut self) {
+        self.checks.switch_off();
+    }
+
     /// Whether frames may be left to the kernel.
     pub(crate) fn set_writes_frames(&mut self, does: bool) {
         self.writes_frames = does;
@@ -147,6 +157,12 @@ impl GpuEngine {
     #[cfg(test)]
     pub(crate) fn set_keys_until(&mut self, until: Instant) {
         self.keys_until = until;
+    }
+
+    /// Has a known answer of each kind ride with the next job of that.
+    #[cfg(test)]
+    pub(crate) fn check_all(&mut self) {
+        self.checks.doubt_all();
     }
 
     /// Since when the batch that was launched last waits.
@@ -223,7 +239,7 @@ impl GpuEngine {
         // A second batch, because the first may have too little room for this job.
         for _ in 0..2 {
             self.open_batch()?;
-            let Self { open: Some(batch), device, keys, .. } = self else { return None };
+            let Self { open: Some(batch), device, keys, checks, .. } = self else { return None };
             let (key, index) = (keys.get(job.key), batch.index);
             let Some(key) = key.filter(|key| is_ours(job, &key.work)) else {
                 job.status = JobStatus::Fault;
@@ -234,6 +250,7 @@ impl GpuEngine {
                 Ok(placed) => {
                     batch.push(placed);
                     jobs.push(index, job.take());
+                    checks.count(key.check, batch, arena);
                     if batch.is_full() {
                         self.close();
                     }
@@ -316,8 +333,29 @@ impl GpuEngine {
                 true => job.status = place::finish(&mut job, &placed, arena),
                 false => self.break_down("the device gave a batch back without having done it".to_owned()),
             }
+            if job.status == JobStatus::AuthenticationFailed {
+                self.checks.doubt(&placed.work);
+            }
         }
         Some(job)
+    }
+
+    /// Compares the known answers of a batch that has just ended.
+    fn check(&mut self, at: usize) {
+        let Self { under_way, device, checks, .. } = self;
+        let Some(batch) = under_way.get(at).filter(|batch| batch.check_count() > 0) else { return };
+        let wrong = device.memory(batch.index).and_then(|(_, arena)| checks.wrong(batch, arena));
+        wrong.into_iter().for_each(|reason| self.break_down(reason));
+    }
+
+    /// Which known answer is of a key's kind; its own key is expanded with the first of these.
+    fn check_of(&mut self, work: &Work) -> Option<usize> {
+        if let Some(new) = self.checks.missing(work) {
+            self.with_device(|device| device.expand(new.slot(), new.kind(), &new.key))?;
+            self.expands(Instant::now());
+            self.checks.add(new);
+        }
+        self.checks.of(work)
     }
 }
 
@@ -367,8 +405,9 @@ impl Engine for GpuEngine {
         let expanded = self.with_device(|device| device.expand(slot, work.kind, &raw));
         expanded.ok_or_else(|| refused("the device is out of service"))?;
         self.expands(Instant::now());
+        let check = self.check_of(&work);
         let salt = Box::new(key.nonce_salt());
-        let id = self.keys.insert(NAME, Key { work, slot, salt, frame: key.frame() })?;
+        let id = self.keys.insert(NAME, Key { work, check, slot, salt, frame: key.frame() })?;
         self.free_slots.pop();
         Ok(id)
     }

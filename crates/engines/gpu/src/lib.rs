@@ -28,6 +28,9 @@
 //! device gets others when it has ended those (`engine::recall`). While a call of the driver does not return
 //! another thread can take them back (`under_way`).
 //!
+//! **Known answers** ride with packets, one for 1,024 of a kind (`checks`). A wrong one takes the device out
+//! of service before a packet of its batch goes back.
+//!
 //! **Keys** are expanded on the device, in a slot of its memory, and zeroed there when they are removed and
 //! when the engine ends. They reach it as arguments of a launch; which copies of these a driver keeps, nobody
 //! knows.
@@ -52,6 +55,7 @@
 //! [`kernel_work`] says what a packet is to the kernel, all for measurements.
 
 mod batch;
+mod checks;
 mod cuda;
 mod device;
 mod engine;

@@ -213,7 +213,9 @@ impl OneGpu {
     #[must_use]
     pub fn idle_that_hangs(config: &GpuConfig, hangs: Arc<AtomicBool>) -> Self {
         let sizes = config.sizes();
-        Self::new(GpuEngine::over(Box::new(IdleDevice::new(sizes, hangs)), sizes))
+        let mut engine = GpuEngine::over(Box::new(IdleDevice::new(sizes, hangs)), sizes);
+        engine.never_check();
+        Self::new(engine)
     }
 
     /// Gives it keys and jobs.

@@ -2,7 +2,7 @@
 
 use crate::SOURCE;
 use crate::device::{
-    Device, KEY_WORDS, LAST_WAIT, Launch, MIN_LANES, MOST_LANES, Sizes, in_one_line, warm_up,
+    Device, LAST_WAIT, Launch, MIN_LANES, MOST_LANES, Sizes, in_one_line, warm_up,
 };
 use crate::work::RawKey;
 use opencl3::command_queue::CommandQueue;
@@ -320,7 +320,7 @@ impl OpenClDevice {
         let copies = copies.unwrap_or_else(|| !device.host_unified_memory().unwrap_or(false));
         let batches = (0..sizes.batches).map(|_| Memory::new(&context, &queues.run, sizes, copies));
         let batches = batches.collect::<Result<_, _>>()?;
-        let keys = buffer(&context, CL_MEM_READ_WRITE, sizes.keys * KEY_WORDS)?;
+        let keys = buffer(&context, CL_MEM_READ_WRITE, sizes.key_words())?;
         let marks = if found.is_processor { ", a processor: for correctness, not for speed" } else { "" };
         let shares = if copies { "" } else { ", in the host's memory" };
         let description = format!("{}, {}{marks}{shares}, {lanes} lanes", found.platform, found.name);

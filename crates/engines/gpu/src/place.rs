@@ -253,6 +253,14 @@ pub(crate) fn is_marked(placed: &Placed, arena: &[u8], mark: u32) -> bool {
     arena.get(at..).and_then(|rest| rest.first_chunk()) == Some(&mark.to_le_bytes())
 }
 
+/// Whether what the device has made of a packet ends as these bytes do, up to the ICV, and has that ICV.
+pub(crate) fn is_answer(placed: &Placed, arena: &[u8], covered: &[u8], icv: &[u8]) -> bool {
+    let Placed { text_at, text_bytes, digest_at, .. } = *placed;
+    let has = |at: usize, bytes: &[u8]| arena.get(at..).is_some_and(|rest| rest.starts_with(bytes));
+    let text = covered.len().checked_sub(text_bytes).and_then(|at| covered.get(at..));
+    text.is_some_and(|text| has(text_at, text)) && has(digest_at, icv)
+}
+
 /// Ends a job that the device has done: copies the text back if that is to be had, with the frame that the
 /// kernel has written.
 pub(crate) fn finish(job: &mut Job, placed: &Placed, arena: &[u8]) -> JobStatus {

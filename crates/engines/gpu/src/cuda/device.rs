@@ -6,7 +6,7 @@
 
 use super::compiler::{self, Architecture, Compiler, Image};
 use super::driver::{Context, DevicePtr, Driver, Event, Found, Function, Pinned, Stream};
-use crate::device::{Device, KEY_WORDS, LAST_WAIT, Launch, MIN_LANES, MOST_LANES, Sizes, warm_up};
+use crate::device::{Device, LAST_WAIT, Launch, MIN_LANES, MOST_LANES, Sizes, warm_up};
 use crate::work::RawKey;
 use std::collections::HashMap;
 use std::ffi::c_void;
@@ -194,7 +194,7 @@ impl Parts {
         let copies = !found.is_integrated;
         let batches = (0..sizes.batches).map(|_| Memory::new(context, sizes, copies));
         let batches = batches.collect::<Result<_, _>>()?;
-        let key_words = sizes.keys * KEY_WORDS;
+        let key_words = sizes.key_words();
         let keys = context.memory(key_words * size_of::<u32>())?;
         let (key_stream, keys_ready) = (context.stream()?, context.event()?);
         Ok(Self { batches, keys, key_words, run, expand, wipe, key_stream, keys_ready })

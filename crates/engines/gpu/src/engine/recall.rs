@@ -110,6 +110,9 @@ impl GpuEngine {
                 Ok(true) => {
                     self.recall.learn(bytes, away);
                     self.ended += 1;
+                    if !self.rests {
+                        self.check(self.ended - 1);
+                    }
                 }
                 Ok(false) if is_overdue => {
                     let patience = self.patience;
@@ -173,6 +176,7 @@ impl GpuEngine {
         if self.rests && self.under_way.is_empty() {
             self.rests = false;
             self.jobs.set_state(State::InService);
+            self.checks.doubt_all();
         }
     }
 

@@ -1,7 +1,8 @@
 //! A device in memory: the kernels as C++, which play a device's faults on request.
 
 use crate::SOURCE;
-use crate::device::{Device, KEY_WORDS, Launch, Sizes};
+use crate::device::{BIN_WORDS, Device, JOB_WORDS, KEY_WORDS, Launch, Sizes};
+use crate::place::RESULT_WORD;
 use crate::work::{RAW_KEY_WORDS, RawKey};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -25,8 +26,11 @@ pub(super) struct Faults {
     pub errs: AtomicBool,
     /// One more than the byte of the first packet in the arena of which a bit is flipped in what comes back.
     pub misses: AtomicU32,
-    /// Launches so far.
+    /// A bit that is flipped in what comes back, in each digest.
+    pub spoils: AtomicBool,
+    /// Launches so far, and jobs in them.
     pub launches: AtomicU32,
+    pub jobs: AtomicU32,
     /// The slot that was wiped last, afterwards.
     pub wiped: Mutex<Vec<u32>>,
 }
@@ -105,7 +109,7 @@ impl Compiled {
         };
         Self {
             batches: (0..sizes.batches).map(memory).collect(),
-            keys: vec![0; sizes.keys * KEY_WORDS],
+            keys: vec![0; sizes.key_words()],
             faults,
             lanes: 7,
             is_last_lane_first: false,
@@ -123,6 +127,16 @@ impl Compiled {
             false => Ok(()),
         }
     }
+}
+
+/// The first word of each job's result.
+fn results(plan: &[u32], bins: usize) -> Vec<usize> {
+    let mut results = Vec::new();
+    for [_, at, count, _] in plan[..bins * BIN_WORDS].as_chunks::<BIN_WORDS>().0 {
+        let jobs = plan[*at as usize..].as_chunks::<JOB_WORDS>().0;
+        results.extend(jobs[..*count as usize].iter().map(|job| job[RESULT_WORD] as usize));
+    }
+    results
 }
 
 fn bytes(words: &mut [u32]) -> &mut [u8] {
@@ -180,6 +194,8 @@ impl Device for Compiled {
         if self.faults.idles.load(Ordering::Relaxed) {
             return Ok(());
         }
+        let results = results(&memory.plan, launch.bins);
+        self.faults.jobs.fetch_add(u32::try_from(results.len()).unwrap(), Ordering::Relaxed);
         let (plan, arena) = (memory.plan.as_ptr(), memory.arena.as_mut_ptr());
         let (groups, order) = (u32::try_from(launch.bins).unwrap(), u32::from(self.is_last_lane_first));
         // SAFETY: plan and arena are as long as the plan says: that is what is tested.
@@ -187,6 +203,9 @@ impl Device for Compiled {
         if self.faults.errs.load(Ordering::Relaxed) {
             // The first word of the last digest.
             memory.arena[launch.arena_bytes / 4 - 17] ^= 1;
+        }
+        if self.faults.spoils.load(Ordering::Relaxed) {
+            results.into_iter().for_each(|word| memory.arena[word] ^= 1);
         }
         if let Some(at) = self.faults.misses.load(Ordering::Relaxed).checked_sub(1) {
             memory.arena[at as usize / 4] ^= 0x40 << (8 * (at % 4));

@@ -307,7 +307,7 @@ fn a_key_that_takes_the_place_of_another_keeps_their_packets_apart() {
 /// Neither keys nor packets are left, by the lengths of the memory that they were in.
 fn assert_nothing_is_left(twin: &Twin) {
     let sizes = super::config().sizes();
-    let words = [sizes.keys * crate::device::KEY_WORDS, sizes.plan_words(), sizes.arena_bytes / 4];
+    let words = [sizes.key_words(), sizes.plan_words(), sizes.arena_bytes / 4];
     for (words, what) in words.into_iter().zip(["keys", "plans", "packets"]) {
         assert_eq!(twin.left_behind(words as u64 * 4), 0, "{what} are left");
     }

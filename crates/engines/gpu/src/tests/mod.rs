@@ -1,6 +1,7 @@
 //! The engine on its kernels as C++, compiled here, on this processor: against known answers, the portable
 //! engine, and with faults that no device of ours plays.
 
+mod checks;
 mod compiled;
 #[cfg(target_arch = "x86_64")]
 mod cuda;
