@@ -135,6 +135,13 @@ pub trait Engine: Send {
         Err(EngineError::KeyRefused { engine: self.name(), reason: "it takes no expanded keys".to_owned() })
     }
 
+    /// The next of the keys that it gave an id for and does not hold after all, as where another thread was to
+    /// give them to its device: each once. It holds no such key any more, and jobs under one end as `Fault`.
+    /// Asked after a `Fault`, and each second.
+    fn take_refused(&mut self) -> Option<KeyId> {
+        None
+    }
+
     /// Forgets a key and zeroes it. Jobs in flight under it still end.
     fn remove(&mut self, key: KeyId);
 

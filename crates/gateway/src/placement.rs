@@ -36,6 +36,7 @@
 
 use crate::lanes::{First, NO_ENGINE};
 use crate::withdrawn::{WithdrawalReason, Withdrawn};
+use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
 use testudo_crypto::{
@@ -334,6 +335,19 @@ impl Placement {
             Place::LaidOut(id) => Some(*id),
             Place::Empty | Place::Refused => None,
         }
+    }
+
+    /// Keys that an engine does not hold after all.
+    pub(crate) fn take_refused(&mut self, engine: usize) -> HashSet<KeyId> {
+        let engine = self.engines.get_mut(engine);
+        engine.into_iter().flat_map(|engine| std::iter::from_fn(move || engine.take_refused())).collect()
+    }
+
+    /// Notes that the key of an SA is with an engine no more, if it is one of these; whether it is.
+    pub(crate) fn refuse(&mut self, key: SaKey, engine: usize, refused: &HashSet<KeyId>) -> bool {
+        let place = self.keys.get_mut(key.0).and_then(|held| held.places.get_mut(engine));
+        let is_it = |place: &&mut Place| matches!(place, Place::LaidOut(id) if refused.contains(id));
+        place.filter(is_it).map(|place| *place = Place::Refused).is_some()
     }
 
     /// Forgets the key of an SA, and has engines forget it.

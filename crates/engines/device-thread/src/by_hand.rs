@@ -74,9 +74,7 @@ impl ByHand {
 
     /// Has the engine follow a change of keys, with which a device may be lost.
     pub(crate) fn follow(device: &mut Device, change: KeyChange) {
-        if let Some(engine) = &mut device.engine {
-            device.ids.follow(change, engine.as_mut());
-        }
+        device.follow(change);
         device.tell();
     }
 

@@ -1,12 +1,12 @@
 //! The thread's side: drives the engine.
 
-use crate::keys::Ids;
+use crate::keys::{Ids, KeyChange};
 use crate::shared::{Jobs, Shared};
 use crate::slot::{Ended, SLOT_JOBS, Slot};
 use crate::sync::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering, yield_now};
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use testudo_crypto::{Direction, Engine, Job, JobStatus, KeyId, Reclaim, Suite};
 use testudo_packet::{Aside, Buffer, Consumer, Producer};
@@ -36,6 +36,9 @@ pub(crate) struct Told {
     /// How often the thread has been round: that it is in no call for ever. Not loom's: nothing follows from
     /// it but when the worker looks.
     turns: std::sync::atomic::AtomicU64,
+    /// Keys that the engine has refused, by the worker's ids, until the worker takes them. Seldom any: what is
+    /// allocated for one is so on the thread. Not loom's: it is held over no step that loom knows.
+    refused: Mutex<Vec<KeyId>>,
 }
 
 /// The thread has handed the engine back, or the worker has given it up.
@@ -72,6 +75,16 @@ impl Told {
     /// Whether the engine says that it does nothing any more.
     pub(crate) fn is_out_of_service(&self) -> bool {
         self.under_way.load(Ordering::Relaxed) == OUT_OF_SERVICE
+    }
+
+    /// The engine has refused keys.
+    pub(crate) fn refuses(&self, keys: impl IntoIterator<Item = KeyId>) {
+        self.refused.lock().unwrap_or_else(PoisonError::into_inner).extend(keys);
+    }
+
+    /// One of these, if the thread is not at them.
+    pub(crate) fn take_refused(&self) -> Option<KeyId> {
+        self.refused.try_lock().ok()?.pop()
     }
 
     fn step(&self) {
@@ -313,6 +326,14 @@ impl Device {
         moved | any
     }
 
+    /// Has the engine follow a change of keys on the worker's thread.
+    pub(crate) fn follow(&mut self, change: KeyChange) {
+        let Self { engine: Some(engine), ids, told, .. } = self else { return };
+        if let Some(refused) = ids.follow(change, engine.as_mut()) {
+            told.refuses([refused]);
+        }
+    }
+
     /// Tells on how many submissions the engine works by now, and whether it does anything at all, before
     /// what has ended goes back: who asks after a fault is to be told what caused it. That may change with
     /// any call, as when a device is lost.
@@ -387,7 +408,9 @@ impl Device {
             return false;
         }
         for change in current.changes.drain(..) {
-            ids.follow(change, engine.as_mut());
+            if let Some(refused) = ids.follow(change, engine.as_mut()) {
+                told.refuses([refused]);
+            }
             told.step();
         }
         true

@@ -407,6 +407,16 @@ impl Engine for DeviceThread {
         self.add(suite, NewKey::Prepared(key))
     }
 
+    fn take_refused(&mut self) -> Option<KeyId> {
+        // One that is gone by now is nobody's.
+        while let Some(key) = self.told.take_refused() {
+            if self.keys.remove(key).is_some() {
+                return Some(key);
+            }
+        }
+        None
+    }
+
     fn remove(&mut self, key: KeyId) {
         if self.keys.remove(key).is_some() {
             self.tell(KeyChange::Remove(key));

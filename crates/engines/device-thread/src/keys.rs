@@ -21,8 +21,9 @@ pub(crate) enum KeyChange {
 pub(crate) struct Ids(HashMap<KeyId, KeyId>);
 
 impl Ids {
-    /// Has an engine follow a change. A key that it refuses has no id: jobs under it end as faults.
-    pub(crate) fn follow(&mut self, change: KeyChange, engine: &mut dyn Engine) {
+    /// Has an engine follow a change. A key that it refuses has no id, so that jobs under it end as faults; the
+    /// worker's is returned.
+    pub(crate) fn follow(&mut self, change: KeyChange, engine: &mut dyn Engine) -> Option<KeyId> {
         let (id, installed) = match change {
             KeyChange::Install(id, NewKey::Material(material, direction)) => {
                 (id, engine.install(&material, direction))
@@ -30,12 +31,18 @@ impl Ids {
             KeyChange::Install(id, NewKey::Prepared(key)) => (id, engine.link(key)),
             KeyChange::Remove(id) => {
                 self.0.remove(&id).into_iter().for_each(|inner| engine.remove(inner));
-                return;
+                return None;
             }
         };
         match installed {
-            Ok(inner) => drop(self.0.insert(id, inner)),
-            Err(error) => tracing::warn!("{error}: packets under this key go to the next engine"),
+            Ok(inner) => {
+                self.0.insert(id, inner);
+                None
+            }
+            Err(error) => {
+                tracing::warn!("{error}: packets under this key go to the next engine");
+                Some(id)
+            }
         }
     }
 

@@ -22,7 +22,9 @@
 //!
 //! **Keys** get their ids here, at once, so that no call waits, and reach the inner engine through the ring,
 //! after the jobs before and ahead of those behind. A key that it refuses makes faults of the jobs under it,
-//! which go to the next engine. Suites and the number of keys are known, and refused at once.
+//! which go to the next engine, and is told to who asks then
+//! ([`take_refused`](testudo_crypto::Engine::take_refused)). Suites and the number of keys are known, and
+//! refused at once.
 //!
 //! **Jobs on their way** are entered in a list, and their tickets are places in it, and how often each was
 //! used: what the inner engine gives back is believed only if it was given, and once.

@@ -257,6 +257,26 @@ fn a_key_that_the_engine_refuses_makes_faults_of_its_jobs_and_of_no_others() {
     wait_for(|| stage.keys.load(Ordering::SeqCst) == 0);
 }
 
+#[test]
+fn a_key_that_the_engine_refuses_is_told_once_and_is_none_from_then_on() {
+    let (mut engine, stage) = open(LateConfig::reliable(13));
+    let mut pool = Pool::new(64, 200);
+    let good = engine.install(&key(1), Direction::Seal).unwrap();
+    wait_for_start(&mut engine, &stage);
+    assert_eq!(engine.take_refused(), None);
+    stage.refuses.store(true, Ordering::SeqCst);
+    let [gone, bad] = [2, 3].map(|byte| engine.install(&key(byte), Direction::Seal).unwrap());
+    engine.remove(gone);
+    // What comes back was given after all keys.
+    let jobs = [bad, good].into_iter().zip(0..).map(|(key, ticket)| job(key, ticket, &mut pool)).collect();
+    assert!(run(&mut engine, jobs).iter().map(|job| job.status).eq([JobStatus::Fault, JobStatus::Done]));
+    assert_eq!([engine.take_refused(), engine.take_refused()], [Some(bad), None]);
+    let submits = stage.threads.lock().unwrap().len();
+    let mut jobs = [job(bad, 2, &mut pool)];
+    assert_eq!((engine.submit(&mut jobs), jobs[0].status, engine.in_flight()), (1, JobStatus::Fault, 0));
+    assert_eq!(stage.threads.lock().unwrap().len(), submits, "it does not go to the thread");
+}
+
 /// Until the thread runs and has followed the first key.
 fn wait_for_start(engine: &mut DeviceThread, stage: &Stage) {
     engine.use_memory(&Region::new(4, 2048, PageChoice::Small));

@@ -10,6 +10,9 @@
 //! whole, or wait on a device thread beyond the bound. So one that fails, or does not take all of a chunk, is
 //! asked how many it works on by now, before it gets the next one.
 //!
+//! Keys that an engine has refused after it gave an id for them, as a device thread may, are asked for, too: the
+//! SA goes to the next engine then, rather than have each of its jobs fail there first.
+//!
 //! A device may also be lost with a key while it has no job that would tell, or is given none because it
 //! refuses every key: all engines are asked each second.
 
@@ -69,12 +72,25 @@ impl Dispatcher {
             return;
         }
         self.doubted &= !(1 << engine);
+        self.follow_refusals(engine);
         if is_out && !self.placement.is_gone(engine) {
             self.withdraw(engine, WithdrawalReason::Failed, released);
         }
         let Some(suite) = self.gathering(engine).map(|gathering| gathering.suite) else { return };
         let under_way = self.placement.profile(engine, suite).under_way;
         self.gathering(engine).into_iter().for_each(|gathering| gathering.set_under_way(under_way));
+    }
+
+    /// No SA names an engine any more for a key that it has refused.
+    #[cold]
+    fn follow_refusals(&mut self, engine: usize) {
+        let refused = self.placement.take_refused(engine);
+        if refused.is_empty() {
+            return;
+        }
+        for lane in self.lanes.iter_mut().filter(|lane| self.placement.refuse(lane.key, engine, &refused)) {
+            lane.name(NOWHERE);
+        }
     }
 
     /// No SA names an engine any more that gets nothing.

@@ -58,6 +58,7 @@ mod policy_model;
 mod populate;
 mod reassembly;
 mod reassembly_flood;
+mod refused_keys;
 mod rekeying;
 mod resync;
 mod roaming;
