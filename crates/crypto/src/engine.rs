@@ -6,8 +6,8 @@ use crate::{
 use std::sync::Arc;
 use testudo_packet::Region;
 
-/// The most jobs that an engine which has lost thousands at once gives back as [`JobStatus::Fault`] in one poll:
-/// as many as a turn of a worker brings.
+/// The most jobs that an engine which has lost thousands at once gives back as [`JobStatus::Fault`] in one
+/// poll: as many as a turn of a worker brings.
 ///
 /// [`JobStatus::Fault`]: crate::JobStatus::Fault
 pub const MOST_FAULTS: usize = 256;
@@ -135,9 +135,9 @@ pub trait Engine: Send {
         Err(EngineError::KeyRefused { engine: self.name(), reason: "it takes no expanded keys".to_owned() })
     }
 
-    /// The next of the keys that it gave an id for and does not hold after all, as where another thread was to
-    /// give them to its device: each once. It holds no such key any more, and jobs under one end as `Fault`.
-    /// Asked after a `Fault`, and each second.
+    /// The next of the keys that it gave an id for and does not hold after all, as where another thread was
+    /// to give them to its device: each once. It holds no such key any more, and jobs under one end as
+    /// `Fault`. Asked after a `Fault`, and each second.
     fn take_refused(&mut self) -> Option<KeyId> {
         None
     }

@@ -10,9 +10,9 @@ use crate::Job;
 pub trait Reclaim: Send + Sync {
     /// Moves all jobs that the engine has taken and not ended to `jobs`, in the order in which it took them,
     /// with their packets as they were submitted; `false` if it is at some of them just now, which stay: it
-    /// may be asked again. Does not wait. From then on neither the engine nor its device writes to the packets
-    /// that were moved: what comes of them is discarded, and the engine [rests](Self::rests) until its device
-    /// has ended them.
+    /// may be asked again. Does not wait. From then on neither the engine nor its device writes to the
+    /// packets that were moved: what comes of them is discarded, and the engine [rests](Self::rests) until
+    /// its device has ended them.
     fn reclaim(&self, jobs: &mut Vec<Job>) -> bool;
 
     /// Whether the engine takes no job until its device has ended those that were taken back, by it or by

@@ -36,8 +36,8 @@ pub(crate) struct Told {
     /// How often the thread has been round: that it is in no call for ever. Not loom's: nothing follows from
     /// it but when the worker looks.
     turns: std::sync::atomic::AtomicU64,
-    /// Keys that the engine has refused, by the worker's ids, until the worker takes them. Seldom any: what is
-    /// allocated for one is so on the thread. Not loom's: it is held over no step that loom knows.
+    /// Keys that the engine has refused, by the worker's ids, until the worker takes them. Seldom any: what
+    /// is allocated for one is so on the thread. Not loom's: it is held over no step that loom knows.
     refused: Mutex<Vec<KeyId>>,
 }
 
@@ -372,8 +372,8 @@ impl Device {
         is_taken
     }
 
-    /// Gives the engine what waits for it; `false` if it does not take all of it now. While its device is late
-    /// none is to wait for that.
+    /// Gives the engine what waits for it; `false` if it does not take all of it now. While its device is
+    /// late none is to wait for that.
     fn submit(&mut self) -> bool {
         let Self { engine, ids, shared, current, hand, is_pressed, told, reclaims, .. } = self;
         let rests = || reclaims.as_ref().is_some_and(|engine| engine.rests());

@@ -153,8 +153,8 @@ impl DeviceThread {
         }
     }
 
-    /// Looks at a thread that has jobs and gives none back, or takes none, and takes them back if it is stuck;
-    /// whether it is.
+    /// Looks at a thread that has jobs and gives none back, or takes none, and takes them back if it is
+    /// stuck; whether it is.
     fn is_stuck(&mut self) -> bool {
         if self.start.is_some() || self.watch.reclaims.is_none() || self.has_no_thread() {
             return false;

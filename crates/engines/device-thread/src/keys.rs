@@ -21,8 +21,8 @@ pub(crate) enum KeyChange {
 pub(crate) struct Ids(HashMap<KeyId, KeyId>);
 
 impl Ids {
-    /// Has an engine follow a change. A key that it refuses has no id, so that jobs under it end as faults; the
-    /// worker's is returned.
+    /// Has an engine follow a change. A key that it refuses has no id, so that jobs under it end as faults;
+    /// the worker's is returned.
     pub(crate) fn follow(&mut self, change: KeyChange, engine: &mut dyn Engine) -> Option<KeyId> {
         let (id, installed) = match change {
             KeyChange::Install(id, NewKey::Material(material, direction)) => {

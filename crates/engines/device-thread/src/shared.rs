@@ -1,5 +1,5 @@
-//! The jobs that the thread has, as far as it has them in no call: where the worker finds them, too, while the
-//! thread does not come out of one.
+//! The jobs that the thread has, as far as it has them in no call: where the worker finds them, too, while
+//! the thread does not come out of one.
 //!
 //! Both take the lock for as long as jobs are moved, and the thread never has it while it calls the engine.
 //! What the thread takes from here into its hands to give it to the engine nobody else has meanwhile.

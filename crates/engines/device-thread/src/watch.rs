@@ -4,8 +4,8 @@
 //! has are lost. So where nothing has come back for 40 ms, and the thread has not been round for 20, the
 //! worker takes back what it can have without the thread: what lies in the ring, what the thread has out of
 //! the ring and not in its hands, and what the engine has, if that keeps its jobs where they are to be had
-//! ([`Reclaim`]): an engine that works in the packets themselves does not, and keeps them. They go to the next
-//! engine as faults. The thread gets no job until it moves again, and is lost if it does not for 750 ms.
+//! ([`Reclaim`]): an engine that works in the packets themselves does not, and keeps them. They go to the
+//! next engine as faults. The thread gets no job until it moves again, and is lost if it does not for 750 ms.
 //!
 //! Of the time between two looks no more counts than a part, as a worker without a processor can say nothing
 //! of the thread. One that lacks a processor itself is not told from one that is stuck: what it had is done

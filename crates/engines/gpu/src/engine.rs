@@ -176,7 +176,8 @@ impl GpuEngine {
         self.broken.is_some()
     }
 
-    /// The jobs that it has, for who may take them back; a processor as a device has them as long as it takes.
+    /// The jobs that it has, for who may take them back; a processor as a device has them as long as it
+    /// takes.
     pub(crate) fn under_way(&self) -> Option<Arc<UnderWay>> {
         (!self.device.is_processor()).then(|| Arc::clone(&self.jobs))
     }

@@ -4,8 +4,8 @@
 //! and what comes back is copied out of the arena by [`place::finish`](crate::place::finish) alone, into the
 //! packet of a job that has left here under the lock. The device and its driver know arenas, plans and keys,
 //! and the address of no packet: neither where packets are copied to the device nor where it has the host's
-//! memory, which is that of the arena. So nobody writes to a packet whose job is here; whoever takes the job
-//! has the packet alone, whatever the device does; and a batch whose jobs are gone is the device's until it
+//! memory, which is that of the arena. So nobody writes to a packet whose job is here; who takes the job has
+//! the packet alone, whatever the device does; and a batch whose jobs are gone is the device's until it
 //! has ended it, since only the engine gives its memory away again, once the device says so.
 //!
 //! **The lock** is never held during a call of the driver, which may not return: so another thread can take

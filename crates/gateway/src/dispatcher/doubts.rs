@@ -10,8 +10,8 @@
 //! whole, or wait on a device thread beyond the bound. So one that fails, or does not take all of a chunk, is
 //! asked how many it works on by now, before it gets the next one.
 //!
-//! Keys that an engine has refused after it gave an id for them, as a device thread may, are asked for, too: the
-//! SA goes to the next engine then, rather than have each of its jobs fail there first.
+//! Keys that an engine has refused after it gave an id for them, as a device thread may, are asked for, too:
+//! the SA goes to the next engine then, rather than have each of its jobs fail there first.
 //!
 //! A device may also be lost with a key while it has no job that would tell, or is given none because it
 //! refuses every key: all engines are asked each second.

@@ -1,5 +1,5 @@
-//! A key that an engine refuses on its device thread, after it has an id there: its SA goes to the next engine
-//! with the first packet that fails, and no other has to.
+//! A key that an engine refuses on its device thread, after it has an id there: its SA goes to the next
+//! engine with the first packet that fails, and no other has to.
 
 use crate::support::gateway::PoolSize;
 use crate::support::packet::{number, numbered};

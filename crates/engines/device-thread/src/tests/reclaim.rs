@@ -174,7 +174,8 @@ fn jobs_that_an_engine_does_not_take_because_its_device_is_late_go_back() {
     assert_eq!(back.len(), 110);
 }
 
-/// A worker that has no processor sees nothing, and a thread that moves is not stuck, whatever its engine has.
+/// A worker that has no processor sees nothing, and a thread that moves is not stuck, whatever its engine
+/// has.
 #[test]
 fn time_in_which_nobody_looked_is_not_held_against_a_thread() {
     let kept: Arc<dyn Reclaim> = Arc::<Kept>::default();
