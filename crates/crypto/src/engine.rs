@@ -1,8 +1,6 @@
 //! The contract between the gateway and its cryptographic engines.
 
-use crate::{
-    Direction, Job, KeyId, KeyMaterial, KeyPreparer, Offload, PreparedKey, Profile, Reclaim, Suite,
-};
+use crate::{Direction, Job, KeyId, KeyMaterial, KeyPreparer, Offload, PreparedKey, Profile, Reclaim, Suite};
 use std::sync::Arc;
 use testudo_packet::Region;
 

@@ -1,9 +1,7 @@
 //! A device of OpenCL's.
 
 use crate::SOURCE;
-use crate::device::{
-    Device, LAST_WAIT, Launch, MIN_LANES, MOST_LANES, Sizes, in_one_line, warm_up,
-};
+use crate::device::{Device, LAST_WAIT, Launch, MIN_LANES, MOST_LANES, Sizes, in_one_line, warm_up};
 use crate::work::RawKey;
 use opencl3::command_queue::CommandQueue;
 use opencl3::context::Context;

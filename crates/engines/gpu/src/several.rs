@@ -7,8 +7,7 @@ use std::ops::{BitAnd, BitOr};
 use std::sync::Arc;
 use std::time::Duration;
 use testudo_crypto::{
-    Capability, Direction, Engine, EngineError, Job, KeyId, KeyMaterial, MOST_FAULTS, Profile, Reclaim,
-    Suite,
+    Capability, Direction, Engine, EngineError, Job, KeyId, KeyMaterial, MOST_FAULTS, Profile, Reclaim, Suite,
 };
 
 /// How long the first job of a batch may wait for its end, if other devices could do it: less than the
