@@ -383,6 +383,10 @@ impl Device {
             return true;
         };
         loop {
+            // In no hand either, while somebody asks the device.
+            if rests() {
+                shared.lock().end_waiting();
+            }
             hand.append(&mut shared.lock().waiting);
             if hand.is_empty() {
                 break;
