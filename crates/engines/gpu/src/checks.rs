@@ -93,7 +93,7 @@ impl Checks {
             return None;
         }
         let slot = self.first_slot + u32::try_from(self.list.len()).ok()?;
-        Check::new(*work, slot)
+        Check::known(*work, slot)
     }
 
     /// Its key is expanded.
@@ -145,7 +145,7 @@ impl Checks {
 
 impl Check {
     /// By the portable engine; `None` if that does not do the suite.
-    fn new(work: Work, slot: u32) -> Option<New> {
+    fn known(work: Work, slot: u32) -> Option<New> {
         let kind = |suite: &Suite| Work::of(*suite, work.direction).map(|work| work.kind);
         // Of VPE, and of any length of an ICV, the kernel knows nothing.
         let suite = Suite::ALL.iter().copied().find(|suite| kind(suite) == Some(work.kind))?;

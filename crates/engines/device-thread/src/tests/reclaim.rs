@@ -134,7 +134,7 @@ fn a_thread_that_stays_in_a_call_is_out_of_service_and_has_lost_nothing() {
     assert_eq!(all(&mut engine).len(), 300);
     let (hour, turns) = (Duration::from_secs(3600), engine.told.turns());
     let far = Instant::now();
-    let looks = (1..=16).map(|hours| engine.watch.look(far + hours * hour, turns));
+    let looks = (1..=16_u32).map(|hours| engine.watch.look(far + hours * hour, turns));
     assert_eq!(looks.last(), Some(Seen::Lost));
     let mut more = [job(id, 300, &mut pool)];
     assert_eq!(engine.submit(&mut more), 0);

@@ -114,7 +114,7 @@ fn jobs_that_are_lost_by_the_thousand_go_back_256_with_each_poll() {
         engine.flush();
         match is_lost {
             true => Faults::set(&faults.is_lost),
-            false => (1..=4).for_each(|hours| engine.look(Instant::now() + hours * STEP)),
+            false => (1..=4_u32).for_each(|hours| engine.look(Instant::now() + hours * STEP)),
         }
         let mut done = Vec::new();
         for polls in 1..=6 {
