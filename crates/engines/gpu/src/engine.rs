@@ -289,9 +289,14 @@ impl GpuEngine {
         self.keys_until.saturating_duration_since(now).min(self.most_for_keys)
     }
 
+    /// Whether it has no batch, and is not to see when its device has ended one.
+    fn is_idle(&self) -> bool {
+        self.under_way.is_empty() && self.open.is_none() && !self.rests
+    }
+
     /// Does what is to be done with the device before jobs are [given back](Self::give_back).
     pub(crate) fn attend(&mut self) {
-        if self.under_way.is_empty() && self.open.is_none() {
+        if self.is_idle() {
             return;
         }
         self.look(Instant::now());
@@ -302,7 +307,7 @@ impl GpuEngine {
     /// Gives back up to `max` jobs of batches that have ended, or will not, with up to `faults` faults, which
     /// are counted down.
     pub(crate) fn give_back(&mut self, done: &mut Vec<Job>, max: usize, faults: &mut usize) {
-        if self.under_way.is_empty() && self.open.is_none() {
+        if self.is_idle() {
             return;
         }
         let jobs = Arc::clone(&self.jobs);

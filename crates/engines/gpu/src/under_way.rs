@@ -38,6 +38,7 @@ pub(crate) struct Jobs {
     batches: Box<[VecDeque<Job>]>,
     /// Batches that have jobs, in the order in which they began to gather.
     order: VecDeque<usize>,
+    /// Another thread has taken some.
     was_reclaimed: bool,
 }
 
@@ -87,7 +88,7 @@ impl Jobs {
         self.order.retain(|other| *other != batch);
     }
 
-    /// Whether another thread has taken all jobs since this was asked last.
+    /// Whether another thread has taken all jobs, of which there were some, since this was asked last.
     pub(crate) fn take_reclaimed(&mut self) -> bool {
         std::mem::take(&mut self.was_reclaimed)
     }
@@ -101,10 +102,12 @@ impl Reclaim for UnderWay {
             Err(TryLockError::WouldBlock) => return false,
         };
         let Jobs { batches, order, was_reclaimed } = &mut *jobs;
-        *was_reclaimed = true;
+        let before = to.len();
         for batch in order.drain(..) {
             batches.get_mut(batch).into_iter().for_each(|jobs| to.extend(jobs.drain(..)));
         }
+        // A device that had none is not late.
+        *was_reclaimed |= to.len() > before;
         true
     }
 

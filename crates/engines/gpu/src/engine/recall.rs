@@ -154,7 +154,9 @@ impl GpuEngine {
             return;
         }
         self.under_way.iter_mut().chain(&mut self.open).for_each(|batch| batch.leave_all());
-        if self.broken.is_none() && !self.rests {
+        // Without a batch it has nothing to end, after which it would be in service again.
+        let has_batch = !self.under_way.is_empty() || self.open.as_ref().is_some_and(|open| !open.is_empty());
+        if self.broken.is_none() && !self.rests && has_batch {
             self.rest();
         }
     }

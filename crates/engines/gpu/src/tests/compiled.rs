@@ -15,7 +15,7 @@ pub(super) struct Faults {
     pub is_lost: AtomicBool,
     /// Nothing that is launched ends.
     pub hangs: AtomicBool,
-    /// A call that launches does not return while this is set, and sets the other.
+    /// A call that launches or expands does not return while this is set, and sets the other.
     pub holds: AtomicBool,
     pub is_held: AtomicBool,
     /// It says that it is the processor.
@@ -121,6 +121,13 @@ impl Compiled {
         Self { lanes, is_last_lane_first, ..Self::new(sizes, Arc::default()) }
     }
 
+    fn hold(&self) {
+        while self.faults.holds.load(Ordering::SeqCst) {
+            self.faults.is_held.store(true, Ordering::SeqCst);
+            std::thread::yield_now();
+        }
+    }
+
     fn check(&self) -> Result<(), String> {
         match self.faults.is_lost.load(Ordering::Relaxed) {
             true => Err("the device is lost".to_owned()),
@@ -164,6 +171,7 @@ impl Device for Compiled {
 
     fn expand(&mut self, slot: u32, kind: u32, key: &RawKey) -> Result<(), String> {
         self.check()?;
+        self.hold();
         assert!((slot as usize) < self.keys.len() / KEY_WORDS);
         // SAFETY: the slot is within the keys.
         unsafe { (kernels().expand)(self.keys.as_mut_ptr(), slot, kind, RawKeyByValue(key.0)) };
@@ -183,10 +191,7 @@ impl Device for Compiled {
 
     fn launch(&mut self, batch: usize, launch: Launch) -> Result<(), String> {
         self.check()?;
-        while self.faults.holds.load(Ordering::SeqCst) {
-            self.faults.is_held.store(true, Ordering::SeqCst);
-            std::thread::yield_now();
-        }
+        self.hold();
         self.faults.launches.fetch_add(1, Ordering::Relaxed);
         let memory = &mut self.batches[batch];
         assert!(!memory.is_under_way && launch.arena_bytes <= 4 * memory.arena.len());

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use testudo_crypto::{Direction, Engine, Job, JobStatus, KeyId, KeyMaterial, PortableEngine};
+use testudo_engine_device_thread::DeviceThread;
 
 /// Between two looks, so that each counts for as much as one may: 12.5 ms until jobs are taken back, and 46.9
 /// ms until the device is out of service.
@@ -232,6 +233,63 @@ fn one_of_two_devices_that_is_late_leaves_the_other_at_work() {
     assert!(!both.is_resting());
     let each = [both.submit(&mut jobs(key, 10)), both.submit(&mut jobs(key, 10))];
     assert_eq!((each, both.each_in_flight()), ([10, 10], vec![10, 10]));
+}
+
+/// One that is taken back from without jobs is not late, whatever becomes of the other.
+#[test]
+fn one_of_two_devices_that_is_late_and_then_lost_leaves_the_other_at_work() {
+    let [lost, good] = [(); 2].map(|()| Arc::new(Faults::default()));
+    let mut both = SeveralGpus::new(vec![engine(&lost), engine(&good)]);
+    let key = both.install(&material(), Direction::Seal).unwrap();
+    Faults::set(&lost.hangs);
+    assert_eq!(both.submit(&mut jobs(key, 10)), 10);
+    both.flush();
+    let reclaims = both.reclaims().unwrap();
+    let (mut back, mut done) = (Vec::new(), Vec::new());
+    assert!(reclaims.reclaim(&mut back) && back.len() == 10);
+    both.poll(&mut done, 100);
+    Faults::set(&lost.is_lost);
+    both.poll(&mut done, 100);
+    for _ in 0..5 {
+        assert!(!reclaims.rests());
+        assert_eq!(both.submit(&mut jobs(key, 10)), 10);
+        both.flush();
+        both.poll(&mut done, 100);
+    }
+    assert_eq!((done.len(), statuses(&done, JobStatus::Done)), (50, 50));
+    assert!(!both.is_out_of_service() && !reclaims.rests());
+}
+
+/// Jobs that lie in the ring go back from there.
+#[test]
+fn a_device_whose_thread_was_stuck_with_a_key_gets_jobs_when_it_is_not() {
+    let faults = Arc::new(Faults::default());
+    let mut engine = DeviceThread::over(Box::new(engine(&faults)), None);
+    let key = engine.install(&material(), Direction::Seal).unwrap();
+    faults.holds.store(true, Ordering::SeqCst);
+    assert_eq!(engine.submit(&mut jobs(key, 7)), 7);
+    engine.flush();
+    let (began, mut done) = (Instant::now(), Vec::new());
+    while !faults.is_held.load(Ordering::SeqCst) {
+        assert!(began.elapsed() < PATIENCE);
+        std::thread::yield_now();
+    }
+    while done.len() < 7 {
+        assert!(began.elapsed() < PATIENCE);
+        engine.poll(&mut done, 100);
+        std::thread::yield_now();
+    }
+    assert_eq!((done.len(), statuses(&done, JobStatus::Fault)), (7, 7), "the engine never had them");
+    faults.holds.store(false, Ordering::SeqCst);
+    while statuses(&done, JobStatus::Done) == 0 {
+        assert!(began.elapsed() < PATIENCE, "it gets none any more");
+        if engine.in_flight() == 0 {
+            engine.submit(&mut jobs(key, 5));
+            engine.flush();
+        }
+        engine.poll(&mut done, 100);
+        std::thread::yield_now();
+    }
 }
 
 /// The driver does not return: another thread has the jobs, and what the device does then is discarded.
