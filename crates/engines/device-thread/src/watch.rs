@@ -26,6 +26,10 @@ const STILL: Duration = Duration::from_millis(20);
 const LOST: Duration = Duration::from_millis(750);
 /// What a look counts for at most, before jobs are taken back and after that.
 const LOOK: Duration = Duration::from_micros(12_500);
+/// And of the time in which nothing came back, unless it was missing for longer than the other: two looks are
+/// enough, however long the worker's turns are.
+const QUIET_LOOK: Duration = Duration::from_millis(20);
+const MISSING: Duration = Duration::from_millis(100);
 const LATE_LOOK: Duration = Duration::from_micros(46_875);
 
 /// How the thread does.
@@ -72,8 +76,12 @@ impl Watch {
     /// The thread gets the first job after a while, or has given one back.
     pub(crate) fn begin(&mut self) {
         if self.reclaims.is_some() && !self.is_stuck {
-            (self.looked, self.quiet, self.still) = (Instant::now(), Duration::ZERO, Duration::ZERO);
+            self.begin_at(Instant::now());
         }
+    }
+
+    pub(crate) fn begin_at(&mut self, now: Instant) {
+        (self.looked, self.quiet, self.still) = (now, Duration::ZERO, Duration::ZERO);
     }
 
     /// Whether the engine takes no jobs: its thread is stuck, or its device is late.
@@ -92,7 +100,7 @@ impl Watch {
         if self.turns != turns {
             (self.turns, self.still, self.is_stuck) = (turns, Duration::ZERO, false);
         }
-        self.quiet += passed.min(LOOK);
+        self.quiet += passed.min(if passed > MISSING { LOOK } else { QUIET_LOOK });
         self.still += passed.min(if self.is_stuck { LATE_LOOK } else { LOOK });
         self.is_stuck |= self.reclaims.is_some() && self.quiet >= QUIET && self.still >= STILL;
         match (self.is_stuck, self.still >= LOST) {

@@ -174,6 +174,26 @@ fn jobs_that_an_engine_does_not_take_because_its_device_is_late_go_back() {
     assert_eq!(back.len(), 110);
 }
 
+/// A gateway whose turns are so long gives up what an engine has with the third of them, or with the second.
+#[test]
+fn long_turns_of_the_worker_do_not_hide_a_thread_that_is_stuck() {
+    for (turn_ms, looks) in [(10, 4), (22, 2), (35, 2), (70, 2), (100, 2), (101, 4_u32)] {
+        for moves in [false, true] {
+            let kept: Arc<dyn Reclaim> = Arc::<Kept>::default();
+            let mut watch = Watch::new(Some(kept), 8);
+            let began = Instant::now() + Duration::from_secs(3600);
+            watch.look(began, 1);
+            watch.begin_at(began);
+            for look in 1..=looks {
+                let turns = if moves { 1 + u64::from(look) } else { 1 };
+                let is_stuck = look == looks && !moves;
+                let expected = if is_stuck { Seen::Stuck } else { Seen::Moves };
+                assert_eq!(watch.look(began + look * Duration::from_millis(turn_ms), turns), expected);
+            }
+        }
+    }
+}
+
 /// A worker that has no processor sees nothing, and a thread that moves is not stuck, whatever its engine
 /// has.
 #[test]

@@ -10,8 +10,10 @@
 //! ```
 //!
 //! **40 ms**, because a gateway in need of buffers gives up what an engine has for 62.5 ms, and with it the
-//! packets. A batch's time counts from its first packet on, as the gateway's does: with the last look (12.5
-//! ms at most) and keys before the batch (8 ms) it is still less.
+//! packets. A batch's time counts from its first packet on, as the gateway's does. A look counts for 20 ms at
+//! most, and for 12.5 ms if it comes more than 100 ms after the one before: then nobody looked, which says
+//! nothing of the device. So the second look comes in time where the worker's turns are long, and where they
+//! are short the last one (and 8 ms for keys before the batch) leave some of the 62.5 ms.
 //!
 //! **What a batch honestly takes** is known of those before: how long they were away, in classes of length,
 //! the longest of late. A device that is slow for its batches loses the jobs of the first one of a class, and
@@ -27,6 +29,10 @@ use std::time::{Duration, Instant};
 
 /// How long a batch may be away, from its first packet on, before its jobs are taken back.
 pub(super) const RECALL: Duration = Duration::from_millis(40);
+/// A look counts for so much of that at most, unless it was missing for longer than the other: two looks are
+/// enough, however long the worker's turns are.
+const LOOK: Duration = Duration::from_millis(20);
+const MISSING: Duration = Duration::from_millis(100);
 /// And so many times what such a batch took of late, as the packet scheduler tells a device that stalls.
 const TIMES: u32 = 2;
 /// What a batch that was away for less takes off the longest: a sixteenth of the difference.
@@ -82,11 +88,12 @@ impl GpuEngine {
     pub(crate) fn look(&mut self, now: Instant) {
         let most = (self.patience / LOOKS).max(LEAST_LOOK);
         let passed = now.saturating_duration_since(self.looked);
+        let most_looked = if passed > MISSING { LEAST_LOOK } else { LOOK };
         self.looked = now;
         for batch in self.under_way.iter_mut().chain(&mut self.open) {
             let passed = passed.min(now.saturating_duration_since(batch.since));
             batch.waited += passed.min(most);
-            batch.looked += passed.min(LEAST_LOOK);
+            batch.looked += passed.min(most_looked);
         }
     }
 

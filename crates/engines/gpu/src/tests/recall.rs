@@ -167,6 +167,24 @@ fn time_in_which_nobody_looked_takes_no_jobs_back() {
     }
 }
 
+/// A gateway whose turns are so long gives up what an engine has with the third of them, or with the second.
+#[test]
+fn long_turns_of_the_worker_do_not_keep_jobs_from_going_back() {
+    for (turn_ms, looks) in [(10, 4), (22, 2), (35, 2), (70, 2), (100, 2), (101, 4_u32)] {
+        for (times, back) in [(looks - 1, 0), (looks, 3)] {
+            let mut late = Late::new();
+            late.hangs(true);
+            let began = Instant::now() + STEP;
+            late.engine.look(began);
+            late.submit(3);
+            (1..=times).for_each(|look| late.engine.look(began + look * Duration::from_millis(turn_ms)));
+            let mut done = Vec::new();
+            late.engine.poll(&mut done, 1000);
+            assert_eq!(done.len(), back, "{times} looks, each {turn_ms} ms after the one before");
+        }
+    }
+}
+
 /// A device that is slow for its batches loses the first one, and is known then: by what it has ended after
 /// all, in its class of lengths and in longer ones.
 #[test]
