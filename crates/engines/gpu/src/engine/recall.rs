@@ -16,10 +16,11 @@
 //! are short the last one (and 8 ms for keys before the batch) leave some of the 62.5 ms.
 //!
 //! **What a batch honestly takes** is known of those before: how long they were away, in classes of length,
-//! the longest of late. A device that is slow for its batches loses the jobs of the first one of a class, and
-//! then knows: what it ends after all is discarded, and counts all the same. A hang teaches, too, and is
-//! forgotten by a sixteenth with each batch of its class. A processor that OpenCL has as a device (PoCL) is
-//! late because others have its time, which the next engine would lack, too: it has as long as there is.
+//! the longest of late. A device that is slow for its batches loses the jobs of two of a class, one after
+//! the other, and is known then: what it ends after all is discarded, and the shorter of two such times
+//! counts. One hang teaches nothing. What is known is forgotten by a sixteenth with each batch that takes
+//! less. A processor that OpenCL has as a device (PoCL) is late because others have its time, which the next
+//! engine would lack, too: it has as long as there is.
 
 use super::{GpuEngine, LEAST_LOOK, LOOKS, NAME, PART_FOR_KEYS};
 use crate::device::Device;
@@ -47,6 +48,10 @@ pub(super) struct Recall {
     least: Option<Duration>,
     /// The longest that batches were away of late, by class; 0 if there was none.
     away: [Duration; CLASSES],
+    /// How long the last batch was away, by class, if it was late.
+    late: [Duration; CLASSES],
+    /// The batch that was late has ended: those behind it waited for it.
+    has_ended: bool,
     /// How often it has happened.
     count: u64,
 }
@@ -59,7 +64,8 @@ fn class(bytes: usize) -> usize {
 impl Recall {
     pub(super) fn of(device: &dyn Device) -> Self {
         let least = (!device.is_processor()).then_some(RECALL);
-        Self { least, away: [Duration::ZERO; CLASSES], count: 0 }
+        let [away, late] = [[Duration::ZERO; CLASSES]; 2];
+        Self { least, away, late, has_ended: false, count: 0 }
     }
 
     /// It does not happen.
@@ -67,9 +73,19 @@ impl Recall {
         self.least = None;
     }
 
-    /// A batch of so many bytes has ended.
-    fn learn(&mut self, bytes: usize, away: Duration) {
-        let Some(longest) = self.away.get_mut(class(bytes)) else { return };
+    /// A batch of so many bytes has ended, in time or after its jobs were taken back.
+    fn learn(&mut self, bytes: usize, away: Duration, is_late: bool) {
+        if is_late && std::mem::replace(&mut self.has_ended, true) {
+            return;
+        }
+        let class = class(bytes);
+        let Some(longest) = self.away.get_mut(class) else { return };
+        let Some(late) = self.late.get_mut(class) else { return };
+        let before = std::mem::replace(late, if is_late { away } else { Duration::ZERO });
+        if is_late && before.is_zero() {
+            return;
+        }
+        let away = if is_late { away.min(before) } else { away };
         *longest = away.max(*longest - longest.saturating_sub(away) / WEIGHT);
     }
 
@@ -115,7 +131,7 @@ impl GpuEngine {
             let allowed = self.recall.allowed(bytes, batch.for_keys);
             match self.device.is_done(index) {
                 Ok(true) => {
-                    self.recall.learn(bytes, away);
+                    self.recall.learn(bytes, away, self.rests);
                     self.ended += 1;
                     if !self.rests {
                         self.check(self.ended - 1);
@@ -142,6 +158,7 @@ impl GpuEngine {
         self.rests = true;
         self.jobs.set_state(State::Rests);
         self.recall.count += 1;
+        self.recall.has_ended = false;
         // A device that is late again and again does not fill the log.
         if self.recall.count.is_power_of_two() {
             let count = self.recall.count;

@@ -185,8 +185,8 @@ fn long_turns_of_the_worker_do_not_keep_jobs_from_going_back() {
     }
 }
 
-/// A device that is slow for its batches loses the first one, and is known then: by what it has ended after
-/// all, in its class of lengths and in longer ones.
+/// A device that is slow for its batches loses two, and is known then: by what it has ended after all, in its
+/// class of lengths and in longer ones.
 #[test]
 fn a_device_that_is_slow_for_its_batches_keeps_them_once_that_is_known() {
     let mut late = Late::new();
@@ -199,7 +199,7 @@ fn a_device_that_is_slow_for_its_batches_keeps_them_once_that_is_known() {
         assert_eq!(back + done.len(), count as usize);
         back
     };
-    assert_eq!(round(48, 6), 48, "that 75 ms are usual is not known yet");
+    assert_eq!([round(48, 6), round(48, 6)], [48, 48], "that 75 ms are usual is not known yet");
     for _ in 0..20 {
         assert_eq!(round(48, 6), 0);
         assert_eq!(round(48, 11), 0, "less than twice as long");
@@ -207,11 +207,26 @@ fn a_device_that_is_slow_for_its_batches_keeps_them_once_that_is_known() {
     }
     assert_eq!(round(48, 15), 48, "more than twice as long");
     assert_eq!(round(1, 5), 1, "a short batch does not take as long");
-    // A hang is forgotten as batches end that take less.
+    // What is known is forgotten as batches end that take less.
     for _ in 0..100 {
         assert_eq!(round(48, 1), 0);
     }
     assert_eq!(round(48, 4), 48);
+}
+
+/// Nor does a batch that waits behind the one that hangs.
+#[test]
+fn a_hang_does_not_have_the_next_one_taken_for_usual() {
+    let mut late = Late::new();
+    for _ in 0..5 {
+        late.hangs(true);
+        assert_eq!(late.submit(96), 96);
+        assert_eq!(late.look(12).len(), 96, "150 ms");
+        late.hangs(false);
+        assert!(late.poll().is_empty());
+        assert_eq!(late.submit(96), 96);
+        assert_eq!(statuses(&late.poll(), JobStatus::Done), 96);
+    }
 }
 
 /// Others have its time, which the next engine would lack, too.
