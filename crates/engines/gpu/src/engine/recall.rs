@@ -119,6 +119,8 @@ impl GpuEngine {
             && let Some(batch) = self.under_way.get(self.ended)
         {
             let (index, bytes, away) = (batch.index, batch.arena_bytes, batch.looked);
+            // Without the keys that it may have waited for.
+            let own = away.saturating_sub(batch.for_keys);
             if !batch.is_launched {
                 // Its jobs were taken back before the device was given it.
                 if !self.rests {
@@ -131,7 +133,7 @@ impl GpuEngine {
             let allowed = self.recall.allowed(bytes, batch.for_keys);
             match self.device.is_done(index) {
                 Ok(true) => {
-                    self.recall.learn(bytes, away, self.rests);
+                    self.recall.learn(bytes, own, self.rests);
                     self.ended += 1;
                     if !self.rests {
                         self.check(self.ended - 1);

@@ -229,6 +229,20 @@ fn a_hang_does_not_have_the_next_one_taken_for_usual() {
     }
 }
 
+/// A batch behind many of them is taken back, but the next one of its length is not given as long.
+#[test]
+fn keys_before_a_batch_are_none_of_what_it_takes() {
+    let mut late = Late::new();
+    for ahead in [STEP, STEP, Duration::ZERO] {
+        late.engine.set_keys_until(Instant::now() + ahead);
+        late.hangs(true);
+        assert_eq!(late.submit(48), 48);
+        assert_eq!(late.look(5).len(), 48, "62.5 ms");
+        late.hangs(false);
+        assert!(late.poll().is_empty());
+    }
+}
+
 /// Others have its time, which the next engine would lack, too.
 #[test]
 fn a_processor_that_is_the_device_has_as_long_as_there_is() {
