@@ -30,6 +30,10 @@ pub(crate) struct Batch {
     pub waited: Duration,
     /// The same, where a look counts for less: until its jobs are taken back.
     pub looked: Duration,
+    /// What it is to the kernel, in simple steps of a lane.
+    pub steps: u64,
+    /// The same of the one that was launched before it, if that was under way: it waits for that, too.
+    pub behind: Option<u64>,
     /// How much longer it may wait because keys are expanded before it.
     pub for_keys: Duration,
 }
@@ -56,6 +60,8 @@ impl Batch {
             since: Instant::now(),
             waited: Duration::ZERO,
             looked: Duration::ZERO,
+            steps: 0,
+            behind: None,
             for_keys: Duration::ZERO,
         }
     }
@@ -79,6 +85,8 @@ impl Batch {
         if self.placed.is_empty() {
             (self.since, self.waited, self.looked) = (Instant::now(), Duration::ZERO, Duration::ZERO);
         }
+        let bytes = placed.end.saturating_sub(self.arena_bytes) as u64;
+        self.steps = self.steps.saturating_add(placed.work.steps_per_byte().saturating_mul(bytes));
         self.arena_bytes = placed.end;
         self.placed.push(placed);
     }
@@ -116,6 +124,7 @@ impl Batch {
         self.placed.clear();
         self.checks.clear();
         (self.arena_bytes, self.given_back, self.is_launched) = (0, 0, false);
+        (self.steps, self.behind) = (0, None);
     }
 
     /// Writes the plan: bins of one kind and one number of lanes for a packet, as many jobs as `lanes` are

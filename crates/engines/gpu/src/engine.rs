@@ -216,9 +216,11 @@ impl GpuEngine {
         {
             self.mark = self.mark.wrapping_add(1).max(1);
             let (mark, parts, for_keys) = (self.mark, self.parts, self.for_keys(Instant::now()));
+            let before = at.checked_sub(1).and_then(|before| self.under_way.get(before));
+            let behind = before.map(|batch| batch.steps);
             let Self { under_way, device, broken, .. } = self;
             let Some(batch) = under_way.get_mut(at) else { return };
-            (batch.is_launched, batch.for_keys) = (true, for_keys);
+            (batch.is_launched, batch.for_keys, batch.behind) = (true, for_keys, behind);
             if broken.is_none()
                 && let Err(reason) = launch(batch, device.as_mut(), mark, parts)
             {

@@ -15,14 +15,16 @@
 //! nothing of the device. So the second look comes in time where the worker's turns are long, and where they
 //! are short the last one (and 8 ms for keys before the batch) leave some of the 62.5 ms.
 //!
-//! **What a batch honestly takes** is known of those before: how long they were away, in classes of length,
-//! the longest of late. A device that is slow for its batches loses the jobs of two of a class, one after
-//! the other, and is known then: what it ends after all is discarded, and the shorter of two such times
-//! counts. One hang teaches nothing. What is known is forgotten by a sixteenth with each batch that takes
-//! less. A processor that OpenCL has as a device (PoCL) is late because others have its time, which the next
-//! engine would lack, too: it has as long as there is.
+//! **What a batch honestly takes** is known of those before: how long they were away, in classes of what they
+//! are to the kernel (suites and lengths), the longest of late. A device that is slow for its batches loses
+//! the jobs of two of a class, one after the other, and is known then: what it ends after all is discarded,
+//! and the shorter of two such times counts. One hang teaches nothing. What is known is forgotten by a
+//! sixteenth with each batch that takes less. A batch waits for the one before it, and may be away for as long
+//! as that. A processor that OpenCL has as a device (PoCL) is late because others have its time, which the
+//! next engine would lack, too: it has as long as there is.
 
 use super::{GpuEngine, LEAST_LOOK, LOOKS, NAME, PART_FOR_KEYS};
+use crate::batch::Batch;
 use crate::device::Device;
 use crate::under_way::{Jobs, State};
 use std::sync::Arc;
@@ -38,9 +40,9 @@ const MISSING: Duration = Duration::from_millis(100);
 const TIMES: u32 = 2;
 /// What a batch that was away for less takes off the longest: a sixteenth of the difference.
 const WEIGHT: u32 = 16;
-/// The shortest class of batches, of up to so many bytes; each other one is twice as long as the one before.
-const LEAST_BYTES: usize = 4096;
-const CLASSES: usize = 20;
+/// The shortest class of batches, of up to so many steps; each other one is twice as long as the one before.
+const LEAST_STEPS: u64 = 4096;
+const CLASSES: usize = 28;
 
 /// When jobs are taken back from a device.
 pub(super) struct Recall {
@@ -56,8 +58,8 @@ pub(super) struct Recall {
     count: u64,
 }
 
-fn class(bytes: usize) -> usize {
-    let lengths = bytes.div_ceil(LEAST_BYTES).max(1).next_power_of_two().trailing_zeros();
+fn class(steps: u64) -> usize {
+    let lengths = steps.div_ceil(LEAST_STEPS).max(1).next_power_of_two().trailing_zeros();
     usize::try_from(lengths).unwrap_or(CLASSES).min(CLASSES - 1)
 }
 
@@ -73,12 +75,12 @@ impl Recall {
         self.least = None;
     }
 
-    /// A batch of so many bytes has ended, in time or after its jobs were taken back.
-    fn learn(&mut self, bytes: usize, away: Duration, is_late: bool) {
+    /// A batch of so many steps has ended, in time or after its jobs were taken back.
+    fn learn(&mut self, steps: u64, away: Duration, is_late: bool) {
         if is_late && std::mem::replace(&mut self.has_ended, true) {
             return;
         }
-        let class = class(bytes);
+        let class = class(steps);
         let Some(longest) = self.away.get_mut(class) else { return };
         let Some(late) = self.late.get_mut(class) else { return };
         let before = std::mem::replace(late, if is_late { away } else { Duration::ZERO });
@@ -89,13 +91,19 @@ impl Recall {
         *longest = away.max(*longest - longest.saturating_sub(away) / WEIGHT);
     }
 
-    /// How long a batch of so many bytes may be away, before which keys take so much longer: as it is known
-    /// of its class, or of the next shorter one of which anything is.
-    fn allowed(&self, bytes: usize, for_keys: Duration) -> Option<Duration> {
+    /// How long a batch of so many steps is away, as it is known of its class, or of the next shorter one of
+    /// which anything is.
+    fn known(&self, steps: u64) -> Duration {
+        let known = self.away.iter().take(class(steps) + 1).rev().find(|away| !away.is_zero());
+        known.copied().unwrap_or_default()
+    }
+
+    /// How long a batch may be away: no less than the one that it is behind, and longer for keys before it.
+    fn allowed(&self, batch: &Batch) -> Option<Duration> {
         let least = self.least?;
-        let known = self.away.iter().take(class(bytes) + 1).rev().find(|away| !away.is_zero());
-        let expected = known.map_or(Duration::ZERO, |away| away.saturating_mul(TIMES));
-        Some(least.max(expected) + for_keys.min(least / PART_FOR_KEYS))
+        let before = batch.behind.map_or(Duration::ZERO, |steps| self.known(steps));
+        let expected = self.known(batch.steps).max(before).saturating_mul(TIMES);
+        Some(least.max(expected) + batch.for_keys.min(least / PART_FOR_KEYS))
     }
 }
 
@@ -118,7 +126,7 @@ impl GpuEngine {
         while self.broken.is_none()
             && let Some(batch) = self.under_way.get(self.ended)
         {
-            let (index, bytes, away) = (batch.index, batch.arena_bytes, batch.looked);
+            let (index, steps, away) = (batch.index, batch.steps, batch.looked);
             // Without the keys that it may have waited for.
             let own = away.saturating_sub(batch.for_keys);
             if !batch.is_launched {
@@ -130,10 +138,10 @@ impl GpuEngine {
                 continue;
             }
             let is_overdue = batch.waited >= self.patience + batch.for_keys;
-            let allowed = self.recall.allowed(bytes, batch.for_keys);
+            let allowed = self.recall.allowed(batch);
             match self.device.is_done(index) {
                 Ok(true) => {
-                    self.recall.learn(bytes, own, self.rests);
+                    self.recall.learn(steps, own, self.rests);
                     self.ended += 1;
                     if !self.rests {
                         self.check(self.ended - 1);

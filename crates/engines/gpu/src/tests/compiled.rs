@@ -13,8 +13,9 @@ use std::sync::{Arc, Mutex, OnceLock};
 pub(super) struct Faults {
     /// Calls fail, as on a device that is lost.
     pub is_lost: AtomicBool,
-    /// Nothing that is launched ends.
+    /// Nothing that is launched ends, but so many of the first.
     pub hangs: AtomicBool,
+    pub ends: AtomicU32,
     /// A call that launches or expands does not return while this is set, and sets the other.
     pub holds: AtomicBool,
     pub is_held: AtomicBool,
@@ -220,7 +221,9 @@ impl Device for Compiled {
 
     fn is_done(&mut self, batch: usize) -> Result<bool, String> {
         self.check()?;
-        let is_done = !self.faults.hangs.load(Ordering::Relaxed);
+        let ends = &self.faults.ends;
+        let is_one = || ends.load(Ordering::Relaxed) > 0 && ends.fetch_sub(1, Ordering::Relaxed) > 0;
+        let is_done = !self.faults.hangs.load(Ordering::Relaxed) || is_one();
         self.batches[batch].is_under_way &= !is_done;
         Ok(is_done)
     }

@@ -9,7 +9,7 @@ use crate::several::SeveralGpus;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
-use testudo_crypto::{Direction, Engine, Job, JobStatus, KeyId, KeyMaterial, PortableEngine};
+use testudo_crypto::{Direction, Engine, Job, JobStatus, KeyId, KeyMaterial, PortableEngine, Suite};
 use testudo_engine_device_thread::DeviceThread;
 
 /// Between two looks, so that each counts for as much as one may: 12.5 ms until jobs are taken back, and 46.9
@@ -227,6 +227,57 @@ fn a_hang_does_not_have_the_next_one_taken_for_usual() {
         assert_eq!(late.submit(96), 96);
         assert_eq!(statuses(&late.poll(), JobStatus::Done), 96);
     }
+}
+
+/// What others of the same length take, in suites that take much less, says nothing of it.
+#[test]
+fn a_batch_of_a_slow_suite_is_known_among_fast_ones_of_its_length() {
+    let mut late = Late::new();
+    let suite: Suite = "3des-sha1".parse().unwrap();
+    let bytes: Vec<u8> = (1..=u8::MAX).take(suite.keying_material_bytes()).collect();
+    let slow = KeyMaterial::new(suite, bytes.into()).unwrap();
+    let slow = late.engine.install(&slow, Direction::Seal).unwrap();
+    late.engine.set_keys_until(Instant::now());
+    let mut round = |is_slow: bool, looks: u32| {
+        late.hangs(true);
+        let mut batch = jobs(late.key, 48);
+        if is_slow {
+            for job in &mut batch {
+                (job.key, job.text_start, job.text_bytes) = (slow, 16, 72);
+            }
+        }
+        assert_eq!(late.engine.submit(&mut batch), 48);
+        let back = late.look(looks).len();
+        late.hangs(false);
+        assert_eq!(statuses(&late.poll(), JobStatus::Done), 48 - back);
+        back
+    };
+    assert_eq!([round(true, 6), round(true, 6), round(true, 6)], [48, 48, 0], "75 ms");
+    for _ in 0..100 {
+        assert_eq!(round(false, 1), 0);
+    }
+    assert_eq!(round(true, 6), 0);
+}
+
+/// It waits for that one, and no longer than that may.
+#[test]
+fn a_short_batch_behind_a_slow_one_is_not_taken_back_before_its_turn() {
+    let mut late = Late::new();
+    for back in [48, 48, 0] {
+        late.hangs(true);
+        assert_eq!(late.submit(48), 48);
+        assert_eq!(late.look(6).len(), back, "75 ms");
+        late.hangs(false);
+        assert_eq!(late.poll().len(), 48 - back);
+    }
+    late.hangs(true);
+    assert_eq!((late.submit(48), late.submit(3)), (48, 3));
+    assert!(late.look(6).is_empty());
+    late.faults.ends.store(1, Ordering::Relaxed);
+    assert_eq!(statuses(&late.poll(), JobStatus::Done), 48);
+    assert_eq!((late.look(5).len(), late.engine.in_flight()), (0, 3), "137.5 ms");
+    // Twice 75 ms, and twice what the machine took between looks.
+    assert_eq!(statuses(&late.look(2), JobStatus::Fault), 3, "162.5 ms");
 }
 
 /// A batch behind many of them is taken back, but the next one of its length is not given as long.
