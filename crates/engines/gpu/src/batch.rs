@@ -1,6 +1,6 @@
 //! Jobs that go to the device together.
 
-use crate::checks::MOST_IN_BATCH;
+use crate::checks::MOST_CHECKS;
 use crate::device::{BIN_WORDS, JOB_WORDS, Launch};
 use crate::parts::Parts;
 use crate::place::{MARK_WORD, Placed};
@@ -15,6 +15,8 @@ pub(crate) struct Batch {
     placed: Vec<Placed>,
     /// Known answers that ride with them: which, and where each is.
     checks: Vec<(usize, Placed)>,
+    /// Whether one rides.
+    rides: [bool; MOST_CHECKS],
     /// How much of the arena is in use, in bytes.
     pub arena_bytes: usize,
     /// How many jobs were given back.
@@ -51,7 +53,8 @@ impl Batch {
         Self {
             index,
             placed: Vec::with_capacity(jobs),
-            checks: Vec::with_capacity(MOST_IN_BATCH),
+            checks: Vec::with_capacity(MOST_CHECKS),
+            rides: [false; MOST_CHECKS],
             arena_bytes: 0,
             given_back: 0,
             mark: 0,
@@ -95,6 +98,12 @@ impl Batch {
     pub(crate) fn push_check(&mut self, check: usize, placed: Placed) {
         self.arena_bytes = placed.end;
         self.checks.push((check, placed));
+        self.rides.get_mut(check).into_iter().for_each(|rides| *rides = true);
+    }
+
+    /// Whether this known answer rides, or has no place.
+    pub(crate) fn has_check(&self, check: usize) -> bool {
+        self.rides.get(check).is_none_or(|rides| *rides)
     }
 
     /// How many known answers ride with its jobs.
@@ -123,6 +132,7 @@ impl Batch {
     pub(crate) fn clear(&mut self) {
         self.placed.clear();
         self.checks.clear();
+        self.rides.fill(false);
         (self.arena_bytes, self.given_back, self.is_launched) = (0, 0, false);
         (self.steps, self.behind) = (0, None);
     }

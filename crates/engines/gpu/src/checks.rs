@@ -21,10 +21,9 @@ use testudo_crypto::{Direction, Engine, Job, JobStatus, KeyMaterial, PortableEng
 use testudo_packet::Buffer;
 use zeroize::Zeroizing;
 
-/// Kinds of which there may be checks: more than the kernel has.
+/// Kinds of which there may be checks: more than the kernel has. A batch may have one of each: a second one
+/// in the same launch would tell no more, and no kind waits for others.
 pub(crate) const MOST_CHECKS: usize = 128;
-/// Checks in one batch at most.
-pub(crate) const MOST_IN_BATCH: usize = 8;
 /// Jobs of a kind from check to check; and if so many of them had a wrong ICV.
 const EVERY: u32 = 1024;
 const EVERY_IN_DOUBT: u32 = 128;
@@ -106,7 +105,7 @@ impl Checks {
         let Some(at) = check else { return };
         let Some(check) = self.list.get_mut(at) else { return };
         check.jobs = check.jobs.saturating_add(1);
-        if !check.is_due() || batch.check_count() == MOST_IN_BATCH {
+        if !check.is_due() || batch.has_check(at) {
             return;
         }
         let Check { work, place, job, .. } = check;

@@ -1,6 +1,6 @@
 //! What runs the kernels.
 
-use crate::checks::{MOST_CHECKS, MOST_IN_BATCH};
+use crate::checks::MOST_CHECKS;
 use crate::work::RawKey;
 use std::time::{Duration, Instant};
 
@@ -34,7 +34,7 @@ pub(crate) struct Sizes {
 impl Sizes {
     /// Each job may be alone in its bin, and each known answer is.
     pub(crate) const fn plan_words(&self) -> usize {
-        (self.batch_jobs + MOST_IN_BATCH) * (BIN_WORDS + JOB_WORDS)
+        (self.batch_jobs + MOST_CHECKS) * (BIN_WORDS + JOB_WORDS)
     }
 
     /// Words of all keys, those of known answers behind the others.

@@ -1,9 +1,10 @@
 //! Known answers that ride with packets: a device that errs later, and who sends forgeries.
 
-use super::compiled::Faults;
+use super::compiled::{Compiled, Faults};
 use super::faults::{SUITE, jobs, material};
 use super::{config, engine, fresh};
 use crate::engine::GpuEngine;
+use crate::open::GpuConfig;
 use crate::opencl::OpenClDevice;
 use crate::work::Work;
 use std::collections::BTreeSet;
@@ -14,6 +15,13 @@ use testudo_packet::Buffer;
 
 /// Jobs of a batch.
 const BATCH: u32 = 48;
+
+/// A key of another kind, whose jobs have their text at 16.
+fn other() -> KeyMaterial {
+    let suite: Suite = "3des-sha1".parse().unwrap();
+    let bytes: Vec<u8> = (1..=u8::MAX).take(suite.keying_material_bytes()).collect();
+    KeyMaterial::new(suite, bytes.into()).unwrap()
+}
 
 /// Has the engine do these, and returns them.
 fn run(engine: &mut dyn Engine, mut jobs: Vec<Job>) -> Vec<Job> {
@@ -174,6 +182,23 @@ fn known_answers_of_every_kind_ride_with_packets_on_pocl() {
     let sizes = config().sizes();
     let device = OpenClDevice::open(Some("Portable Computing Language"), 0, sizes).unwrap();
     checks_are_right(&mut GpuEngine::over(Box::new(device), sizes));
+}
+
+/// However many jobs of others are before them in each batch.
+#[test]
+fn a_kind_behind_thousands_of_another_one_in_its_batch_has_its_known_answer() {
+    let sizes = GpuConfig { batch_jobs: 10_000, keys: 4, ..GpuConfig::default() }.sizes();
+    let faults = Arc::new(Faults::default());
+    let mut engine = GpuEngine::over(Box::new(Compiled::new(sizes, Arc::clone(&faults))), sizes);
+    let [first, behind] = [material(), other()].map(|key| engine.install(&key, Direction::Seal).unwrap());
+    engine.check_all();
+    let mut batch = jobs(first, 9 * 1024);
+    let (key, text_start, text_bytes) = (behind, 16, 72);
+    batch.extend(jobs(first, 1).into_iter().map(|job| Job { key, text_start, text_bytes, ..job }));
+    let done = run(&mut engine, batch);
+    assert_eq!(count(&done, JobStatus::Done), 9 * 1024 + 1);
+    let launched = [&faults.launches, &faults.jobs].map(|count| count.load(Ordering::Relaxed));
+    assert_eq!(launched, [1, 9 * 1024 + 1 + 2], "one of each kind");
 }
 
 /// Where nobody has a key of a kind there is no known answer of it.
