@@ -414,6 +414,9 @@ impl Engine for GpuEngine {
         expanded.ok_or_else(|| refused("the device is out of service"))?;
         self.expands(Instant::now());
         let check = self.check_of(&work);
+        if self.is_broken() {
+            return Err(refused("the device is out of service"));
+        }
         let salt = Box::new(key.nonce_salt());
         let id = self.keys.insert(NAME, Key { work, check, slot, salt, frame: key.frame() })?;
         self.free_slots.pop();

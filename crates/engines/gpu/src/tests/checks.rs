@@ -10,7 +10,7 @@ use crate::work::Work;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use testudo_crypto::{Direction, Engine, Job, JobStatus, KeyId, KeyMaterial, PortableEngine, Suite};
+use testudo_crypto::{Direction, Engine, EngineError, Job, JobStatus, KeyId, KeyMaterial, PortableEngine, Suite};
 use testudo_packet::Buffer;
 
 /// Jobs of a batch.
@@ -199,6 +199,17 @@ fn a_kind_behind_thousands_of_another_one_in_its_batch_has_its_known_answer() {
     assert_eq!(count(&done, JobStatus::Done), 9 * 1024 + 1);
     let launched = [&faults.launches, &faults.jobs].map(|count| count.load(Ordering::Relaxed));
     assert_eq!(launched, [1, 9 * 1024 + 1 + 2], "one of each kind");
+}
+
+/// The first key of a kind is followed by that of its known answer.
+#[test]
+fn a_key_is_refused_if_the_device_is_lost_with_that_of_its_known_answer() {
+    let faults = Arc::new(Faults::default());
+    let mut engine = engine(&faults);
+    faults.is_lost_at_key.store(2, Ordering::Relaxed);
+    let refused = engine.install(&material(), Direction::Seal);
+    assert!(matches!(refused, Err(EngineError::KeyRefused { .. })), "{refused:?}");
+    assert!(engine.is_out_of_service());
 }
 
 /// Where nobody has a key of a kind there is no known answer of it.

@@ -19,6 +19,8 @@ pub(super) struct Faults {
     /// A call that launches or expands does not return while this is set, and sets the other.
     pub holds: AtomicBool,
     pub is_held: AtomicBool,
+    /// The device is lost with the so-manieth key from now on, if that is not 0.
+    pub is_lost_at_key: AtomicU32,
     /// It says that it is the processor.
     pub is_processor: AtomicBool,
     /// Launches end and do nothing.
@@ -171,6 +173,10 @@ impl Device for Compiled {
     }
 
     fn expand(&mut self, slot: u32, kind: u32, key: &RawKey) -> Result<(), String> {
+        let keys = &self.faults.is_lost_at_key;
+        if keys.load(Ordering::Relaxed) > 0 && keys.fetch_sub(1, Ordering::Relaxed) == 1 {
+            Faults::set(&self.faults.is_lost);
+        }
         self.check()?;
         self.hold();
         assert!((slot as usize) < self.keys.len() / KEY_WORDS);
