@@ -116,9 +116,9 @@ impl Checks {
         }
     }
 
-    /// A packet of this kind had a wrong ICV.
-    pub(crate) fn doubt(&mut self, work: &Work) {
-        if let Some(check) = self.of(work).and_then(|at| self.list.get_mut(at)) {
+    /// A packet had a wrong ICV, of whose kind this check is.
+    pub(crate) fn doubt(&mut self, check: Option<usize>) {
+        if let Some(check) = check.and_then(|at| self.list.get_mut(at)) {
             check.failed = check.failed.saturating_add(1);
         }
     }

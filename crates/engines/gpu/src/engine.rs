@@ -250,7 +250,8 @@ impl GpuEngine {
             };
             let (_, arena) = device.memory(index)?;
             match place::lay_out(job, &key.work, key.place(), arena, batch.arena_bytes) {
-                Ok(placed) => {
+                Ok(mut placed) => {
+                    placed.check = key.check;
                     batch.push(placed);
                     jobs.push(index, job.take());
                     checks.count(key.check, batch, arena);
@@ -342,7 +343,7 @@ impl GpuEngine {
                 false => self.break_down("the device gave a batch back without having done it".to_owned()),
             }
             if job.status == JobStatus::AuthenticationFailed {
-                self.checks.doubt(&placed.work);
+                self.checks.doubt(placed.check);
             }
         }
         Some(job)

@@ -28,6 +28,8 @@ pub(crate) struct Placed {
     spi: [u8; 4],
     /// The first byte behind all.
     pub end: usize,
+    /// Which known answer is of its kind.
+    pub check: Option<usize>,
 }
 
 impl zeroize::Zeroize for Placed {
@@ -114,6 +116,7 @@ pub(crate) fn lay_out(
         header_bytes: laid.header_bytes,
         spi: key.frame.map(KeyFrame::spi).unwrap_or_default(),
         end: start + result + RESULT_BYTES,
+        check: None,
     })
 }
 
