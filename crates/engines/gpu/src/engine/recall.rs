@@ -19,9 +19,9 @@
 //! are to the kernel (suites and lengths), the longest of late. A device that is slow for its batches loses
 //! the jobs of two of a class, one after the other, and is known then: what it ends after all is discarded,
 //! and the shorter of two such times counts. One hang teaches nothing. What is known is forgotten by a
-//! sixteenth with each batch that takes less. A batch waits for the one before it, and may be away for as long
-//! as that. A processor that OpenCL has as a device (PoCL) is late because others have its time, which the
-//! next engine would lack, too: it has as long as there is.
+//! sixteenth with each batch that takes less. A batch waits for the one before it, and may be away for as
+//! long as that. A processor that OpenCL has as a device (PoCL) is late because others have its time, which
+//! the next engine would lack, too: it has as long as there is.
 
 use super::{GpuEngine, LEAST_LOOK, LOOKS, NAME, PART_FOR_KEYS};
 use crate::batch::Batch;

@@ -10,7 +10,9 @@ use crate::work::Work;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use testudo_crypto::{Direction, Engine, EngineError, Job, JobStatus, KeyId, KeyMaterial, PortableEngine, Suite};
+use testudo_crypto::{
+    Direction, Engine, EngineError, Job, JobStatus, KeyId, KeyMaterial, PortableEngine, Suite,
+};
 use testudo_packet::Buffer;
 
 /// Jobs of a batch.

@@ -19,7 +19,7 @@ pub(super) struct Faults {
     /// A call that launches or expands does not return while this is set, and sets the other.
     pub holds: AtomicBool,
     pub is_held: AtomicBool,
-    /// The device is lost with the so-manieth key from now on, if that is not 0.
+    /// The device is lost with this key from now on, the first being 1; 0 is none.
     pub is_lost_at_key: AtomicU32,
     /// It says that it is the processor.
     pub is_processor: AtomicBool,
