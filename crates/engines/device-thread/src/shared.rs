@@ -9,7 +9,8 @@ use crate::slot::SLOT_JOBS;
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use testudo_crypto::{Job, JobStatus};
 
-/// See the [module](self). Not loom's: it is held over no step that loom knows.
+/// See the [module](self). Not loom's, although it is held over steps of the rings: no model has a worker
+/// that takes jobs back, and in those that there are the thread alone has the lock.
 pub(crate) struct Shared(Mutex<Jobs>);
 
 pub(crate) struct Jobs {
