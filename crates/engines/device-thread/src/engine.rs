@@ -161,8 +161,7 @@ impl DeviceThread {
         }
         let seen = self.watch.look(Instant::now(), self.told.turns());
         if seen != Seen::Moves && self.in_flight > self.watch.returned() {
-            let Self { watch, shared, results, slots, next, .. } = self;
-            watch.take_back(shared, results, (slots.as_mut(), next));
+            self.take_jobs_back();
         }
         if seen == Seen::Lost {
             self.is_lost = true;
@@ -173,6 +172,12 @@ impl DeviceThread {
             );
         }
         seen != Seen::Moves
+    }
+
+    /// Takes back what the thread has in no call.
+    pub(crate) fn take_jobs_back(&mut self) {
+        let Self { watch, shared, results, slots, next, .. } = self;
+        watch.take_back(shared, results, (slots.as_mut(), next));
     }
 
     fn of(&self, suite: Suite) -> Option<&(Suite, Capability, Profile)> {

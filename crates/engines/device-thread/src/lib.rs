@@ -52,7 +52,8 @@
 //! wanted any more ends; one that neither does that nor anything else for a second, or for sixteen ticks
 //! where nobody else looks, is lost with its engine, and keys that were to follow are dropped. Where no
 //! thread starts, the worker goes on and wants none. That no job or key is lost on the way, and that an
-//! engine is either given up or comes back, loom tries in all interleavings.
+//! engine is either given up or comes back, loom tries in all interleavings; and that jobs which are taken
+//! back at any moment end once.
 //!
 //! Deliberately missing: more workers at one device thread. The device does one chunk after another, so that
 //! chunks of several would wait for each other (section 3.1).

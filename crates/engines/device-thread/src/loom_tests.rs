@@ -3,13 +3,14 @@
 
 use crate::DeviceThread;
 use crate::sync::{Builder, yield_now};
+use loom::sync::Mutex;
 use loom::sync::atomic::AtomicU8;
 use loom::thread;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 use testudo_crypto::{
-    Capability, Direction, Engine, EngineError, Job, JobStatus, KeyId, KeyMaterial, KeyTable, Suite,
+    Capability, Direction, Engine, EngineError, Job, JobStatus, KeyId, KeyMaterial, KeyTable, Reclaim, Suite,
 };
 use testudo_packet::{Aside, Buffer};
 use zeroize::Zeroizing;
@@ -27,9 +28,26 @@ fn model(check: impl Fn() + Sync + Send + 'static) {
     });
 }
 
-/// An engine that ends jobs at once: as done, if it holds their keys.
+/// What an engine has, where the worker finds it, too.
+#[derive(Default)]
+struct Kept(Mutex<Vec<Job>>);
+
+impl Reclaim for Kept {
+    fn reclaim(&self, to: &mut Vec<Job>) -> bool {
+        let Ok(mut jobs) = self.0.try_lock() else { return false };
+        to.append(&mut jobs);
+        true
+    }
+    fn rests(&self) -> bool {
+        false
+    }
+}
+
+/// An engine that ends jobs at once: as done, if it holds their keys. Or when it is polled, as done, if it
+/// keeps them.
 struct Played {
     keys: KeyTable<()>,
+    kept: Option<Arc<Kept>>,
     /// Engines that are there; not loom's, since it is looked at when both threads have ended.
     there: Arc<AtomicUsize>,
 }
@@ -62,17 +80,29 @@ impl Engine for Played {
         self.keys.remove(key);
     }
     fn submit(&mut self, jobs: &mut [Job]) -> usize {
+        if let Some(kept) = &self.kept {
+            kept.0.lock().unwrap().extend(jobs.iter_mut().map(Job::take));
+            return jobs.len();
+        }
         for job in &mut *jobs {
             let is_held = self.keys.get(job.key).is_some();
             job.status = if is_held { JobStatus::Done } else { JobStatus::Fault };
         }
         jobs.len()
     }
+    fn poll(&mut self, done: &mut Vec<Job>, _: usize) {
+        let Some(kept) = &self.kept else { return };
+        let jobs = std::mem::take(&mut *kept.0.lock().unwrap());
+        done.extend(jobs.into_iter().map(|job| Job { status: JobStatus::Done, ..job }));
+    }
+    fn reclaims(&self) -> Option<Arc<dyn Reclaim>> {
+        self.kept.clone().map(|kept| -> Arc<dyn Reclaim> { kept })
+    }
 }
 
 fn engine() -> (DeviceThread, Arc<Aside>, Arc<AtomicUsize>) {
     let (aside, there) = (Arc::<Aside>::default(), Arc::new(AtomicUsize::new(1)));
-    let played = Played { keys: KeyTable::new(8), there: Arc::clone(&there) };
+    let played = Played { keys: KeyTable::new(8), kept: None, there: Arc::clone(&there) };
     let engine = DeviceThread::by_choice(Box::new(played), None, Arc::clone(&aside));
     (engine, aside, there)
 }
@@ -166,6 +196,37 @@ fn an_engine_on_its_way_back_is_given_up_or_comes_back_and_never_both() {
         drop(engine);
         assert_eq!(there.load(Ordering::SeqCst), 0, "it ended with its thread, or with the worker");
         happened[usize::from(is_given_up)].store(true, Ordering::SeqCst);
+    });
+    assert!(seen.iter().all(|happened| happened.load(Ordering::SeqCst)), "both happen");
+}
+
+/// As from a thread that does not come out of a call, wherever it is.
+#[test]
+fn jobs_that_are_taken_back_at_any_moment_end_once() {
+    let seen = Arc::new([false, false].map(AtomicBool::new));
+    let happened = Arc::clone(&seen);
+    model(move || {
+        let there = Arc::new(AtomicUsize::new(1));
+        let kept = Some(Arc::<Kept>::default());
+        let played = Played { keys: KeyTable::new(8), kept, there: Arc::clone(&there) };
+        let mut engine = DeviceThread::over(Box::new(played), None);
+        let key = install(&mut engine);
+        let job = |ticket| Job { key, ticket, ..Job::new(Buffer::default(), Direction::Seal, 1) };
+        assert_eq!(engine.submit(&mut [job(0), job(1)]), 2);
+        engine.flush();
+        engine.take_jobs_back();
+        let mut ended = Vec::new();
+        while ended.len() < 2 {
+            engine.poll(&mut ended, 8);
+            yield_now();
+        }
+        assert_eq!((ended.len(), engine.in_flight()), (2, 0));
+        ended.sort_by_key(|job| job.ticket);
+        assert!(ended.iter().map(|job| job.ticket).eq(0..2), "each once");
+        let is_back = |job: &Job| job.status == JobStatus::Fault;
+        ended.iter().for_each(|job| happened[usize::from(is_back(job))].store(true, Ordering::SeqCst));
+        drop(engine);
+        assert_eq!(there.load(Ordering::SeqCst), 0);
     });
     assert!(seen.iter().all(|happened| happened.load(Ordering::SeqCst)), "both happen");
 }

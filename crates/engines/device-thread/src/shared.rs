@@ -6,11 +6,11 @@
 
 use crate::device::List;
 use crate::slot::SLOT_JOBS;
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use crate::sync::{Mutex, MutexGuard};
+use std::sync::{PoisonError, TryLockError};
 use testudo_crypto::{Job, JobStatus};
 
-/// See the [module](self). Not loom's, although it is held over steps of the rings: no model has a worker
-/// that takes jobs back, and in those that there are the thread alone has the lock.
+/// See the [module](self).
 pub(crate) struct Shared(Mutex<Jobs>);
 
 pub(crate) struct Jobs {

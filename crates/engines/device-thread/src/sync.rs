@@ -4,6 +4,7 @@
 pub(crate) use loom::{
     sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering},
     sync::mpsc::{Receiver, channel},
+    sync::{Mutex, MutexGuard},
     thread::yield_now,
 };
 #[cfg(loom)]
@@ -12,6 +13,7 @@ pub(crate) use model::{Builder, JoinHandle};
 pub(crate) use std::{
     sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering},
     sync::mpsc::{Receiver, channel},
+    sync::{Mutex, MutexGuard},
     thread::{Builder, JoinHandle, yield_now},
 };
 

@@ -20,17 +20,17 @@ use testudo_crypto::{Job, JobStatus, Reclaim};
 use testudo_packet::{Consumer, Producer};
 
 /// How long nothing may come back, how long the thread may not move meanwhile (it rests for up to 10 ms while
-/// jobs are away), and after which time without a move it is lost.
-const QUIET: Duration = Duration::from_millis(40);
+/// jobs are away), and after which time without a move it is lost. The model has no time.
+const QUIET: Duration = if cfg!(loom) { Duration::from_secs(1 << 20) } else { Duration::from_millis(40) };
 const STILL: Duration = Duration::from_millis(20);
 const LOST: Duration = Duration::from_millis(750);
 /// What a look counts for at most, before jobs are taken back and after that.
 const LOOK: Duration = Duration::from_micros(12_500);
+const LATE_LOOK: Duration = Duration::from_micros(46_875);
 /// And of the time in which nothing came back, unless it was missing for longer than the other: two looks are
 /// enough, however long the worker's turns are.
 const QUIET_LOOK: Duration = Duration::from_millis(20);
 const MISSING: Duration = Duration::from_millis(100);
-const LATE_LOOK: Duration = Duration::from_micros(46_875);
 
 /// How the thread does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
