@@ -3,7 +3,6 @@
 use crate::NAME;
 use crate::engine::GpuEngine;
 use crate::under_way::{State, UnderWay};
-use std::ops::{BitAnd, BitOr};
 use std::sync::Arc;
 use std::time::Duration;
 use testudo_crypto::{
@@ -65,8 +64,8 @@ struct All(Vec<Arc<UnderWay>>);
 impl Reclaim for All {
     /// Those of a device that is at them just now stay, as they would with another engine.
     fn reclaim(&self, jobs: &mut Vec<Job>) -> bool {
-        // All are asked, whatever the first one says.
-        self.0.iter().map(|device| device.reclaim(jobs)).fold(true, BitAnd::bitand)
+        let busy = self.0.iter().filter(|device| !device.reclaim(jobs)).count();
+        busy == 0
     }
 
     fn rests(&self) -> bool {
@@ -126,8 +125,8 @@ impl Engine for SeveralGpus {
     }
 
     fn is_resting(&mut self) -> bool {
-        // All are asked, whatever the first one says: that is how each is looked at.
-        self.engines.iter_mut().map(|engine| engine.is_resting()).fold(false, BitOr::bitor)
+        self.engines.iter_mut().for_each(GpuEngine::see_to_rest);
+        false
     }
 
     fn is_out_of_service(&self) -> bool {

@@ -217,7 +217,7 @@ impl GpuEngine {
     }
 
     /// Looks whether a device that rests has ended what it has.
-    pub(super) fn see_to_rest(&mut self) {
+    pub(crate) fn see_to_rest(&mut self) {
         if !self.rests {
             return;
         }
