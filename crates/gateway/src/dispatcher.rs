@@ -458,9 +458,13 @@ impl Dispatcher {
     }
 
     /// Whether an engine has exceeded its time. It has less time when other SAs suffer: jobs that wait for
-    /// those it keeps hold buffers too, and one busy SA fills the pool with them within milliseconds.
+    /// those it keeps hold buffers too, and one busy SA fills the pool with them within milliseconds. But not
+    /// while it gives back what its device is late with, some in each turn, for the next engine to do.
     fn is_out_of_patience(&self, engine: usize) -> bool {
-        self.in_flight.is_overdue(engine) || self.under_way() >= self.crowd && self.in_flight.is_slow(engine)
+        let in_flight = &self.in_flight;
+        let keeps = || in_flight.is_slow(engine) && in_flight.was_looked_at(engine);
+        let is_crowded = self.under_way() >= self.crowd;
+        in_flight.is_overdue(engine) || is_crowded && keeps() && !in_flight.gives_back(engine)
     }
 
     /// Takes an engine out of service and begins to give up the jobs it holds; returns how many were.

@@ -28,6 +28,13 @@ const PERIODS: usize = 16;
 const PERIOD: Duration = Duration::from_micros(62_500);
 const _: () = assert!(PERIOD.as_micros() * PERIODS as u128 == AGE_LIMIT.as_micros());
 
+/// What counts of the time between two polls where the limit is one period: an engine that gives back what
+/// its device is late with reckons alike (`gpu` after 40 ms), and is to be asked often enough for it.
+const LOOK: Duration = Duration::from_micros(62_500 / 4);
+
+/// With so many polls after one that brought faults an engine is still giving back what it has.
+const GIVES_BACK_FOR: u64 = 4;
+
 /// Counts for the periods of the limit, the current one, and the one that has just exceeded it.
 const COUNTS: usize = PERIODS + 2;
 
@@ -63,6 +70,12 @@ pub(crate) struct InFlight {
     began: Moment,
     /// The last moment that was noted while anything was in flight.
     noted: Moment,
+    /// How long engines were looked at in all, and how long when each period began.
+    looked: Duration,
+    looked_before: [Duration; COUNTS],
+    /// How often the time was noted, and how often when each engine last gave back what it had failed at.
+    polls: u64,
+    failed: [Option<u64>; MAX_ENGINES],
     /// Jobs that each engine held when it was taken out of service and has not given back.
     given_up: [usize; MAX_ENGINES],
 }
@@ -88,11 +101,14 @@ impl InFlight {
     /// Notes the time; `true` when a period has ended. At most one ends with each call: time without polls is
     /// not held against an engine, which had no chance to give anything back.
     pub(crate) fn advance(&mut self, now: Moment) -> bool {
+        self.looked += now.since(self.now()).min(LOOK);
+        self.polls += 1;
         self.noted = now;
         let has_ended = now.since(self.began) >= PERIOD;
         if has_ended {
             self.began = now;
             self.period = (self.period + 1) % COUNTS;
+            self.looked_before[self.period] = self.looked;
         }
         has_ended
     }
@@ -143,6 +159,28 @@ impl InFlight {
         // The count after the current period's is the oldest one's.
         let oldest = (self.period + 1) % COUNTS;
         self.counts.get(engine).is_some_and(|counts| counts[oldest] > 0)
+    }
+
+    /// Whether an engine that is [slow](Self::is_slow) was looked at for a whole period while it held such a
+    /// job. With long turns two periods pass with two polls, in which it has not found out that its device is
+    /// late.
+    pub(crate) fn was_looked_at(&self, engine: usize) -> bool {
+        let has = |period: &usize| self.counts.get(engine).is_some_and(|counts| counts[*period] > 0);
+        // The oldest count is behind the current one.
+        let oldest = (1..COUNTS).map(|behind| (self.period + behind) % COUNTS).find(has);
+        oldest.is_some_and(|oldest| self.looked - self.looked_before[(oldest + 1) % COUNTS] >= PERIOD)
+    }
+
+    /// An engine gives back a job that it has failed at.
+    #[cold]
+    pub(crate) fn fail(&mut self, engine: usize) {
+        self.failed.get_mut(engine).into_iter().for_each(|failed| *failed = Some(self.polls));
+    }
+
+    /// Whether an engine gives back what its device has not done: some came with the last few polls.
+    pub(crate) fn gives_back(&self, engine: usize) -> bool {
+        let failed = self.failed.get(engine).copied().flatten();
+        failed.is_some_and(|failed| self.polls - failed < GIVES_BACK_FOR)
     }
 
     /// Whether an engine holds a job that is older than a whole period.
@@ -241,6 +279,31 @@ mod tests {
         rested.rest(at(3_600_000));
         rested.take(0);
         assert!(!rested.advance(at(3_600_062)), "the first period is a whole one");
+    }
+
+    /// An engine that finds out by itself that its device is late is asked for four looks at least.
+    #[test]
+    fn a_slow_engine_was_looked_at_only_after_many_polls() {
+        for (turn, polls) in [(1, 126), (10, 14), (35, 6), (70, 5), (3_600_000, 5)] {
+            let mut in_flight = InFlight::default();
+            in_flight.take(0);
+            let is_slow = |of: &InFlight| of.is_slow(0) && of.was_looked_at(0);
+            let first = (1..1000).find(|poll| in_flight.advance(at(poll * turn)) && is_slow(&in_flight));
+            assert_eq!(first, Some(polls), "turns of {turn} ms");
+            assert!(!in_flight.was_looked_at(1), "it holds nothing");
+        }
+    }
+
+    #[test]
+    fn an_engine_gives_back_for_a_few_polls_after_a_fault() {
+        let mut in_flight = InFlight::default();
+        assert!(!in_flight.gives_back(0));
+        in_flight.advance(at(1));
+        in_flight.fail(0);
+        for poll in 1..=6 {
+            assert_eq!((in_flight.gives_back(0), in_flight.gives_back(1)), (poll <= 4, false), "poll {poll}");
+            in_flight.advance(at(1 + poll));
+        }
     }
 
     #[test]

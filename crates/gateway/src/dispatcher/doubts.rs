@@ -40,6 +40,7 @@ impl Dispatcher {
         let Some(taken) = self.lanes.give_back(engine, job_id(&job)) else { return false };
         self.in_flight.give_back(taken);
         if !matches!(job.status, JobStatus::Done | JobStatus::AuthenticationFailed) {
+            self.in_flight.fail(engine);
             self.gathering(engine).into_iter().for_each(|gathering| gathering.pipeline.failed());
         }
         self.ended(job, engine, released);

@@ -26,6 +26,8 @@ struct State {
     keeps: bool,
     refuses: bool,
     fails: bool,
+    /// So many come back with each poll at most, if that is limited.
+    most: Option<usize>,
     /// Chunks that it says it works on.
     under_way: usize,
 }
@@ -76,7 +78,7 @@ impl Engine for Keeper {
         if state.keeps {
             return;
         }
-        let count = state.held.len().min(max);
+        let count = state.held.len().min(max).min(state.most.unwrap_or(max));
         let mut ended: Vec<Job> = state.held.drain(..count).collect();
         match state.fails {
             true => ended.iter_mut().for_each(|job| job.status = JobStatus::Fault),
@@ -132,14 +134,20 @@ struct Ends {
 impl Ends {
     /// With a device that keeps so many chunks.
     fn new(under_way: usize) -> Self {
+        Self::with(under_way, 32_768, SchedulerSettings::default().latency)
+    }
+
+    /// The same with so many buffers, and this bound.
+    fn with(under_way: usize, buffers: usize, latency: Duration) -> Self {
         let (keeper, counted) = (Keeper::default(), Arc::new(AtomicUsize::new(0)));
         keeper.set(|state| (state.under_way, state.keeps) = (under_way, true));
         let specs = [0, 1].map(|number| TunnelSpec::new(number, Suite::AES128GCM16));
         let policies = specs.iter().flat_map(|spec| spec.policies(Side::A)).collect();
         let next = Counting(PortableEngine::new(), Arc::clone(&counted));
         let engines: Vec<Box<dyn Engine>> = vec![Box::new(keeper.clone()), Box::new(next)];
-        let mut a = Gateway::new(policies, PoolSize(32_768, 2048), engines);
-        let settings = SchedulerSettings { chunk: 8192, bins: 64, tune: false, ..Default::default() };
+        let mut a = Gateway::new(policies, PoolSize(buffers, 2048), engines);
+        let shape = SchedulerSettings { chunk: 8192, bins: 64, tune: false, ..Default::default() };
+        let settings = SchedulerSettings { latency, ..shape };
         a.worker.set_scheduler(&settings);
         let mut store = LeaseTwin::new(1 << 40);
         specs.iter().for_each(|spec| a.install(spec.install(Side::A, &mut store, None)));
@@ -282,4 +290,39 @@ fn what_an_engine_keeps_is_given_up_in_many_turns() {
     }
     ends.send(0, 10);
     ends.finish([10, 0]);
+}
+
+/// A device that is late in a pool of which it has the half and the rest waits for that, in turns of this
+/// length: after so many it gives back 256 with each poll. None is lost.
+fn a_late_device_in_a_crowded_pool(turn: Duration, kept_for: usize) {
+    const BUFFERS: u32 = 8192;
+    let mut ends = Ends::with(64, BUFFERS as usize, Duration::from_secs(10));
+    // All that follow are taken just before a period of 62.5 ms ends.
+    ends.send(0, 1);
+    (0..Duration::from_millis(60).as_micros() / turn.as_micros()).for_each(|_| {
+        ends.turn(turn);
+    });
+    ends.send(1, BUFFERS);
+    assert!(ends.keeper.in_flight() > 4000, "it has the half");
+    (0..kept_for).for_each(|_| assert!(ends.turn(turn).1 == 0, "all waits"));
+    ends.keeper.set(|state| (state.keeps, state.fails, state.most) = (false, true, Some(256)));
+    while ends.keeper.in_flight() > 0 {
+        ends.turn(turn);
+    }
+    ends.run_out();
+    assert_eq!(ends.a.drops(DropReason::EngineFault), 0);
+    assert!(ends.a.worker.take_withdrawals().is_empty(), "it gives back what it has");
+    ends.finish([1, BUFFERS]);
+}
+
+/// The next engine takes so long for what comes back that the time of a crowded pool is over meanwhile.
+#[test]
+fn what_a_device_gives_back_in_a_crowded_pool_is_not_lost_to_a_slow_next_engine() {
+    a_late_device_in_a_crowded_pool(Duration::from_millis(5), 10);
+}
+
+/// The device is late for the engine after 40 ms, of which each look counts for 12.5: with the fourth.
+#[test]
+fn a_crowded_pool_with_long_turns_waits_for_what_a_late_device_gives_back() {
+    a_late_device_in_a_crowded_pool(Duration::from_millis(35), 3);
 }
