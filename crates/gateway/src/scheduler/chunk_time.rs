@@ -6,12 +6,14 @@
 //! ```text
 //!   open ──(chunks are late, three more than the others make up for)──► closed: all go to the next engine
 //!     ▲                                                                   │ after a pause
-//!     └──(it was back in time)── one chunk has a few jobs of the class ◄──┘
-//!                                  └──(late, failed, or nobody knows)──► closed, for twice as long
+//!     └──(it was not late)────── one chunk has a few jobs of the class ◄──┘
+//!                                  └──(late, or failed)──► closed, for twice as long
 //! ```
 //!
 //! A chunk is late if it was away beyond the bound when the worker last looked for it in vain: what a worker
-//! that did not look adds is none of the engine's. One that ended as a fault is never in time.
+//! that did not look adds is none of the engine's. One that ended as a fault is never in time. A trial that
+//! nobody looked for opens its class as one in time does: with long turns of the worker there is no other,
+//! and the first chunk that is looked for in vain closes it again.
 //!
 //! **What a trial costs.** It has one in [`SHARE`] of the jobs that its class has passed on since the last
 //! one, at most, and after it none is made for [`SHARE`] times as long as it took, since the packets of an SA
@@ -100,8 +102,9 @@ pub(crate) struct Timed {
 enum Verdict {
     InTime,
     Late,
-    /// It failed, or nobody looked in time.
-    Unknown,
+    /// Nobody looked in time.
+    Unseen,
+    Failed,
 }
 
 /// A class that the engine does not get.
@@ -219,7 +222,7 @@ impl ChunkTimes {
             let Some(known) = self.known.get_mut(class.0) else { continue };
             let is_tried = tried.is_some_and(|trial| trial.class == class);
             match verdict {
-                Verdict::InTime if is_tried && known.closed.is_some() => {
+                Verdict::InTime | Verdict::Unseen if is_tried && known.closed.is_some() => {
                     known.open(now);
                     self.closed -= 1;
                 }
@@ -233,7 +236,7 @@ impl ChunkTimes {
                         self.closed += 1;
                     }
                 }
-                Verdict::Late | Verdict::Unknown => {}
+                Verdict::Late | Verdict::Unseen | Verdict::Failed => {}
             }
         }
         if tried.is_some() {
@@ -245,10 +248,12 @@ impl ChunkTimes {
     fn verdict(&self, chunk: &Timed) -> Verdict {
         if chunk.away > self.bound {
             Verdict::Late
-        } else if chunk.took <= self.bound && !chunk.has_failed {
+        } else if chunk.has_failed {
+            Verdict::Failed
+        } else if chunk.took <= self.bound {
             Verdict::InTime
         } else {
-            Verdict::Unknown
+            Verdict::Unseen
         }
     }
 }

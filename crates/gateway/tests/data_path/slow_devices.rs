@@ -132,6 +132,8 @@ struct Ends {
     sent: [u32; 2],
     sent_at: VecDeque<usize>,
     turns: usize,
+    /// The time of a turn.
+    step: Duration,
     /// Packets of tunnel 0 that left, and those that had waited for longer than the bound.
     left: usize,
     late: usize,
@@ -145,7 +147,8 @@ impl Ends {
             vec![Box::new(device.clone()), Box::new(PortableEngine::new())],
             &SchedulerSettings::default(),
         );
-        Self { a, device, sent: [0; 2], sent_at: VecDeque::new(), turns: 0, left: 0, late: 0 }
+        let sent_at = VecDeque::new();
+        Self { a, device, sent: [0; 2], sent_at, turns: 0, step: STEP, left: 0, late: 0 }
     }
 
     /// The device takes so long for a chunk with a job of a tunnel.
@@ -170,8 +173,8 @@ impl Ends {
     }
 
     fn turn(&mut self) {
-        self.a.clock.advance(STEP);
-        self.device.state().now += STEP;
+        self.a.clock.advance(self.step);
+        self.device.state().now += self.step;
         self.a.turn();
         for sealed in self.a.unprotected.take() {
             // Packets of a tunnel leave in order, and are told apart by their length.
@@ -237,6 +240,20 @@ fn a_device_whose_chunks_are_late_leaves_packets_to_the_next_engine_and_is_used_
     let (late, left) = ends.take_late();
     let given = ends.device.given(GCM) - before;
     assert!(percent(given, left) > 95 && late == 0, "it has {given} of {left}, {late} are late");
+    ends.finish();
+}
+
+/// The next engine does what the device does not get within turns that are longer than the bound.
+#[test]
+fn a_device_that_is_fast_again_is_used_though_turns_are_longer_than_the_bound() {
+    let mut ends = slow();
+    ends.set_time(0, FAST);
+    ends.step = Duration::from_millis(2);
+    ends.run(1500, OF_TUNNEL_0);
+    let before = ends.device.given(GCM);
+    ends.run(200, OF_TUNNEL_0);
+    let given = ends.device.given(GCM) - before;
+    assert!(percent(given, 400) > 95, "it has {given} of 400");
     ends.finish();
 }
 

@@ -187,6 +187,23 @@ fn an_engine_that_fails_at_a_trial_is_not_taken_for_a_fast_one() {
     assert!(!open.times.admits(class, at(0)));
 }
 
+/// The worker's turns are longer than the bound, since the next engine does the class within them.
+#[test]
+fn a_trial_that_nobody_looked_for_opens_its_class_and_one_that_is_looked_for_in_vain_closes_it() {
+    let class = class(0, 64);
+    let mut history = History::closed(class);
+    let unseen = |of| Timed { away: Duration::ZERO, ..chunk(&[of], Duration::from_millis(10)) };
+    let given = history.offer_until(class, 1_500, unseen);
+    assert!(given.first().is_some_and(|first| (1_000..1_100).contains(first)), "{given:?}");
+    assert_eq!(given.len() as u64, 1_500 - given[0] + 1, "all that follow");
+    history.learn(&chunk(&[class], SLOW));
+    assert!(!history.times.admits(class, at(history.now)));
+    // One that failed meanwhile says nothing of its device's time.
+    let failed = |of| Timed { has_failed: true, ..unseen(of) };
+    let given = History::closed(class).offer_until(class, 10_000, failed);
+    assert_eq!(given.len(), 3, "{given:?}");
+}
+
 /// The share of a trial: 128 jobs are passed on for each.
 #[test]
 fn a_trial_has_as_many_jobs_as_its_share_until_its_chunk_goes() {
