@@ -187,7 +187,7 @@ impl Dispatcher {
             gathering.pipeline.set_chunk(chunk);
             gathering.pipeline.submitted(under_way, load, now);
             if under_way > 0 {
-                let is_beside = gathering.times.submitted(&classes);
+                let is_beside = gathering.times.submitted(&classes, now);
                 gathering.pipeline.note(classes, has_failed, is_beside);
             }
             gathering.out = jobs;

@@ -192,11 +192,17 @@ impl ChunkTimes {
     }
 
     /// A chunk goes to the engine: a trial gets no other one. Returns whether there is one.
-    pub(crate) fn submitted(&mut self, classes: &Classes) -> bool {
+    pub(crate) fn submitted(&mut self, classes: &Classes, now: Moment) -> bool {
+        self.trial = self.trial.filter(|trial| now.since(trial.since) < FORGOTTEN);
         if let Some(trial) = self.trial.as_mut().filter(|trial| classes.contains(trial.class)) {
             trial.left = 0;
         }
         self.trial.is_some()
+    }
+
+    /// Nothing is learned of a chunk: if a class was tried with it, that says nothing.
+    pub(crate) fn pass_over(&mut self, classes: &Classes) {
+        self.trial = self.trial.filter(|trial| !classes.contains(trial.class));
     }
 
     /// A chunk was late, and closes one class at least if it is [learned](Self::learn) of.

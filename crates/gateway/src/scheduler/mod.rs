@@ -201,6 +201,7 @@ impl Gathering {
     pub(crate) fn learn_times(&mut self, now: Moment) {
         while let Some(chunk) = self.pipeline.take_timed() {
             if self.smaller_from.is_some_and(|epoch| is_before(chunk.epoch, epoch)) {
+                self.times.pass_over(&chunk.classes);
                 continue;
             }
             self.smaller_from = None;

@@ -51,7 +51,7 @@ impl History {
             if self.times.admits(class, at(self.now)) {
                 given.push(self.now);
                 let mut chunk = of(class);
-                chunk.is_beside = self.times.submitted(&chunk.classes);
+                chunk.is_beside = self.times.submitted(&chunk.classes, at(self.now));
                 self.learn(&chunk);
             }
         }
@@ -216,7 +216,7 @@ fn a_trial_has_as_many_jobs_as_its_share_until_its_chunk_goes() {
     history.pass_on(class, 128, 500);
     history.pass_on(class, 1152, 999);
     assert!(history.times.admits(class, at(1000)));
-    assert!(history.times.submitted(&chunk(&[class], FAST).classes));
+    assert!(history.times.submitted(&chunk(&[class], FAST).classes, at(1000)));
     assert!(!history.times.admits(class, at(1000)), "its chunk has gone");
 }
 
@@ -274,6 +274,36 @@ fn a_trial_that_does_not_come_back_is_forgotten() {
     assert_eq!(trials(&mut history, 1000), 15);
     assert_eq!(trials(&mut history, 1999), 0, "it may still be on its way");
     assert!(trials(&mut history, 2000) > 0);
+}
+
+/// Only packets of another class come after it.
+#[test]
+fn a_trial_that_is_lost_excuses_no_other_class_for_long() {
+    let (lost, other) = (class(0, 64), class(1, 64));
+    let mut history = History::closed(lost);
+    history.pass_on(lost, 128, 1);
+    assert!(history.times.admits(lost, at(1000)));
+    let late = chunk(&[other], SLOW);
+    assert!(history.times.submitted(&late.classes, at(1999)), "it may still be on its way");
+    history.now = 2000;
+    for _ in 0..3 {
+        let is_beside = history.times.submitted(&late.classes, at(2000));
+        history.learn(&Timed { is_beside, ..late });
+    }
+    assert!(!history.times.admits(other, at(2000)));
+}
+
+#[test]
+fn a_trial_whose_chunk_is_passed_over_is_over() {
+    let (tried, other) = (class(0, 64), class(1, 64));
+    let mut history = History::closed(tried);
+    history.pass_on(tried, 128, 1);
+    assert!(history.times.admits(tried, at(1000)));
+    let (its, others) = (chunk(&[tried], SLOW).classes, chunk(&[other], SLOW).classes);
+    history.times.pass_over(&others);
+    assert!(history.times.submitted(&others, at(1001)));
+    history.times.pass_over(&its);
+    assert!(!history.times.submitted(&others, at(1001)));
 }
 
 #[test]
