@@ -19,6 +19,9 @@
 //! one, at most, and after it none is made for [`SHARE`] times as long as it took, since the packets of an SA
 //! wait for those before them. One class is tried at a time, and chunks that go to the engine meanwhile are
 //! not blamed for what that makes of them.
+//!
+//! **Whose fault it is.** Of chunks that were with the engine together when it stalled one counts. One with a
+//! class that is closed by now, since it was gathered before, counts against no other class.
 
 use super::costs::SUITES;
 use super::live::{CLASSES, class_of};
@@ -85,6 +88,8 @@ impl Classes {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Timed {
     pub(crate) classes: Classes,
+    /// When it went to the engine.
+    pub(crate) since: Moment,
     /// How long it was away until it was found, and until it was last looked for in vain.
     pub(crate) took: Duration,
     pub(crate) away: Duration,
@@ -120,6 +125,8 @@ struct Closed {
 struct Known {
     /// Late chunks, less what others have made up for.
     against: u8,
+    /// When the last chunk was found that counts against it.
+    late_at: Option<Moment>,
     closed: Option<Closed>,
     /// When it was opened again, and how long it was, or is, closed.
     opened: Option<Moment>,
@@ -127,7 +134,7 @@ struct Known {
 }
 
 impl Known {
-    const NEW: Self = Self { against: 0, closed: None, opened: None, pause: PAUSE };
+    const NEW: Self = Self { against: 0, late_at: None, closed: None, opened: None, pause: PAUSE };
 
     /// Closes the class, after a chunk that took so long.
     fn close(&mut self, took: Duration, now: Moment) {
@@ -135,6 +142,11 @@ impl Known {
         let pause = if was_steady && self.closed.is_none() { PAUSE } else { self.pause * 2 };
         self.pause = pause.max(took.saturating_mul(SHARE)).min(LONGEST_PAUSE);
         self.closed = Some(Closed { since: now, passed_on: 0 });
+    }
+
+    /// Whether a late chunk counts against it: chunks that are under way together are late together.
+    fn is_blamed_for(&self, chunk: &Timed) -> bool {
+        self.closed.is_none() && self.late_at.is_none_or(|late_at| chunk.since >= late_at)
     }
 
     fn open(&mut self, now: Moment) {
@@ -208,9 +220,16 @@ impl ChunkTimes {
     /// A chunk was late, and closes one class at least if it is [learned](Self::learn) of.
     pub(crate) fn would_close(&self, chunk: &Timed) -> bool {
         let closes = |Class(at): Class| {
-            self.known.get(at).is_some_and(|of| of.closed.is_none() && of.against >= ON_PROBATION)
+            self.known.get(at).is_some_and(|of| of.against >= ON_PROBATION && of.is_blamed_for(chunk))
         };
-        self.verdict(chunk) == Verdict::Late && !chunk.is_beside && chunk.classes.iter().any(closes)
+        self.blames(chunk) && chunk.classes.iter().any(closes)
+    }
+
+    /// Whether a chunk counts against its open classes: it is late, and neither a trial nor a class that was
+    /// closed since it was gathered is what made it so.
+    fn blames(&self, chunk: &Timed) -> bool {
+        let is_closed = |Class(at): Class| self.known.get(at).is_some_and(|of| of.closed.is_some());
+        self.verdict(chunk) == Verdict::Late && !chunk.is_beside && !chunk.classes.iter().any(is_closed)
     }
 
     /// Nothing is held against the classes of a chunk any more: chunks are smaller from now on.
@@ -222,7 +241,7 @@ impl ChunkTimes {
 
     /// A chunk has come back.
     pub(crate) fn learn(&mut self, chunk: &Timed, now: Moment) {
-        let verdict = self.verdict(chunk);
+        let (verdict, blames) = (self.verdict(chunk), self.blames(chunk));
         let tried = self.trial.filter(|trial| chunk.classes.contains(trial.class));
         for class in chunk.classes.iter() {
             let Some(known) = self.known.get_mut(class.0) else { continue };
@@ -235,7 +254,8 @@ impl ChunkTimes {
                 _ if is_tried && known.closed.is_some() => known.close(chunk.took, now),
                 _ if known.closed.is_some() => {}
                 Verdict::InTime => known.against = known.against.saturating_sub(1),
-                Verdict::Late if !chunk.is_beside => {
+                Verdict::Late if blames && known.is_blamed_for(chunk) => {
+                    known.late_at = Some(now);
                     known.against = known.against.saturating_add(LATE);
                     if known.against >= CLOSES {
                         known.close(chunk.took, now);

@@ -181,6 +181,7 @@ impl Pipeline {
             self.measured = Some(Ended { load: chunk.load, took, busy });
             self.timed.push(Timed {
                 classes: chunk.classes,
+                since: chunk.since,
                 took,
                 away: self.looked.since(chunk.since),
                 has_failed: chunk.has_failed,

@@ -19,7 +19,8 @@ fn class(suite_rank: u8, text_bytes: u32) -> Class {
 fn chunk(of: &[Class], took: Duration) -> Timed {
     let mut classes = Classes::default();
     of.iter().for_each(|class| classes.insert(*class));
-    Timed { classes, took, away: took, has_failed: false, is_beside: false, jobs: 100, epoch: 0 }
+    let since = Moment::default();
+    Timed { classes, since, took, away: took, has_failed: false, is_beside: false, jobs: 100, epoch: 0 }
 }
 
 /// What has happened to an engine's chunks, by the millisecond.
@@ -33,8 +34,9 @@ impl History {
         Self { times: ChunkTimes::new(BOUND), now: 0 }
     }
 
+    /// It went to the engine after the ones before had come back.
     fn learn(&mut self, chunk: &Timed) {
-        self.times.learn(chunk, at(self.now));
+        self.times.learn(&Timed { since: at(self.now), ..*chunk }, at(self.now));
     }
 
     /// One job of a class in each millisecond for so many; those that the engine gets go at once, and are
@@ -101,6 +103,41 @@ fn three_late_chunks_close_a_class_and_two_do_not() {
     }
     assert!(!history.times.admits(slow, at(0)) && history.times.admits(fast, at(0)));
     assert!(!history.times.would_close(&chunk(&[slow], SLOW)), "it is");
+}
+
+/// Several devices have one each, and another one behind it.
+#[test]
+fn chunks_that_are_under_way_together_are_late_once() {
+    let class = class(0, 64);
+    let mut history = History::new();
+    for stall in 0..2 {
+        let since = at(100 * stall);
+        for found in 1..=8 {
+            let late = Timed { since, ..chunk(&[class], SLOW) };
+            assert!(!history.times.would_close(&late));
+            history.times.learn(&late, at(100 * stall + found));
+        }
+    }
+    assert!(history.times.admits(class, at(200)));
+    let third = Timed { since: at(200), ..chunk(&[class], SLOW) };
+    assert!(history.times.would_close(&third));
+    history.times.learn(&third, at(201));
+    assert!(!history.times.admits(class, at(201)));
+}
+
+/// They were gathered, or went, before its class was closed.
+#[test]
+fn late_chunks_of_a_closed_class_close_no_other() {
+    let (slow, other) = (class(0, 64), class(1, 64));
+    let mut history = History::closed(slow);
+    for _ in 0..10 {
+        assert!(!history.times.would_close(&chunk(&[slow, other], SLOW)));
+        history.learn(&chunk(&[slow, other], SLOW));
+    }
+    (0..2).for_each(|_| history.learn(&chunk(&[other], SLOW)));
+    assert!(history.times.admits(other, at(0)));
+    history.learn(&chunk(&[other], SLOW));
+    assert!(!history.times.admits(other, at(0)));
 }
 
 /// One chunk in nine, or fewer: that is a stall now and then.
