@@ -16,7 +16,7 @@
 //! and the first chunk that is looked for in vain closes it again.
 //!
 //! **What a trial costs.** It has one in [`SHARE`] of the jobs that its class has passed on since the last
-//! one, at most, and after it none is made for [`SHARE`] times as long as it took, since the packets of an SA
+//! one, at most, and after it none is made for [`SHARE`] times as long as the engine is known to have had it, since the packets of an SA
 //! wait for those before them. One class is tried at a time, and chunks that go to the engine meanwhile are
 //! not blamed for what that makes of them.
 //!
@@ -136,11 +136,11 @@ struct Known {
 impl Known {
     const NEW: Self = Self { against: 0, late_at: None, closed: None, opened: None, pause: PAUSE };
 
-    /// Closes the class, after a chunk that took so long.
-    fn close(&mut self, took: Duration, now: Moment) {
+    /// Closes the class, after a chunk that the engine is known to have had for so long.
+    fn close(&mut self, had: Duration, now: Moment) {
         let was_steady = self.opened.is_none_or(|opened| now.since(opened) >= STEADY);
         let pause = if was_steady && self.closed.is_none() { PAUSE } else { self.pause * 2 };
-        self.pause = pause.max(took.saturating_mul(SHARE)).min(LONGEST_PAUSE);
+        self.pause = pause.max(had.saturating_mul(SHARE)).min(LONGEST_PAUSE);
         self.closed = Some(Closed { since: now, passed_on: 0 });
     }
 
@@ -242,6 +242,8 @@ impl ChunkTimes {
     /// A chunk has come back.
     pub(crate) fn learn(&mut self, chunk: &Timed, now: Moment) {
         let (verdict, blames) = (self.verdict(chunk), self.blames(chunk));
+        // What a worker adds that did not look is none of it.
+        let had = chunk.away.max(chunk.took.min(self.bound));
         let tried = self.trial.filter(|trial| chunk.classes.contains(trial.class));
         for class in chunk.classes.iter() {
             let Some(known) = self.known.get_mut(class.0) else { continue };
@@ -251,14 +253,14 @@ impl ChunkTimes {
                     known.open(now);
                     self.closed -= 1;
                 }
-                _ if is_tried && known.closed.is_some() => known.close(chunk.took, now),
+                _ if is_tried && known.closed.is_some() => known.close(had, now),
                 _ if known.closed.is_some() => {}
                 Verdict::InTime => known.against = known.against.saturating_sub(1),
                 Verdict::Late if blames && known.is_blamed_for(chunk) => {
                     known.late_at = Some(now);
                     known.against = known.against.saturating_add(LATE);
                     if known.against >= CLOSES {
-                        known.close(chunk.took, now);
+                        known.close(had, now);
                         self.closed += 1;
                     }
                 }
@@ -267,7 +269,7 @@ impl ChunkTimes {
         }
         if tried.is_some() {
             self.trial = None;
-            self.next = Moment(now.0 + chunk.took.saturating_mul(SHARE).min(LONGEST_PAUSE));
+            self.next = Moment(now.0 + had.saturating_mul(SHARE).min(LONGEST_PAUSE));
         }
     }
 

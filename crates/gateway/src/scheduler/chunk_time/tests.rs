@@ -241,6 +241,23 @@ fn a_trial_that_nobody_looked_for_opens_its_class_and_one_that_is_looked_for_in_
     assert_eq!(given.len(), 3, "{given:?}");
 }
 
+/// The worker had no processor for half a second.
+#[test]
+fn time_in_which_nobody_looked_lengthens_no_pause() {
+    let (slow, other) = (class(0, 64), class(1, 64));
+    let stopped = |of: &[Class], away| Timed { away, ..chunk(of, Duration::from_millis(500)) };
+    let mut history = History::new();
+    (0..3).for_each(|_| history.learn(&stopped(&[slow, other], BOUND + FAST)));
+    history.pass_on(slow, 128, 998);
+    history.pass_on(other, 128, 999);
+    assert!(history.times.admits(slow, at(1000)));
+    history.now = 1500;
+    history.learn(&stopped(&[slow], FAST));
+    assert!(history.times.admits(slow, at(1500)), "it is open");
+    assert!(!history.times.admits(other, at(1500 + 127)), "128 times the bound");
+    assert!(history.times.admits(other, at(1500 + 128)));
+}
+
 /// The share of a trial: 128 jobs are passed on for each.
 #[test]
 fn a_trial_has_as_many_jobs_as_its_share_until_its_chunk_goes() {
