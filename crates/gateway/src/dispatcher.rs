@@ -436,7 +436,7 @@ impl Dispatcher {
                         self.in_flight.give_back(taken);
                         ended += 1;
                     }
-                    Err(job) => ended += usize::from(self.take_back(job, engine, released)),
+                    Err(job) => ended += usize::from(self.take_back(job, engine, ended, released)),
                 }
             }
             self.polled = polled;

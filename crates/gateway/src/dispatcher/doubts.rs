@@ -33,18 +33,31 @@ impl Dispatcher {
         }
     }
 
-    /// An engine gives back a job that it has failed at, or whose SA is gone; `false` if it does not hold it.
+    /// An engine gives back a job that it has failed at, or whose SA is gone, behind so many others; `false`
+    /// if it does not hold it.
     #[cold]
     #[inline(never)]
-    pub(super) fn take_back(&mut self, job: Job, engine: usize, released: &mut Vec<Job>) -> bool {
+    pub(super) fn take_back(
+        &mut self,
+        job: Job,
+        engine: usize,
+        behind: usize,
+        released: &mut Vec<Job>,
+    ) -> bool {
         let Some(taken) = self.lanes.give_back(engine, job_id(&job)) else { return false };
         self.in_flight.give_back(taken);
-        if !matches!(job.status, JobStatus::Done | JobStatus::AuthenticationFailed) {
+        if self.has_failed(&job) {
             self.in_flight.fail(engine);
-            self.gathering(engine).into_iter().for_each(|gathering| gathering.pipeline.failed());
+            self.gathering(engine).into_iter().for_each(|gathering| gathering.pipeline.failed(behind));
         }
         self.ended(job, engine, released);
         true
+    }
+
+    /// Whether an engine has failed at a job that it has ended. The key of a removed SA is gone from it.
+    pub(super) fn has_failed(&self, job: &Job) -> bool {
+        let is_done = matches!(job.status, JobStatus::Done | JobStatus::AuthenticationFailed);
+        !is_done && self.lanes.of_ticket(job).is_some()
     }
 
     /// Asks all engines that are in doubt.

@@ -170,7 +170,8 @@ impl Dispatcher {
             false => self.offer(engine, &mut jobs),
         };
         self.placement.flush(engine);
-        let has_failed = jobs.iter().take(taken).any(|job| job.status == JobStatus::Fault);
+        let has_failed =
+            jobs.iter().take(taken).any(|job| job.status != JobStatus::Taken && self.has_failed(job));
         let is_under_way = |job: &&Job| job.status == JobStatus::Taken;
         let under_way = jobs.iter().filter(is_under_way).count();
         self.count(engine, |scheduled| {
@@ -189,6 +190,9 @@ impl Dispatcher {
             if under_way > 0 {
                 let is_beside = gathering.times.submitted(&classes, now);
                 gathering.pipeline.note(classes, has_failed, is_beside);
+            } else {
+                // Nothing of it comes back that would tell.
+                gathering.times.ended_at_once(&classes, has_failed, now);
             }
             gathering.out = jobs;
             if load.is_refused {

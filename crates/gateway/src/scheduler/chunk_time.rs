@@ -217,6 +217,17 @@ impl ChunkTimes {
         self.trial = self.trial.filter(|trial| !classes.contains(trial.class));
     }
 
+    /// The engine took nothing of a chunk, or ended all of it at once. One that failed at a trial has the class
+    /// closed for longer.
+    pub(crate) fn ended_at_once(&mut self, classes: &Classes, has_failed: bool, now: Moment) {
+        let tried = self.trial.filter(|trial| classes.contains(trial.class));
+        let known = tried.and_then(|trial| self.known.get_mut(trial.class.0));
+        if let Some(known) = known.filter(|known| has_failed && known.closed.is_some()) {
+            known.close(Duration::ZERO, now);
+        }
+        self.pass_over(classes);
+    }
+
     /// A chunk was late, and closes one class at least if it is [learned](Self::learn) of.
     pub(crate) fn would_close(&self, chunk: &Timed) -> bool {
         let closes = |Class(at): Class| {

@@ -53,7 +53,7 @@ pub(crate) struct Pipeline {
     /// The last chunk that has ended, if it ended alone.
     measured: Option<Ended>,
     /// Chunks that have ended since they were asked for.
-    timed: Vec<Timed>,
+    timed: VecDeque<Timed>,
     /// When the worker looked at the engine last.
     looked: Moment,
 }
@@ -75,7 +75,7 @@ impl Pipeline {
             ended: None,
             was_half: false,
             measured: None,
-            timed: Vec::with_capacity(most),
+            timed: VecDeque::with_capacity(most),
             looked: Moment::default(),
         }
     }
@@ -153,9 +153,15 @@ impl Pipeline {
         }
     }
 
-    /// The engine has failed at a job that comes back with the next ones.
-    pub(crate) fn failed(&mut self) {
-        self.chunks.front_mut().into_iter().for_each(|chunk| chunk.has_failed = true);
+    /// The engine has failed at a job that comes back behind so many others of the next ones.
+    pub(crate) fn failed(&mut self, mut behind: usize) {
+        for chunk in &mut self.chunks {
+            if behind < chunk.left {
+                chunk.has_failed = true;
+                return;
+            }
+            behind -= chunk.left;
+        }
     }
 
     /// So many jobs have come back, those of the oldest chunks as far as is known: of one device they are,
@@ -179,7 +185,7 @@ impl Pipeline {
             let began = waited.or((self.most == 1).then_some(chunk.since));
             let busy = began.map(|began| now.since(began));
             self.measured = Some(Ended { load: chunk.load, took, busy });
-            self.timed.push(Timed {
+            self.timed.push_back(Timed {
                 classes: chunk.classes,
                 since: chunk.since,
                 took,
@@ -215,9 +221,9 @@ impl Pipeline {
         self.measured.take()
     }
 
-    /// A chunk that has ended and was not asked for yet.
+    /// A chunk that has ended and was not asked for yet, the first one first.
     pub(crate) fn take_timed(&mut self) -> Option<Timed> {
-        self.timed.pop()
+        self.timed.pop_front()
     }
 
     /// The engine is out of service.
@@ -395,7 +401,7 @@ mod tests {
         pipeline.note(Classes::default(), false, true);
         pipeline.ended(0, at(300));
         pipeline.submitted(8, Load::default(), at(400));
-        pipeline.failed();
+        pipeline.failed(7);
         pipeline.ended(8, at(9000));
         let first = pipeline.take_timed().expect("it has ended");
         let us = Duration::from_micros;
@@ -406,6 +412,18 @@ mod tests {
         let second = pipeline.take_timed().expect("it has ended");
         assert_eq!((second.took, second.away), (us(8601), us(8600)));
         assert!(!second.has_failed && !second.is_beside);
+    }
+
+    #[test]
+    fn a_chunk_has_failed_if_a_job_of_it_has_and_chunks_are_told_in_order() {
+        let mut pipeline = pipeline();
+        pipeline.submitted(8, Load::default(), at(0));
+        pipeline.submitted(4, Load::default(), at(10));
+        pipeline.failed(8);
+        pipeline.failed(12);
+        pipeline.ended(12, at(20));
+        let timed = std::iter::from_fn(|| pipeline.take_timed()).map(|timed| (timed.jobs, timed.has_failed));
+        assert!(timed.eq([(8, false), (4, true)]));
     }
 
     #[test]

@@ -347,6 +347,25 @@ fn a_trial_that_is_lost_excuses_no_other_class_for_long() {
     assert!(!history.times.admits(other, at(2000)));
 }
 
+/// It fails at all jobs inside the call, so that no chunk comes back.
+#[test]
+fn an_engine_that_fails_at_a_trial_at_once_has_its_class_closed_for_twice_as_long() {
+    let class = class(0, 64);
+    let trials = |has_failed| {
+        let mut history = History::closed(class);
+        let tried = (1..10_000).filter(|ms| {
+            let is_tried = history.times.admits(class, at(*ms));
+            if is_tried {
+                history.times.ended_at_once(&chunk(&[class], FAST).classes, has_failed, at(*ms));
+            }
+            is_tried
+        });
+        tried.count()
+    };
+    assert_eq!(trials(true), 3);
+    assert!(trials(false) > 3, "what it refuses it has not failed at");
+}
+
 #[test]
 fn a_trial_whose_chunk_is_passed_over_is_over() {
     let (tried, other) = (class(0, 64), class(1, 64));
