@@ -71,6 +71,9 @@ enum Slot {
     GivenUp,
 }
 
+/// An SA has such a part of what a turn releases late before it is the next one's turn.
+const LATE_AT_ONCE: usize = 4;
+
 /// Eight jobs to a cache line: an engine may hold thousands.
 const _: () = assert!(size_of::<Slot>() == 8);
 
@@ -191,21 +194,29 @@ impl Rings {
         !self.late.is_empty()
     }
 
-    /// Releases jobs for which the turn before had no time. SAs that have no ring any more go to `finished`.
+    /// Releases jobs for which the turn before had no time, a share of each SA in turn, so that none waits for
+    /// all of another one. SAs that have no ring any more go to `finished`.
     pub(crate) fn release_late(
         &mut self,
         released: &mut Vec<Job>,
         mut finished: impl FnMut(Direction, SaRef),
     ) {
-        for _ in 0..self.late.len() {
-            let Some(index) = self.late.pop_front() else { return };
+        let share = (self.left / LATE_AT_ONCE).max(1);
+        let mut left = self.left;
+        while left > 0
+            && let Some(index) = self.late.pop_front()
+        {
             let Some(ring) = self.ring(index) else { continue };
             let (direction, sa) = (ring.direction, ring.sa);
             ring.is_late = false;
+            self.left = left.min(share);
+            left -= self.left;
             if self.advance(index, released) {
                 finished(direction, sa);
             }
+            left += self.left;
         }
+        self.left = left;
     }
 
     /// Takes memory now for so many jobs that have ended and wait for earlier ones.
@@ -332,13 +343,13 @@ impl Rings {
         Ok((taken, self.advance(index, released)))
     }
 
-    /// Releases what is awaited no longer, as much as this turn has time for. `true` if none is left: then
-    /// the SA has no ring any more.
+    /// Releases what is awaited no longer, as much as this turn has time for; what was given up takes none.
+    /// `true` if none is left: then the SA has no ring any more.
     #[inline]
     fn advance(&mut self, index: RingIndex, released: &mut Vec<Job>) -> bool {
         let Some(ring) = self.rings.get_mut(index.0 as usize) else { return false };
         while ring.is_ready() {
-            if self.left == 0 {
+            if self.left == 0 && matches!(ring.slots.front(), Some(Slot::Ended(_))) {
                 if !std::mem::replace(&mut ring.is_late, true) {
                     self.late.push_back(index);
                 }
@@ -366,6 +377,9 @@ impl Rings {
     ) -> usize {
         let mut given_up = 0;
         for index in (0..).take(self.rings.len()).map(RingIndex) {
+            if given_up == most {
+                break;
+            }
             let Some(ring) = self.ring(index) else { continue };
             let (direction, sa, first) = (ring.direction, ring.sa, ring.first);
             let mut held = 0;
@@ -414,6 +428,7 @@ impl Rings {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::in_flight::InFlight;
 
     const BUFFERS: usize = 64;
 
@@ -446,6 +461,52 @@ mod tests {
         let last = tickets.iter().rev().map(|&t| rings.release_in_order(index, job(sa(1), t), &mut released));
         assert_eq!(last.collect::<Vec<_>>(), [&[false; 9][..], &[true]].concat());
         assert!(released.iter().map(|job| job.ticket).eq(tickets));
+    }
+
+    /// A ring of so many jobs that have all ended but the first one.
+    fn waiting(rings: &mut Rings, sa: SaRef, jobs: u32) -> RingIndex {
+        let index = rings.begin(Direction::Seal, sa, 0);
+        (0..jobs).for_each(|_| rings.issue(index));
+        let mut released = Vec::new();
+        let last = (1..jobs).any(|ticket| rings.release_in_order(index, job(sa, ticket), &mut released));
+        assert!(!last && released.is_empty());
+        index
+    }
+
+    /// The first one has far more than a turn releases, and each visit to a ring costs.
+    #[test]
+    fn sas_that_are_late_have_their_shares_and_no_more_are_visited_than_there_is_time_for() {
+        let (mut rings, mut released) = (Rings::new(BUFFERS), Vec::new());
+        rings.begin_turn(0);
+        for (number, jobs) in [40].into_iter().chain([3; 10]).enumerate() {
+            let sa = sa(u32::try_from(number).expect("it is small"));
+            let index = waiting(&mut rings, sa, jobs);
+            assert!(!rings.release_in_order(index, job(sa, 0), &mut released));
+        }
+        for numbers in [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 0], [0; 4]] {
+            released.clear();
+            rings.begin_turn(8);
+            rings.release_late(&mut released, |_, _| {});
+            let two_of_each = numbers.iter().flat_map(|number| [*number; 2]);
+            assert!(released.iter().map(|job| job.sa).eq(two_of_each), "{released:?}");
+        }
+        rings.assert_bounded();
+    }
+
+    #[test]
+    fn what_was_given_up_needs_no_time() {
+        let (mut rings, mut in_flight) = (Rings::new(BUFFERS), InFlight::default());
+        let index = rings.begin(Direction::Seal, sa(1), 0);
+        for ticket in 0..3 {
+            rings.issue(index);
+            assert!(rings.take(index, ticket, in_flight.take(0)));
+        }
+        rings.begin_turn(0);
+        let (mut released, mut finished) = (Vec::new(), Vec::new());
+        assert_eq!(rings.give_up((0, 2), &mut released, |_, sa| finished.push(sa)), 2);
+        assert!(finished.is_empty() && !rings.has_late());
+        assert_eq!(rings.give_up((0, 2), &mut released, |_, sa| finished.push(sa)), 1);
+        assert_eq!((finished, rings.has_late(), released.len()), (vec![sa(1)], false, 3));
     }
 
     #[test]
