@@ -328,14 +328,21 @@ impl Dispatcher {
     }
 
     fn run_apart(&mut self, addressed: Addressed, jobs: &mut Vec<Job>, released: &mut Vec<Job>) {
-        self.left += jobs.len();
+        let (queued, come) = (self.queued(), jobs.len());
         match addressed {
             Addressed::ToOne(engine) => self.run(engine, jobs, released),
             Addressed::ToSeveral | Addressed::NotAll => {
                 jobs.drain(..).for_each(|job| self.begin(job, released));
             }
         }
+        self.left += (self.queued() - queued).min(come);
         self.run_queues(released);
+    }
+
+    /// Jobs in all queues.
+    #[inline]
+    fn queued(&self) -> usize {
+        self.queues.iter().map(Vec::len).sum()
     }
 
     /// Queues a job for the first engine of its SA. The SA has none yet after its engine was taken out of
@@ -547,8 +554,12 @@ impl Dispatcher {
     /// Submits the first jobs of a queue that is too long for this turn.
     #[cold]
     fn run_some(&mut self, engine: usize, queue: &mut Vec<Job>, released: &mut Vec<Job>) {
+        let left = std::mem::take(&mut self.left);
+        if left == 0 {
+            return;
+        }
         let mut some = std::mem::take(&mut self.some);
-        some.extend(queue.drain(..std::mem::take(&mut self.left)));
+        some.extend(queue.drain(..left));
         self.run(engine, &mut some, released);
         self.some = some;
     }

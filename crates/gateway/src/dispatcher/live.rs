@@ -8,7 +8,7 @@ use super::{Dispatcher, MOST_IN_A_TURN};
 use crate::clock::{Clock, SystemClock};
 use crate::formation::Formation;
 use crate::lanes::{First, NO_ENGINE, NOWHERE};
-use crate::placement::SaKey;
+use crate::placement::{MAX_ENGINES, SaKey};
 use crate::rings::job_id;
 use crate::scheduler::{
     Costs, Held, Incomplete, Label, Measured, PlacementMode, Reason, SUITES, SchedulerSettings, SharedShares,
@@ -244,7 +244,9 @@ impl Dispatcher {
     }
 
     fn run_apart_live(&mut self, jobs: &mut Vec<Job>, released: &mut Vec<Job>) {
-        self.left += jobs.len();
+        let mut before = [0; MAX_ENGINES];
+        before.iter_mut().zip(&self.queues).for_each(|(before, queue)| *before = queue.len());
+        let (queued, come) = (self.queued(), jobs.len());
         self.lanes.ticket(jobs);
         let mut chosen = self.live.as_mut().map(|live| std::mem::take(&mut live.chosen)).unwrap_or_default();
         for (mut job, (first, label)) in jobs.drain(..).zip(chosen.drain(..)) {
@@ -264,12 +266,14 @@ impl Dispatcher {
             live.chosen = chosen;
         }
         if self.prefers_bursts && self.arranger.formation != Formation::None {
-            for engine in 0..self.queues.len() {
+            // What waits from turns before stays before what has come.
+            for (engine, before) in (0..self.queues.len()).zip(before) {
                 let mut queue = std::mem::take(&mut self.queues[engine]);
-                self.arrange(&mut queue);
+                self.arrange(&mut queue[before..]);
                 self.queues[engine] = queue;
             }
         }
+        self.left += (self.queued() - queued).min(come);
         self.run_queues(released);
     }
 
@@ -286,7 +290,7 @@ impl Dispatcher {
         let (in_flight, half) = (&self.in_flight, self.half);
         let mut scheduler = self.scheduler.as_deref_mut();
         let none = Held { jobs: 0, room: usize::MAX, oldest: Duration::ZERO };
-        let mut all = [none; crate::placement::MAX_ENGINES];
+        let mut all = [none; MAX_ENGINES];
         for (engine, held) in all.iter_mut().enumerate() {
             held.jobs = in_flight.held(engine);
             if let Some(gathering) = scheduler.as_mut().and_then(|scheduler| scheduler.of(engine)) {

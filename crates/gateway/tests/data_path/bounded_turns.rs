@@ -235,6 +235,26 @@ fn a_chunk_that_is_refused_goes_on_in_many_turns() {
     ends.finish([1, MANY]);
 }
 
+/// What comes meanwhile waits in bins, and has none of what waits in queues go on sooner.
+#[test]
+fn no_more_goes_on_in_a_turn_while_packets_come() {
+    let mut ends = Ends::new(1);
+    ends.send(0, 1);
+    ends.send(1, MANY);
+    ends.keeper.set(|state| (state.keeps, state.refuses) = (false, true));
+    for turn in 0..4 {
+        for id in 0..200 {
+            let inner = Inner { total_bytes: 100, ..numbered(5, turn * 200 + id, 0, true, 500) };
+            ends.a.protected.push(inner.bytes());
+        }
+        let (jobs, _) = ends.turn(Duration::ZERO);
+        assert!(jobs <= MOST, "{jobs} jobs in a turn");
+    }
+    assert!(ends.done < MANY as usize, "there was a queue in each of these turns");
+    ends.run_out();
+    ends.finish([801, MANY]);
+}
+
 #[test]
 fn what_a_lost_device_gives_back_goes_on_in_many_turns() {
     let mut ends = Ends::new(64);
