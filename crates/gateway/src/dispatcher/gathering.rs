@@ -180,7 +180,10 @@ impl Dispatcher {
             scheduled.left_over(left_over);
             scheduled.gathered(shape, tuned, load);
         });
-        load.is_refused = taken < jobs.len();
+        let is_refused = taken < jobs.len();
+        // One that has nothing and takes nothing rests: that says nothing of how much it could take.
+        let has_some = taken > 0 || self.in_flight.held(engine) > 0;
+        load.is_refused = is_refused && has_some;
         // The time of a part says nothing of the whole.
         load.is_full &= under_way == jobs.len();
         self.settle(engine, taken, &mut jobs, released);
@@ -195,7 +198,7 @@ impl Dispatcher {
                 gathering.times.ended_at_once(&classes, has_failed, now);
             }
             gathering.out = jobs;
-            if load.is_refused {
+            if is_refused {
                 gathering.pipeline.refused();
                 self.doubt(engine);
             }

@@ -178,13 +178,16 @@ impl Pipeline {
                 break;
             }
             let took = now.since(chunk.since);
-            let counts = took.min(self.expected.max(LEAST_EXPECTED).saturating_mul(MOST_TIMES));
-            self.expected = self.expected.saturating_sub(self.expected / WEIGHT) + counts / WEIGHT;
+            // What ends as a fault says nothing of how long the engine takes for what it does.
+            if !chunk.has_failed {
+                let counts = took.min(self.expected.max(LEAST_EXPECTED).saturating_mul(MOST_TIMES));
+                self.expected = self.expected.saturating_sub(self.expected / WEIGHT) + counts / WEIGHT;
+            }
             // One that takes a chunk at a time is not faster than from chunk to chunk.
             let waited = self.ended.filter(|ended| chunk.since < *ended);
             let began = waited.or((self.most == 1).then_some(chunk.since));
             let busy = began.map(|began| now.since(began));
-            self.measured = Some(Ended { load: chunk.load, took, busy });
+            self.measured = (!chunk.has_failed).then_some(Ended { load: chunk.load, took, busy });
             self.timed.push_back(Timed {
                 classes: chunk.classes,
                 since: chunk.since,
@@ -195,7 +198,7 @@ impl Pipeline {
                 jobs: chunk.jobs,
                 epoch: chunk.load.epoch,
             });
-            let began = began.filter(|_| chunk.is_large);
+            let began = began.filter(|_| chunk.is_large && !chunk.has_failed);
             each = began.map(|began| now.since(began) / u32::try_from(chunk.jobs).unwrap_or(u32::MAX).max(1));
             count += 1;
             (self.ended, self.was_half) = (Some(now), chunk.is_half);
@@ -366,6 +369,20 @@ mod tests {
         }
         let expected = unknown.expected().as_micros();
         assert!((49_900..=50_000).contains(&expected), "{expected} us");
+    }
+
+    #[test]
+    fn what_ends_as_a_fault_says_nothing_of_the_time_that_a_chunk_takes() {
+        let mut pipeline = pipeline();
+        let expected = pipeline.expected();
+        pipeline.submitted(60, Load::default(), at(0));
+        pipeline.submitted(60, Load::default(), at(0));
+        pipeline.ended(60, at(100));
+        let expected_then = pipeline.expected();
+        assert!(expected_then < expected && pipeline.take_measured().is_some());
+        pipeline.failed(59);
+        assert_eq!(pipeline.ended(60, at(50_000)), None);
+        assert!(pipeline.expected() == expected_then && pipeline.take_measured().is_none());
     }
 
     #[test]
