@@ -67,12 +67,17 @@ impl Dispatcher {
 
     /// Whether an engine is expected to have a job back within the bound, or is tried with it.
     fn is_admitted(&mut self, engine: usize, job: &Job, now: Moment) -> bool {
-        if !self.goes_by_chunk_times(engine) {
+        if !self.goes_by_chunk_times(engine) || !self.has_closed(engine) {
             return true;
         }
         let class = self.lanes.of(job).map(|lane| Class::of(job, lane.suite_rank));
         let times = self.gathering(engine).map(|gathering| &mut gathering.times);
         class.zip(times).is_none_or(|(class, times)| times.admits(class, now))
+    }
+
+    /// Whether there is anything that an engine is not given, so that jobs have to be looked at.
+    fn has_closed(&mut self, engine: usize) -> bool {
+        self.gathering(engine).is_some_and(|gathering| gathering.times.has_closed())
     }
 
     /// What jobs are, where engines are asked by that.

@@ -180,9 +180,14 @@ impl ChunkTimes {
         Self { bound, known: vec![Known::NEW; COUNT].into(), closed: 0, trial: None, next: Moment::default() }
     }
 
+    /// Whether any class is closed.
+    pub(crate) fn has_closed(&self) -> bool {
+        self.closed > 0
+    }
+
     /// Whether a job that came now may go to the engine. One that may not goes to the next one.
     pub(crate) fn admits(&mut self, class: Class, now: Moment) -> bool {
-        if self.closed == 0 {
+        if !self.has_closed() {
             return true;
         }
         let Some(known) = self.known.get_mut(class.0) else { return true };

@@ -102,6 +102,7 @@ fn three_late_chunks_close_a_class_and_two_do_not() {
         history.learn(&chunk(&[fast], FAST));
     }
     assert!(!history.times.admits(slow, at(0)) && history.times.admits(fast, at(0)));
+    assert!(history.times.has_closed() && !History::new().times.has_closed());
     assert!(!history.times.would_close(&chunk(&[slow], SLOW)), "it is");
 }
 
