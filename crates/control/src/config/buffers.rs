@@ -47,7 +47,8 @@ impl Configuration {
         let mib = buffers.saturating_mul(frame_bytes) >> 20;
         Some(format!(
             "buffers: {buffers} for each worker, {CHUNKS} times `chunk`, so that whole chunks go to the engine {GPU}; \
-             some {mib} MiB of frames, if all are used: `buffers` in [gateway] says another number"
+             some {mib} MiB of frames of usual length for each, if all are used: `buffers` in [gateway] says \
+             another number"
         ))
     }
 
@@ -60,7 +61,7 @@ impl Configuration {
         }
         Some(format!(
             "buffers = {buffers}: the engine {GPU} has half of them at most, which is less than two chunks of {chunk} \
-             under way and one that gathers: {needed} are enough"
+             under way and one that gathers: of one GPU {needed} are enough"
         ))
     }
 }
