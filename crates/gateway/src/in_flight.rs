@@ -284,11 +284,11 @@ mod tests {
     /// An engine that finds out by itself that its device is late is asked for four looks at least.
     #[test]
     fn a_slow_engine_was_looked_at_only_after_many_polls() {
-        for (turn, polls) in [(1, 126), (10, 14), (35, 6), (70, 5), (3_600_000, 5)] {
+        for (turn, polls) in [(1_u64, 126), (10, 14), (35, 6), (70, 5), (3_600_000, 5)] {
             let mut in_flight = InFlight::default();
             in_flight.take(0);
             let is_slow = |of: &InFlight| of.is_slow(0) && of.was_looked_at(0);
-            let first = (1..1000).find(|poll| in_flight.advance(at(poll * turn)) && is_slow(&in_flight));
+            let first = (1..1000).find(|&poll| in_flight.advance(at(poll * turn)) && is_slow(&in_flight));
             assert_eq!(first, Some(polls), "turns of {turn} ms");
             assert!(!in_flight.was_looked_at(1), "it holds nothing");
         }

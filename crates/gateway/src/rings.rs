@@ -194,8 +194,8 @@ impl Rings {
         !self.late.is_empty()
     }
 
-    /// Releases jobs for which the turn before had no time, a share of each SA in turn, so that none waits for
-    /// all of another one. SAs that have no ring any more go to `finished`.
+    /// Releases jobs for which the turn before had no time, a share of each SA in turn, so that none waits
+    /// for all of another one. SAs that have no ring any more go to `finished`.
     pub(crate) fn release_late(
         &mut self,
         released: &mut Vec<Job>,

@@ -16,9 +16,9 @@
 //! and the first chunk that is looked for in vain closes it again.
 //!
 //! **What a trial costs.** It has one in [`SHARE`] of the jobs that its class has passed on since the last
-//! one, at most, and after it none is made for [`SHARE`] times as long as the engine is known to have had it, since the packets of an SA
-//! wait for those before them. One class is tried at a time, and chunks that go to the engine meanwhile are
-//! not blamed for what that makes of them.
+//! one, at most, and after it none is made for [`SHARE`] times as long as the engine is known to have had it,
+//! since the packets of an SA wait for those before them. One class is tried at a time, and chunks that go to
+//! the engine meanwhile are not blamed for what that makes of them.
 //!
 //! **Whose fault it is.** Of chunks that were with the engine together when it stalled one counts. One with a
 //! class that is closed by now, since it was gathered before, counts against no other class.
@@ -222,8 +222,8 @@ impl ChunkTimes {
         self.trial = self.trial.filter(|trial| !classes.contains(trial.class));
     }
 
-    /// The engine took nothing of a chunk, or ended all of it at once. One that failed at a trial has the class
-    /// closed for longer.
+    /// The engine took nothing of a chunk, or ended all of it at once. One that failed at a trial has the
+    /// class closed for longer.
     pub(crate) fn ended_at_once(&mut self, classes: &Classes, has_failed: bool, now: Moment) {
         let tried = self.trial.filter(|trial| classes.contains(trial.class));
         let known = tried.and_then(|trial| self.known.get_mut(trial.class.0));
