@@ -98,12 +98,14 @@ impl Frames {
     }
 
     /// Takes back one of these buffers, which has no mark. One that was written off, and is back after all,
-    /// is not taken.
+    /// is not taken: whether it was.
     #[inline]
-    pub(crate) fn push(&mut self, buffer: Buffer) {
-        if self.free.len() < self.made {
+    pub(crate) fn push(&mut self, buffer: Buffer) -> bool {
+        let is_awaited = self.free.len() < self.made;
+        if is_awaited {
             self.free.push(buffer);
         }
+        is_awaited
     }
 
     /// Takes back all buffers of a batch, if all are of the first region and none has a mark: whether they
@@ -171,7 +173,7 @@ mod tests {
         assert_eq!((frames.free.len(), frames.available()), (PREPARED, 2 * PREPARED));
         let taken: Vec<_> = std::iter::from_fn(|| frames.pop()).collect();
         assert_eq!((taken.len(), frames.available(), frames.in_use()), (2 * PREPARED, 0, 2 * PREPARED));
-        taken.into_iter().for_each(|buffer| frames.push(buffer));
+        taken.into_iter().for_each(|buffer| assert!(frames.push(buffer)));
         assert_eq!((frames.free.len(), frames.available()), (2 * PREPARED, 2 * PREPARED));
     }
 
@@ -185,10 +187,10 @@ mod tests {
         taken.extend(std::iter::from_fn(|| frames.pop()));
         assert!(taken.len() == 4 && frames.available() == 0);
         assert!(taken.iter().chain(&lost).all(|buffer| frames.own(buffer)));
-        taken.into_iter().for_each(|buffer| frames.push(buffer));
+        taken.into_iter().for_each(|buffer| assert!(frames.push(buffer)));
         frames.forget(100);
         assert_eq!(frames.available(), 4, "what is free was not lost");
-        lost.into_iter().for_each(|buffer| frames.push(buffer));
+        lost.into_iter().for_each(|buffer| assert!(!frames.push(buffer)));
         assert_eq!((frames.free.len(), frames.available()), (4, 4), "nothing comes in beyond the size");
         // The frames that came back late serve as replacements from now on.
         let mut taken: Vec<_> = std::iter::from_fn(|| frames.pop()).collect();

@@ -36,6 +36,8 @@ pub struct Stray {
 pub struct Pool {
     frames: Frames,
     long: Option<Frames>,
+    /// Buffers in use that were written off in place of others of the other length.
+    mistaken: usize,
     created: u64,
     merged: u64,
     linearised: u64,
@@ -72,6 +74,7 @@ impl Pool {
         Self {
             frames,
             long: None,
+            mistaken: 0,
             created: 0,
             merged: 0,
             linearised: 0,
@@ -351,7 +354,9 @@ impl Pool {
     /// Takes back the buffer of a packet that was sent. What is not of this pool is freed.
     pub fn recycle(&mut self, buffer: Buffer) {
         if self.frames.own_unmarked(&buffer) {
-            self.frames.push(buffer);
+            if !self.frames.push(buffer) {
+                self.came_back();
+            }
         } else {
             self.recycle_uncommon(buffer);
         }
@@ -371,13 +376,25 @@ impl Pool {
 
     fn recycle_one(&mut self, mut buffer: Buffer) {
         buffer.set_mark(Mark::NONE);
-        if self.frames.own(&buffer) {
-            self.frames.push(buffer);
+        let is_taken = if self.frames.own(&buffer) {
+            self.frames.push(buffer)
         } else if let Some(long) = self.long.as_mut().filter(|long| long.own(&buffer)) {
-            long.push(buffer);
+            long.push(buffer)
         } else if let Some(strays) = &mut self.strays {
             strays.push(Stray { buffer, dropped: None });
+            true
+        } else {
+            true
+        };
+        if !is_taken {
+            self.came_back();
         }
+    }
+
+    /// A buffer came back that was written off: it was in use.
+    #[cold]
+    fn came_back(&mut self) {
+        self.mistaken = self.mistaken.saturating_sub(1);
     }
 
     /// [Recycles](Self::recycle) all buffers of a batch.
@@ -460,10 +477,13 @@ impl Pool {
     /// Writes off leaked buffers so that replacements may be allocated. Which of them are long is not known:
     /// as many of either kind may be replaced, and what comes back after all is one of the replacements.
     pub fn forget(&mut self, buffers: usize) {
+        let in_use = self.in_use().saturating_sub(buffers);
         self.frames.forget(buffers);
         if let Some(long) = &mut self.long {
             long.forget(buffers);
         }
+        self.mistaken = 0;
+        self.mistaken = in_use.saturating_sub(self.in_use());
     }
 
     /// Counts packets that were lost before they had a buffer.
@@ -528,7 +548,7 @@ impl Pool {
     /// Buffers in use, frames and long ones.
     #[must_use]
     pub fn in_use(&self) -> usize {
-        self.frames.in_use() + self.long.as_ref().map_or(0, Frames::in_use)
+        self.frames.in_use() + self.long.as_ref().map_or(0, Frames::in_use) + self.mistaken
     }
 
     /// The region that frames come from: what a device is told of.
@@ -627,7 +647,11 @@ mod tests {
         let lost = [pool.pop_for(500), pool.pop_for(500)];
         pool.forget(lost.len());
         drop(lost);
-        in_use.into_iter().flatten().for_each(|buffer| pool.recycle(buffer));
+        assert_eq!(pool.in_use(), 2, "whatever was written off in their place");
+        let mut back = in_use.into_iter().flatten();
+        back.by_ref().take(1).for_each(|buffer| pool.recycle(buffer));
+        assert_eq!(pool.in_use(), 1);
+        back.for_each(|buffer| pool.recycle(buffer));
         assert_eq!((pool.available(), pool.available_for(500), pool.in_use()), (4, 2, 0));
         let frames: Vec<_> = std::iter::from_fn(|| pool.pop()).collect();
         assert!(frames.len() == 4 && pool.pop_for(500).is_some());
