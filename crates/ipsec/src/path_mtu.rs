@@ -35,6 +35,7 @@ use crate::spd::TunnelIndex;
 use crate::tunnel::{Encapsulation, Endpoints};
 use std::net::IpAddr;
 use std::ops::Range;
+use std::slice;
 use std::time::Duration;
 use testudo_packet::DropReason;
 use testudo_wire::icmp_error::{IcmpError, IcmpErrorKind, QuotedHeader, QuotedPacket};
@@ -310,7 +311,44 @@ impl SaName {
 /// Outbound SAs by name. A peer that moves may come to where another one is, whose SA has the same SPI: both
 /// keep their entry, and the sequence number tells whose packet an error quotes.
 #[derive(Debug, Default)]
-pub(crate) struct OutboundNames(GradualMap<SaName, Vec<TunnelIndex>>);
+pub(crate) struct OutboundNames(GradualMap<SaName, Named>);
+
+/// Whose a name is.
+#[derive(Debug)]
+enum Named {
+    /// As most are: a list would take another 32 bytes of an SA.
+    One(TunnelIndex),
+    Several(Vec<TunnelIndex>),
+}
+
+impl Named {
+    fn tunnels(&self) -> &[TunnelIndex] {
+        match self {
+            Self::One(tunnel) => slice::from_ref(tunnel),
+            Self::Several(tunnels) => tunnels,
+        }
+    }
+
+    fn push(&mut self, tunnel: TunnelIndex) {
+        match self {
+            Self::One(first) => *self = Self::Several(vec![*first, tunnel]),
+            Self::Several(tunnels) => tunnels.push(tunnel),
+        }
+    }
+
+    /// Takes one out; whether none is left.
+    fn remove(&mut self, tunnel: TunnelIndex) -> bool {
+        match self {
+            Self::One(only) => *only == tunnel,
+            Self::Several(tunnels) => {
+                if let Some(at) = tunnels.iter().position(|other| *other == tunnel) {
+                    tunnels.swap_remove(at);
+                }
+                tunnels.is_empty()
+            }
+        }
+    }
+}
 
 impl OutboundNames {
     /// Adds the SA of a tunnel, unless its peer is unknown.
@@ -323,7 +361,7 @@ impl OutboundNames {
     fn add_one(&mut self, tunnel: TunnelIndex, name: SaName) {
         match self.0.get_mut(&name) {
             Some(tunnels) => tunnels.push(tunnel),
-            None => self.0.insert(name, vec![tunnel]),
+            None => self.0.insert(name, Named::One(tunnel)),
         }
     }
 
@@ -336,17 +374,14 @@ impl OutboundNames {
 
     fn remove_one(&mut self, tunnel: TunnelIndex, name: SaName) {
         let Some(tunnels) = self.0.get_mut(&name) else { return };
-        if let Some(at) = tunnels.iter().position(|other| *other == tunnel) {
-            tunnels.swap_remove(at);
-        }
-        if tunnels.is_empty() {
+        if tunnels.remove(tunnel) {
             self.0.remove(&name);
         }
     }
 
     /// The tunnels whose outbound SAs send such packets: one, but for what the type says.
     pub(crate) fn get(&self, name: &SaName) -> &[TunnelIndex] {
-        self.0.get(name).map_or(&[], Vec::as_slice)
+        self.0.get(name).map_or(&[], Named::tunnels)
     }
 }
 

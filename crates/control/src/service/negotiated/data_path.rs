@@ -243,7 +243,7 @@ impl Work<'_> {
             error: None,
         };
         let mtu = self.installed.configuration.unprotected.mtu;
-        let mut parameters = assemble::parameters(&running.tunnel, Arc::new([]), mtu);
+        let mut parameters = assemble::parameters(&running.tunnel, Arc::default(), mtu);
         parameters.acquires = true;
         parameters.learn_remote = may_move(running.tunnel.encapsulation);
         // If the worker refuses the index, another tunnel has it: it is not given again.
