@@ -15,6 +15,8 @@ const FLOWS: usize = 32;
 /// Datagrams of a flow in a burst: all of them fit the queue towards the guest.
 const BURST: usize = 8;
 const BURSTS: usize = 24;
+/// Where packets are to be lost: workers that share a processor with others may be in step for long.
+const MOST_BURSTS: usize = 20 * BURSTS;
 /// Where nothing listens in the guest: what counts is what its SA takes.
 const PORT: u16 = 9;
 
@@ -26,7 +28,7 @@ struct Counts {
 }
 
 pub fn workers_keep_within_the_smallest_window(site: &mut Site) -> TestResult {
-    let counts = send(site, WINDOW)?;
+    let counts = send(site, WINDOW, |bursts, _| bursts == BURSTS)?;
     ensure((counts.taken, counts.refused) == (counts.sent, 0), || {
         format!("of {} packets Linux took {} and refused {}", counts.sent, counts.taken, counts.refused)
     })
@@ -34,12 +36,13 @@ pub fn workers_keep_within_the_smallest_window(site: &mut Site) -> TestResult {
 
 /// What the promise above is worth: told of a wider window than the peer's, the workers use it.
 pub fn a_wider_window_than_the_peers_loses_packets(site: &mut Site) -> TestResult {
-    let counts = send(site, 4096)?;
+    let is_enough = |bursts, counts: &Counts| bursts >= BURSTS && counts.refused > 0 || bursts == MOST_BURSTS;
+    let counts = send(site, 4096, is_enough)?;
     ensure(counts.refused > 0, || format!("Linux took all {} packets", counts.sent))
 }
 
-/// Sends by two workers that take the guest's window for `peer_window` numbers.
-fn send(site: &mut Site, peer_window: u32) -> Outcome<Counts> {
+/// Sends bursts by two workers that take the guest's window for `peer_window` numbers, until that is enough.
+fn send(site: &mut Site, peer_window: u32, is_enough: impl Fn(usize, &Counts) -> bool) -> Outcome<Counts> {
     // Linux defers ciphers that need vector units, packet by packet, and so reorders them itself.
     let suite = "null-sha256".parse().map_err(|error| format!("{error}"))?;
     let row = Row { protocol: Protocol::Esp, mode: Mode::Tunnel, ipv6: false, esn: false, suite, ah: None };
@@ -54,7 +57,7 @@ fn send(site: &mut Site, peer_window: u32) -> Outcome<Counts> {
         |_| Ok::<_, Box<dyn std::error::Error>>(site.host.within(|| UdpSocket::bind((ours.as_str(), 0)))??);
     let flows = (0..FLOWS).map(open).collect::<Result<Vec<_>, _>>()?;
     let mut counts = Counts { sent: 0, taken: 0, refused: 0 };
-    for burst in 1..=BURSTS {
+    for burst in 1.. {
         for flow in (0..BURST).flat_map(|_| &flows) {
             flow.send_to(&[0x5a; 64], (theirs.as_str(), PORT))?;
         }
@@ -64,6 +67,9 @@ fn send(site: &mut Site, peer_window: u32) -> Outcome<Counts> {
             counts = Counts { sent, taken: taken(site)?, refused: refused(site)? - before };
             Ok((sent >= all && counts.taken + counts.refused >= sent).then_some(()))
         })?;
+        if is_enough(burst, &counts) {
+            break;
+        }
     }
     both_workers_sent(&lot)?;
     lot.gateway.stop()?;
