@@ -171,10 +171,14 @@ impl InFlight {
         oldest.is_some_and(|oldest| self.looked - self.looked_before[(oldest + 1) % COUNTS] >= PERIOD)
     }
 
-    /// An engine gives back a job that it has failed at.
+    /// An engine gives back a job that it has failed at. One that it got in this period says nothing of those
+    /// that it keeps.
     #[cold]
-    pub(crate) fn fail(&mut self, engine: usize) {
-        self.failed.get_mut(engine).into_iter().for_each(|failed| *failed = Some(self.polls));
+    pub(crate) fn fail(&mut self, taken: &Taken) {
+        if usize::from(taken.period) != self.period {
+            let failed = self.failed.get_mut(usize::from(taken.engine));
+            failed.into_iter().for_each(|failed| *failed = Some(self.polls));
+        }
     }
 
     /// Whether an engine gives back what its device has not done: some came with the last few polls.
@@ -297,13 +301,17 @@ mod tests {
     #[test]
     fn an_engine_gives_back_for_a_few_polls_after_a_fault() {
         let mut in_flight = InFlight::default();
-        assert!(!in_flight.gives_back(0));
+        let taken = in_flight.take(0);
         in_flight.advance(at(1));
-        in_flight.fail(0);
+        in_flight.fail(&taken);
+        assert!(!in_flight.gives_back(0), "it was given the job just now");
+        assert!(in_flight.advance(at(64)));
+        in_flight.fail(&taken);
         for poll in 1..=6 {
             assert_eq!((in_flight.gives_back(0), in_flight.gives_back(1)), (poll <= 4, false), "poll {poll}");
-            in_flight.advance(at(1 + poll));
+            in_flight.advance(at(64 + poll));
         }
+        in_flight.give_back(taken);
     }
 
     #[test]

@@ -10,7 +10,8 @@
 //! check is of one kind. It is compared before the first packet of its batch is given back: a wrong one takes
 //! the device out of service, and nothing goes out of that batch or a later one.
 //!
-//! **What it costs**: one packet of 1,104 bytes in 1,024 of its kind. It is a work-group of its own, beside
+//! **What it costs**: one packet of 1,104 bytes in 1,024 of its kind, and one in a batch at most: a device
+//! that begins to err behind it in a launch is found with the next one. It is a work-group of its own, beside
 //! as few as eight for these (128 lanes, of which each has a packet) or as many as 1,024. Packets that are
 //! opened with wrong ICVs may be forged, or the device errs: 16 of them have a check ride at once, but no
 //! sooner than 128 packets after the last one. Who sends forgeries has the device do one such packet for 128

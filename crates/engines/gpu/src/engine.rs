@@ -153,6 +153,12 @@ impl GpuEngine {
         self.parts = parts;
     }
 
+    /// When it was looked at last.
+    #[cfg(test)]
+    pub(crate) fn set_looked(&mut self, at: Instant) {
+        self.looked = at;
+    }
+
     /// Until when keys are expanded.
     #[cfg(test)]
     pub(crate) fn set_keys_until(&mut self, until: Instant) {

@@ -45,9 +45,12 @@ impl Dispatcher {
         released: &mut Vec<Job>,
     ) -> bool {
         let Some(taken) = self.lanes.give_back(engine, job_id(&job)) else { return false };
+        let has_failed = self.has_failed(&job);
+        if has_failed {
+            self.in_flight.fail(&taken);
+        }
         self.in_flight.give_back(taken);
-        if self.has_failed(&job) {
-            self.in_flight.fail(engine);
+        if has_failed {
             self.gathering(engine).into_iter().for_each(|gathering| gathering.pipeline.failed(behind));
         }
         self.ended(job, engine, released);

@@ -186,8 +186,9 @@ impl Dispatcher {
             scheduled.gathered(shape, tuned, load);
         });
         let is_refused = taken < jobs.len();
-        // One that has nothing and takes nothing rests: that says nothing of how much it could take.
-        let has_some = taken > 0 || self.in_flight.held(engine) > 0;
+        // One that takes nothing while it has nothing, or gives back what it has, rests: that says nothing of
+        // how much it could take.
+        let has_some = taken > 0 || self.in_flight.held(engine) > 0 && !self.in_flight.gives_back(engine);
         load.is_refused = is_refused && has_some;
         // The time of a part says nothing of the whole.
         load.is_full &= under_way == jobs.len();

@@ -112,12 +112,11 @@ impl GpuEngine {
     pub(crate) fn look(&mut self, now: Instant) {
         let most = (self.patience / LOOKS).max(LEAST_LOOK);
         let passed = now.saturating_duration_since(self.looked);
-        let most_looked = if passed > MISSING { LEAST_LOOK } else { LOOK };
         self.looked = now;
         for batch in self.under_way.iter_mut().chain(&mut self.open) {
             let passed = passed.min(now.saturating_duration_since(batch.since));
             batch.waited += passed.min(most);
-            batch.looked += passed.min(most_looked);
+            batch.looked += passed.min(if passed > MISSING { LEAST_LOOK } else { LOOK });
         }
     }
 
