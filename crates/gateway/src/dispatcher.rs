@@ -186,8 +186,11 @@ impl Dispatcher {
 
     pub(crate) fn connect(&mut self, direction: Direction, sa: SaRef, key: SaKey, suite: Suite) {
         let rank = self.suites.rank(suite);
-        let first = self.first_of(key, rank);
-        self.lanes.insert(direction, Lane::new(sa, first, key, rank));
+        let mut lane = Lane::new(sa, self.first_of(key, rank), key, rank);
+        if lane.first == NOWHERE {
+            self.settle_lane(&mut lane);
+        }
+        self.lanes.insert(direction, lane);
     }
 
     /// The first engine in service that has an SA's key or takes it now. If there is none, the SA's jobs

@@ -337,6 +337,14 @@ impl Placement {
         }
     }
 
+    /// The same if the engine has it already.
+    pub(crate) fn laid_out_at(&self, key: SaKey, engine: usize) -> Option<KeyId> {
+        match self.keys.get(key.0)?.places.get(engine)? {
+            Place::LaidOut(id) => Some(*id),
+            Place::Empty | Place::Refused => None,
+        }
+    }
+
     /// Keys that an engine does not hold after all.
     pub(crate) fn take_refused(&mut self, engine: usize) -> HashSet<KeyId> {
         let engine = self.engines.get_mut(engine);

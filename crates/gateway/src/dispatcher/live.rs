@@ -182,13 +182,18 @@ impl Dispatcher {
         live.able[at]
     }
 
+    /// Those of them that have not refused an SA's key.
+    pub(super) fn able_of(&mut self, key: SaKey, rank: u8) -> u8 {
+        let able = self.able(rank);
+        self.placement.not_refused(key, able)
+    }
+
     /// Whether several engines could do the jobs of an SA, so that each job is decided of.
     pub(super) fn is_decided_by_job(&mut self, key: SaKey, rank: u8) -> bool {
         if self.live.is_none() {
             return false;
         }
-        let able = self.able(rank);
-        let able = self.placement.not_refused(key, able);
+        let able = self.able_of(key, rank);
         if able.count_ones() < 2 {
             return false;
         }

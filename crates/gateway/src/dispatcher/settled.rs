@@ -8,7 +8,7 @@
 //! of [few](FEW) jobs, and each that has a class of which was not decided yet.
 
 use super::{Addressed, Dispatcher};
-use crate::lanes::{First, Lanes, NOWHERE};
+use crate::lanes::{First, Lane, Lanes, NOWHERE};
 use crate::scheduler::{CLASSES, Label, Reason, SUITES, class_of};
 use std::time::Duration;
 use testudo_crypto::Job;
@@ -132,12 +132,17 @@ impl Dispatcher {
         }
         let (lanes, live) = (&self.lanes, &*live);
         let knows = |of: Label| live.settled.ranks[of.rank].classes >> of.class & 1 == 1;
-        // A class that is new is decided of first.
-        if !runs(lanes, jobs).all(|(of, ..)| knows(of)) {
-            return true;
+        let count = |of, engine, jobs: u64| live.costs.shares.count_many(of, engine, Reason::Best, jobs);
+        for (at, (of, engine, of_run)) in runs(lanes, jobs).enumerate() {
+            if !knows(of) {
+                // A class that is new is decided of first, and with it all, which are counted there.
+                runs(lanes, jobs)
+                    .take(at)
+                    .for_each(|(of, engine, of_run)| count(of, engine, of_run.wrapping_neg()));
+                return true;
+            }
+            count(of, engine, of_run);
         }
-        let count = |(of, engine, jobs)| live.costs.shares.count_many(of, engine, Reason::Best, jobs);
-        runs(lanes, jobs).for_each(count);
         false
     }
 
@@ -161,6 +166,23 @@ impl Dispatcher {
             && let Some(lane) = self.lanes.of_mut(job)
         {
             (lane.first, lane.is_settled) = (chosen, true);
+        }
+    }
+
+    /// A new SA of a settled suite names its engine at once if that has its key: after a rekeying nothing is
+    /// to be decided anew. Where it has not, the key is laid out with the first packet.
+    pub(super) fn settle_lane(&mut self, lane: &mut Lane) {
+        let of = super::live::label(lane.suite_rank, 0);
+        let settled = self.live.as_ref().and_then(|live| live.settled.ranks[of.rank].engine);
+        let Some(engine) = settled else { return };
+        let able = self.able_of(lane.key, lane.suite_rank);
+        let is_late = self.live.as_ref().is_some_and(|live| live.costs.ends_late(able));
+        if able >> engine & 1 == 0 || able.count_ones() < 2 || is_late {
+            return;
+        }
+        if let (Some(id), Ok(engine)) = (self.placement.laid_out_at(lane.key, engine), u32::try_from(engine))
+        {
+            (lane.first, lane.is_settled) = ((engine, id), true);
         }
     }
 

@@ -171,7 +171,7 @@ impl Costs {
     ) -> Self {
         let mut loads = [Load::default(); MAX_ENGINES];
         loads.iter_mut().zip(ends_inside).for_each(|(load, inside)| load.ends_inside = *inside);
-        let late = loads.iter().enumerate().filter(|(_, load)| !load.ends_inside);
+        let late = loads.iter().enumerate().take(ends_inside.len()).filter(|(_, load)| !load.ends_inside);
         let late = late.fold(0, |mask, (at, _)| mask | 1 << at);
         Self {
             bound,

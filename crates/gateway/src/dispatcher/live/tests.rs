@@ -16,8 +16,8 @@ const OF: Label = Label { rank: 0, class: 0 };
 pub(in crate::dispatcher) struct Odd {
     inner: PortableEngine,
     name: &'static str,
-    takes_keys: bool,
-    is_synchronous: bool,
+    pub(in crate::dispatcher) takes_keys: bool,
+    pub(in crate::dispatcher) is_synchronous: bool,
     /// The first job of each submission faults.
     pub(in crate::dispatcher) fails: bool,
     /// All jobs with so many bytes of text or more fault.

@@ -1,8 +1,8 @@
 use super::*;
 use crate::dispatcher::live::label;
 use crate::dispatcher::live::tests::{Odd, SUITE, dispatcher, submit, submit_of};
-use crate::scheduler::Share;
-use testudo_crypto::{Direction, JobStatus, KeyMaterial};
+use crate::scheduler::{Share, job};
+use testudo_crypto::{Direction, JobStatus, KeyId, KeyMaterial};
 use testudo_ipsec::SaRef;
 use zeroize::Zeroizing;
 
@@ -26,9 +26,13 @@ fn know(dispatcher: &mut Dispatcher, engine: usize, us: [u64; CLASSES]) {
 
 /// One more SA of the same suite.
 fn another(dispatcher: &mut Dispatcher) -> SaRef {
+    one_more(dispatcher, 2)
+}
+
+fn one_more(dispatcher: &mut Dispatcher, number: u32) -> SaRef {
     let bytes = Zeroizing::new(vec![8; SUITE.keying_material_bytes()]);
     let material = KeyMaterial::new(SUITE, bytes).unwrap();
-    let (sa, key) = (SaRef::from_bits(2), dispatcher.install(material.into(), Direction::Seal).unwrap());
+    let (sa, key) = (SaRef::from_bits(number), dispatcher.install(material.into(), Direction::Seal).unwrap());
     dispatcher.connect(Direction::Seal, sa, key, SUITE);
     sa
 }
@@ -66,6 +70,54 @@ fn jobs_of_a_settled_suite_are_counted_and_seldom_decided_of() {
     });
     let learned = learned.count();
     assert!((56..=72).contains(&learned) && before < 1_000_000, "{learned} of 4,096 submissions");
+}
+
+/// Rekeying makes new SAs of suites of which all is known.
+#[test]
+fn a_new_sa_of_a_settled_suite_names_its_engine_before_its_first_packet() {
+    let (mut dispatcher, sa) = two();
+    let other = another(&mut dispatcher);
+    submit(&mut dispatcher, sa, BATCH);
+    assert_eq!([sa, other].map(|sa| named(&mut dispatcher, sa)), [Some(0), None]);
+    let new = one_more(&mut dispatcher, 3);
+    assert_eq!(named(&mut dispatcher, new), Some(0));
+    assert_eq!(submit(&mut dispatcher, new, BATCH), [JobStatus::Done; BATCH as usize]);
+    assert_eq!(totals(&dispatcher), [u64::from(2 * BATCH), 0]);
+    // Of a class that is new it is decided first, and what the suite loses it loses, too.
+    know(&mut dispatcher, 1, [2, 2, 2, 2, 2, 2, 0]);
+    submit_of(&mut dispatcher, new, BATCH, 2000);
+    assert_eq!([sa, new].map(|sa| named(&mut dispatcher, sa)), [None; 2]);
+}
+
+/// What that has delays its jobs, and each may be back sooner elsewhere.
+#[test]
+fn a_new_sa_whose_key_a_device_may_take_is_decided_of() {
+    let [first, mut device, second] = ["first", "device", "second"].map(Odd::new);
+    (device.is_synchronous, device.takes_keys) = (false, false);
+    let (mut dispatcher, sa) = dispatcher([first, device, second]);
+    (0..3).for_each(|engine| know(&mut dispatcher, engine, [engine as u64; CLASSES]));
+    let key = dispatcher.lanes.get_mut(Direction::Seal, sa).unwrap().key;
+    assert_eq!(dispatcher.placement.key_at(key, 1), None, "the device is full");
+    submit(&mut dispatcher, sa, BATCH);
+    assert_eq!(named(&mut dispatcher, sa), Some(0));
+    let new = another(&mut dispatcher);
+    assert_eq!(named(&mut dispatcher, new), None);
+}
+
+/// All of it is decided of, though the first of its jobs are of a class that is known.
+#[test]
+fn a_submission_with_a_class_that_is_new_is_counted_once() {
+    let (mut dispatcher, sa) = two();
+    submit(&mut dispatcher, sa, BATCH);
+    let of_sa = |number: u32| {
+        let bytes = if number % 4 < 2 { 64 } else { 2000 };
+        Job { sa: sa.bits(), ..job(SUITE, bytes, number, KeyId::NONE) }
+    };
+    let (mut jobs, mut released): (Vec<Job>, _) = ((0..BATCH).map(of_sa).collect(), Vec::new());
+    let in_place = dispatcher.submit(&mut jobs, &mut released);
+    assert!(in_place && jobs.iter().all(|job| job.status == JobStatus::Done));
+    assert_eq!(totals(&dispatcher), [u64::from(2 * BATCH), 0]);
+    assert_eq!(rows(&dispatcher).iter().map(Share::total).filter(|total| *total > 0).count(), 2);
 }
 
 /// A worker that has little to do has time to decide.
