@@ -4,7 +4,7 @@ use crate::balance::{Balance, Imbalance};
 use crate::counters::{PortSnapshot, WorkerCounters};
 use crate::interface_counters::InterfaceSnapshot;
 use crate::meter::ChosenThreads;
-use crate::scheduler::{Scheduled, Shares};
+use crate::scheduler::{LateJobs, Scheduled, Shares};
 use crate::withdrawn::WithdrawalReason;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -106,6 +106,22 @@ impl AllCounters {
         for (name, scheduled) in self.each().flat_map(WorkerCounters::scheduled) {
             let sum = all.entry(name).or_default();
             *sum = sum.plus(scheduled);
+        }
+        all
+    }
+
+    /// Which jobs each deep engine is not given by one worker at least, since it had them back too late, by
+    /// its name.
+    #[must_use]
+    pub fn late_jobs(&self) -> BTreeMap<&'static str, Vec<LateJobs>> {
+        let mut all = BTreeMap::<_, Vec<LateJobs>>::new();
+        for (name, late) in self.each().flat_map(WorkerCounters::late_jobs) {
+            let known = all.entry(name).or_default();
+            for one in late {
+                if !known.contains(&one) {
+                    known.push(one);
+                }
+            }
         }
         all
     }

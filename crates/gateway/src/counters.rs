@@ -4,7 +4,7 @@ use crate::interface_counters::{InterfaceCounters, InterfaceSnapshot};
 use crate::meter::ChosenThreads;
 use crate::outlet::Wait;
 use crate::role::Role;
-use crate::scheduler::{Scheduled, SharedScheduled, SharedShares, Shares};
+use crate::scheduler::{LateJobs, Scheduled, SharedScheduled, SharedShares, Shares};
 use crate::withdrawn::{WithdrawalReason, Withdrawn};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -276,6 +276,11 @@ impl WorkerCounters {
     pub fn scheduled(&self) -> impl Iterator<Item = (&'static str, Scheduled)> {
         let each = self.engines.iter().zip(self.scheduled.iter());
         each.filter_map(|(name, scheduled)| Some((*name, scheduled.snapshot()?)))
+    }
+
+    /// Which jobs each deep engine is not given, since it had them back too late, by its name.
+    pub fn late_jobs(&self) -> impl Iterator<Item = (&'static str, Vec<LateJobs>)> {
+        self.engines.iter().zip(self.scheduled.iter()).map(|(name, scheduled)| (*name, scheduled.late()))
     }
 
     pub(crate) fn set_shares(&self, shares: Option<Arc<SharedShares>>) {

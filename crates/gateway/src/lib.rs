@@ -89,8 +89,8 @@ pub use sa_change::{SaChange, SaChangeError, SaChanged, SaOutcome, UseFrom};
 pub use sa_counts::{PlacedSa, SaCounts};
 pub use sa_rounds::SaRounds;
 pub use scheduler::{
-    CHUNKS, Ideas, LENGTHS, PlacementMode, Reason, Scheduled, SchedulerSettings, SettingsError, Share,
-    Shares, ThreadRates,
+    CHUNKS, Ideas, LENGTHS, LateJobs, PlacementMode, Reason, Scheduled, SchedulerSettings, SettingsError,
+    Share, Shares, ThreadRates,
 };
 pub use serve::{Notice, ServeError, serve};
 pub use threading::ThreadingModel;

@@ -33,10 +33,33 @@ pub fn gathering(of: &Value) -> Option<String> {
     Some(format!("{words} (self-tuned, {} changes{lanes})", grouped(changes)))
 }
 
-/// The same for each engine with bins, a line for each.
+/// The same for each engine with bins, a line for each, and what it is not given, a line for each suite and
+/// direction.
 pub fn gathered(gathered: &[(String, Value)]) -> Vec<String> {
-    let of = |(engine, of): &(String, Value)| Some(format!("{engine} gets {}", gathering(of)?));
-    gathered.iter().filter_map(of).collect()
+    let of = |(engine, of): &(String, Value)| {
+        let gathering = gathering(of).map(|words| format!("{engine} gets {words}"));
+        gathering.into_iter().chain(late(engine, of))
+    };
+    gathered.iter().flat_map(of).collect()
+}
+
+/// What an engine had back too late, so that the next one gets it.
+pub fn late(engine: &str, of: &Value) -> Vec<String> {
+    let mut all: Vec<(String, Vec<String>)> = Vec::new();
+    for row in rows(&of["late"]) {
+        let kind = format!("{} {}", cell(&row["suite"]), cell(&row["direction"]));
+        match all.iter_mut().find(|(known, _)| *known == kind) {
+            Some((_, lengths)) => lengths.push(length(row)),
+            None => all.push((kind, vec![length(row)])),
+        }
+    }
+    let words = |(kind, lengths): (String, Vec<String>)| {
+        let lengths = lengths.join(", ");
+        format!(
+            "{engine} had {kind} ({lengths}) back too late: the next engine gets it, and {engine} a few to try"
+        )
+    };
+    all.into_iter().map(words).collect()
 }
 
 /// Lines for `explain`'s `placement`.
@@ -101,6 +124,17 @@ mod tests {
         assert_eq!(lines(&placement)[1], words);
         placement["gathering"]["vaes"]["changes"] = Value::Null;
         assert!(lines(&placement)[1].ends_with("ranges of 256 bytes"));
+        let late = |direction, up_to: Value| json!({ "suite": "aes128gcm16", "direction": direction, "up_to_bytes": up_to });
+        placement["gathering"]["vaes"]["late"] = json!([
+            late("outbound", json!(1536)),
+            late("inbound", json!(1536)),
+            late("outbound", Value::Null)
+        ]);
+        let words = [
+            "vaes had aes128gcm16 outbound (up to 1,536 B, longer) back too late: the next engine gets it, and vaes a few to try",
+            "vaes had aes128gcm16 inbound (up to 1,536 B) back too late: the next engine gets it, and vaes a few to try",
+        ];
+        assert_eq!(lines(&placement)[2..], words);
         placement["gathering"] = Value::Null;
         placement["only"] = json!(true);
         assert_eq!(lines(&placement), ["engine vaes: the only one in service that does aes128gcm16"]);

@@ -140,7 +140,13 @@ pub fn rows(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }
 
-/// What the packet scheduler has done for an engine, if it gathers packets for it.
+/// What the packet scheduler has done for an engine, if it gathers packets for it, and what it does not give
+/// it.
+fn scheduler_lines(engine: &Value) -> Vec<String> {
+    let late = placement::late(&cell(&engine["name"]), &engine["scheduler"]["gathering"]);
+    scheduler_line(engine).into_iter().chain(late).collect()
+}
+
 fn scheduler_line(engine: &Value) -> Option<String> {
     let scheduler = &engine["scheduler"];
     let (chunks, packets) = (scheduler["chunks"].as_u64()?, scheduler["packets"].as_u64()?);
@@ -178,7 +184,7 @@ fn show_status(status: &Value) {
     }
     outln!();
     print(&engines);
-    rows(&status["engines"]).iter().filter_map(scheduler_line).for_each(|line| outln!("{line}"));
+    rows(&status["engines"]).iter().flat_map(scheduler_lines).for_each(|line| outln!("{line}"));
     threading_line(&status["threading"]).into_iter().for_each(|line| outln!("{line}"));
     let mut ports = Table::new(&["side", "port", "packets in", "bytes in", "packets out", "bytes out"]);
     for side in ["protected", "unprotected"] {
@@ -587,7 +593,11 @@ mod tests {
         engine["scheduler"]["gathering"] =
             json!({ "chunk": 1024, "bins": 16, "range_bytes": 64, "changes": null });
         let gathered = format!("{line}; chunks of 1,024 packets in 16 bins, ranges of 64 bytes");
-        assert_eq!(scheduler_line(&engine), Some(gathered));
+        assert_eq!(scheduler_lines(&engine), [&*gathered]);
+        let late = json!([{ "suite": "3des-sha1", "direction": "inbound", "up_to_bytes": 64 }]);
+        engine["scheduler"]["gathering"]["late"] = late;
+        let late = "gpu had 3des-sha1 inbound (up to 64 B) back too late: the next engine gets it, and gpu a few to try";
+        assert_eq!(scheduler_lines(&engine), [&*gathered, late]);
     }
 
     const CONFIGURATION: &str = r#"

@@ -20,6 +20,7 @@ use journal::Notes;
 use list::List;
 use outputs::Output;
 use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use testudo_control::config::{Configuration, KnownAnswers, Loaded};
@@ -27,7 +28,7 @@ use testudo_control::keys::KeySource;
 use testudo_control::service::installed::{InstalledTunnels, Numbers};
 use testudo_control::service::report;
 use testudo_gateway::{
-    EngineOrder, EngineReport, PlacementMode, PortPair, SchedulerSettings, Worker, choose_engines,
+    EngineOrder, EngineReport, PlacementMode, PortPair, Scheduled, SchedulerSettings, Worker, choose_engines,
 };
 use testudo_ipsec::Moment;
 use testudo_lab::table::{Table, grouped};
@@ -224,9 +225,12 @@ fn judge(endings: &[Arc<OnceLock<Ending>>]) -> Result<(), Failure> {
 fn summary(worker: &Worker, installed: &InstalledTunnels, engines: &[EngineReport]) -> Value {
     let in_service = report::EnginesInService::new(engines, &[]);
     let counters = worker.counters();
-    let scheduled = counters.scheduled();
-    let scheduler: Map<_, _> =
-        scheduled.map(|(engine, one)| (engine.to_owned(), report::scheduler(&one))).collect();
+    let late: BTreeMap<_, _> = counters.late_jobs().collect();
+    let of = |(engine, one): (&'static str, Scheduled)| {
+        let late = late.get(engine).map_or(&[][..], Vec::as_slice);
+        (engine.to_owned(), report::scheduler(&one, late))
+    };
+    let scheduler: Map<_, _> = counters.scheduled().map(of).collect();
     let side = |snapshot: testudo_gateway::PortSnapshot| {
         let c = snapshot.counters;
         json!({ "rx_packets": c.rx_packets, "rx_bytes": c.rx_bytes, "tx_packets": c.tx_packets, "tx_bytes": c.tx_bytes })

@@ -265,10 +265,11 @@ fn reply(line: &[u8], user: Option<u32>, shared: &Shared) -> Result<Value, Strin
         Some("explain") => {
             let question = question(&request, &installed.configuration)?;
             let engines = report::EnginesInService::of(&shared.facts);
-            let scheduled = shared.facts.counters.scheduled();
+            let counters = &shared.facts.counters;
+            let (scheduled, late) = (counters.scheduled(), counters.late_jobs());
             let placement = |suite| {
-                let placement = gathering::beside(shares::of_suite(suite, &engines), &scheduled);
-                shared.facts.threads.beside(placement, shared.facts.counters.threads())
+                let placement = gathering::beside(shares::of_suite(suite, &engines), &scheduled, &late);
+                shared.facts.threads.beside(placement, counters.threads())
             };
             Ok(explanation::explain(&installed, &shared.peers(), &question, &placement))
         }

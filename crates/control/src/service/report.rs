@@ -29,7 +29,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use testudo_crypto::Suite;
 use testudo_gateway::{
-    AllCounters, Clock, EngineReport, PortSnapshot, SaCounts, Scheduled, Shares, SystemClock,
+    AllCounters, Clock, EngineReport, LateJobs, PortSnapshot, SaCounts, Scheduled, Shares, SystemClock,
     WithdrawalReason, WorkerCounters,
 };
 use testudo_ipsec::{
@@ -226,6 +226,7 @@ fn engine(
     report: &EngineReport,
     withdrawn: Option<WithdrawalReason>,
     scheduled: Option<&Scheduled>,
+    late: &[LateJobs],
 ) -> Value {
     let detail = match withdrawn {
         None => report.detail.as_str(),
@@ -237,17 +238,17 @@ fn engine(
     json!({
         "name": report.name, "in_use": report.in_use && withdrawn.is_none(), "detail": detail,
         "suites": report.suite_names(),
-        "scheduler": scheduled.map(scheduler),
+        "scheduler": scheduled.map(|scheduled| scheduler(scheduled, if withdrawn.is_none() { late } else { &[] })),
     })
 }
 
 /// What the packet scheduler has done for an engine with bins.
 #[must_use]
-pub fn scheduler(scheduled: &Scheduled) -> Value {
+pub fn scheduler(scheduled: &Scheduled, late: &[LateJobs]) -> Value {
     json!({
         "chunks": scheduled.chunks, "packets": scheduled.packets, "left_over": scheduled.left_over,
         "spilled": { "no_room": scheduled.no_room, "too_late": scheduled.too_late },
-        "gathering": gathering::gathering(scheduled),
+        "gathering": gathering::gathering(scheduled, late),
     })
 }
 
@@ -257,7 +258,9 @@ pub fn status(facts: &Facts, installed: &InstalledTunnels) -> Value {
     let withdrawn: HashMap<_, _> = facts.counters.withdrawals().collect();
     let scheduled = facts.counters.scheduled();
     let why = |e: &EngineReport| withdrawn.get(&*e.name).copied();
-    let engines = facts.engines.iter().map(|e| engine(e, why(e), scheduled.get(&*e.name)));
+    let late = facts.counters.late_jobs();
+    let late_of = |e: &EngineReport| late.get(&*e.name).map_or(&[][..], Vec::as_slice);
+    let engines = facts.engines.iter().map(|e| engine(e, why(e), scheduled.get(&*e.name), late_of(e)));
     let (paths, omitted) = path_mtus(installed, facts.clock.now());
     let (groups, groups_count) = groups(installed, facts.clock.now());
     let (own_sas, machine) = (worker_sas::counted(installed), Processors::of_this_process());
@@ -685,12 +688,12 @@ mod tests {
     fn an_engine_that_was_taken_out_of_service_is_not_in_use_and_says_why() {
         let suites = ["aes128gcm16", "null-sha384", "sha384"];
         let expected = json!({ "name": "gpu", "in_use": true, "detail": "a device", "suites": suites, "scheduler": null });
-        assert_eq!(engine(&gpu(true), None, None), expected);
+        assert_eq!(engine(&gpu(true), None, None, &[]), expected);
         for (reason, why) in [
             (WithdrawalReason::KeptPackets, "kept packets for too long and is out of service"),
             (WithdrawalReason::Failed, "failed and is out of service"),
         ] {
-            let withdrawn = engine(&gpu(true), Some(reason), None);
+            let withdrawn = engine(&gpu(true), Some(reason), None, &[]);
             assert_eq!(withdrawn["in_use"], false);
             assert!(withdrawn["detail"].as_str().is_some_and(|text| text.starts_with(why)), "{withdrawn}");
         }
@@ -701,7 +704,7 @@ mod tests {
         let (chunks, packets, no_room, too_late, left_over) = (3, 700, 5, 2, 9);
         let scheduled = Scheduled { chunks, packets, no_room, too_late, left_over, ..Scheduled::default() };
         let expected = json!({ "chunks": 3, "packets": 700, "left_over": 9, "spilled": { "no_room": 5, "too_late": 2 }, "gathering": null });
-        assert_eq!(engine(&gpu(true), None, Some(&scheduled))["scheduler"], expected);
+        assert_eq!(engine(&gpu(true), None, Some(&scheduled), &[])["scheduler"], expected);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use super::{Dispatcher, MOST_IN_A_TURN};
 use crate::scheduler::{
-    Class, Classes, Due, Gathering, Reason, Scheduler, SchedulerSettings, SharedScheduled,
+    Class, Classes, Due, Gathering, LateJobs, Reason, SUITES, Scheduler, SchedulerSettings, SharedScheduled,
 };
 use std::sync::Arc;
 use testudo_crypto::{Job, JobStatus};
@@ -90,6 +90,25 @@ impl Dispatcher {
         classes
     }
 
+    /// Tells others which jobs an engine is not given, if that has changed.
+    fn tell_late(&mut self, engine: usize) {
+        let gathering = self.scheduler.as_mut().and_then(|scheduler| scheduler.of(engine));
+        let (Some(gathering), Some(scheduled)) = (gathering, self.scheduled.get(engine)) else { return };
+        let Some(closed) = gathering.times.to_be_told() else { return };
+        let (suites, placement) = (self.suites.all(), &self.placement);
+        let late = closed.flat_map(|class| {
+            let (rank, direction, class) = class.parts();
+            // The last rank is that of all other suites.
+            let end = if rank + 1 < SUITES { rank + 1 } else { suites.len() };
+            let of_rank = suites.get(rank..end).unwrap_or_default().iter().copied();
+            let done = of_rank.filter(|suite| placement.able(*suite) >> engine & 1 == 1);
+            done.map(move |suite| LateJobs { suite, direction, class })
+        });
+        if scheduled.set_late(late) {
+            gathering.times.told();
+        }
+    }
+
     /// Whether an engine and its bins have half of the pool's buffers: should it stall, the other half is for
     /// all others.
     fn has_half_of_the_pool(&mut self, engine: usize) -> bool {
@@ -123,6 +142,7 @@ impl Dispatcher {
         let is_most = !gathering.pipeline.was_half();
         gathering.learn_times(now);
         gathering.tune();
+        self.tell_late(engine);
         // What an engine fails at makes room for a chunk that it may not want.
         if self.doubted >> engine & 1 == 1 {
             self.ask(engine, released);

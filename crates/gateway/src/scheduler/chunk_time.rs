@@ -31,6 +31,8 @@ use testudo_ipsec::Moment;
 
 /// What is told apart.
 const COUNT: usize = 2 * SUITES * CLASSES;
+/// So many can be closed.
+pub(super) const MOST_CLOSED: usize = COUNT;
 const WORDS: usize = COUNT.div_ceil(u64::BITS as usize);
 
 /// A late chunk counts as so many that are in time make up for.
@@ -61,6 +63,13 @@ impl Class {
         let suite = usize::from(suite_rank).min(SUITES - 1);
         let kind = 2 * suite + usize::from(job.direction == Direction::Open);
         Self(kind * CLASSES + class_of(job.text_bytes))
+    }
+
+    /// The rank of its suite, its direction, and its class of length.
+    pub(crate) fn parts(self) -> (usize, Direction, usize) {
+        let (kind, length) = (self.0 / CLASSES, self.0 % CLASSES);
+        let direction = if kind % 2 == 1 { Direction::Open } else { Direction::Seal };
+        (kind / 2, direction, length)
     }
 }
 
@@ -168,8 +177,9 @@ struct Trial {
 pub(crate) struct ChunkTimes {
     bound: Duration,
     known: Box<[Known]>,
-    /// How many are closed.
+    /// How many are closed, and whether others were told which.
     closed: usize,
+    is_told: bool,
     trial: Option<Trial>,
     /// There is none before.
     next: Moment,
@@ -177,7 +187,19 @@ pub(crate) struct ChunkTimes {
 
 impl ChunkTimes {
     pub(crate) fn new(bound: Duration) -> Self {
-        Self { bound, known: vec![Known::NEW; COUNT].into(), closed: 0, trial: None, next: Moment::default() }
+        let known = vec![Known::NEW; COUNT].into();
+        Self { bound, known, closed: 0, is_told: true, trial: None, next: Moment::default() }
+    }
+
+    /// What is closed, until others were [told](Self::told).
+    pub(crate) fn to_be_told(&self) -> Option<impl Iterator<Item = Class>> {
+        let closed = self.known.iter().enumerate().filter(|(_, known)| known.closed.is_some());
+        (!self.is_told).then(|| closed.map(|(at, _)| Class(at)))
+    }
+
+    /// Others know what is closed.
+    pub(crate) fn told(&mut self) {
+        self.is_told = true;
     }
 
     /// Whether any class is closed.
@@ -268,6 +290,7 @@ impl ChunkTimes {
                 Verdict::InTime | Verdict::Unseen if is_tried && known.closed.is_some() => {
                     known.open(now);
                     self.closed -= 1;
+                    self.is_told = false;
                 }
                 _ if is_tried && known.closed.is_some() => known.close(had, now),
                 _ if known.closed.is_some() => {}
@@ -278,6 +301,7 @@ impl ChunkTimes {
                     if known.against >= CLOSES {
                         known.close(had, now);
                         self.closed += 1;
+                        self.is_told = false;
                     }
                 }
                 Verdict::Late | Verdict::Unseen | Verdict::Failed => {}

@@ -1,8 +1,12 @@
 //! What the scheduler has done for an engine, readable by other threads.
 
 use super::bins::Load;
+use super::chunk_time::MOST_CLOSED;
+use super::live::LENGTHS;
 use super::tuning::Shape;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError, TryLockError};
+use testudo_crypto::{Direction, Suite};
 
 /// Counted by the worker, of one engine.
 #[derive(Debug, Default)]
@@ -19,6 +23,27 @@ pub(crate) struct SharedScheduled {
     is_tuned: AtomicBool,
     changes: AtomicU64,
     lanes_permille: AtomicU64,
+    late: Mutex<Vec<LateJobs>>,
+}
+
+/// Jobs that an engine had back too late, so that by the order of engines they go to the next one; it is
+/// tried with a few now and then.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LateJobs {
+    /// Their suite.
+    pub suite: Suite,
+    /// Their direction.
+    pub direction: Direction,
+    /// Their class of length, by its place among all.
+    pub class: usize,
+}
+
+impl LateJobs {
+    /// The longest text of their class, in bytes; `None` if all that is longer.
+    #[must_use]
+    pub fn longest(&self) -> Option<u32> {
+        LENGTHS.get(self.class).copied()
+    }
 }
 
 /// What the scheduler has done for a deep engine.
@@ -80,6 +105,28 @@ fn add(counter: &AtomicU64, jobs: usize) {
 impl SharedScheduled {
     pub(crate) fn set_deep(&self, is_deep: bool) {
         self.is_deep.store(is_deep, Ordering::Relaxed);
+        if is_deep {
+            self.late.lock().unwrap_or_else(PoisonError::into_inner).reserve(MOST_CLOSED);
+        }
+    }
+
+    /// Tells what the engine is not given; `false` if somebody reads that just now, for whom the worker does
+    /// not wait.
+    pub(crate) fn set_late(&self, late: impl Iterator<Item = LateJobs>) -> bool {
+        let mut told = match self.late.try_lock() {
+            Ok(told) => told,
+            Err(TryLockError::Poisoned(told)) => told.into_inner(),
+            Err(TryLockError::WouldBlock) => return false,
+        };
+        told.clear();
+        let room = told.capacity();
+        told.extend(late.take(room));
+        true
+    }
+
+    /// What was told last.
+    pub(crate) fn late(&self) -> Vec<LateJobs> {
+        self.late.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Of a chunk the engine works on so many jobs, and refused so many.
@@ -140,5 +187,25 @@ impl SharedScheduled {
             changes: is_tuned.then_some(changes),
             lanes_permille: (is_tuned && lanes > 0).then_some(lanes),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The worker goes on meanwhile.
+    #[test]
+    fn what_is_late_is_told_when_nobody_reads_it() {
+        let scheduled = SharedScheduled::default();
+        scheduled.set_deep(true);
+        let late = LateJobs { suite: Suite::AES128GCM16, direction: Direction::Open, class: 6 };
+        let reading = scheduled.late.lock().unwrap();
+        assert!(!scheduled.set_late([late].into_iter()));
+        drop(reading);
+        assert_eq!(scheduled.late(), []);
+        assert!(scheduled.set_late([late].into_iter()));
+        assert_eq!((scheduled.late(), late.longest()), (vec![late], None));
+        assert!(scheduled.set_late(std::iter::empty()) && scheduled.late().is_empty());
     }
 }

@@ -44,8 +44,8 @@ mod tuning;
 
 pub(crate) use chunk_time::{Class, Classes};
 pub(crate) use costs::{Costs, Held, Label, SUITES};
-pub use counts::Scheduled;
 pub(crate) use counts::SharedScheduled;
+pub use counts::{LateJobs, Scheduled};
 pub use ideas::Ideas;
 pub(crate) use live::{CLASSES, class_of};
 pub use live::{LENGTHS, PlacementMode, Reason};

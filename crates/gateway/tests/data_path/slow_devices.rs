@@ -11,7 +11,7 @@ use testudo_crypto::{
     Capability, Direction, Engine, EngineError, Job, JobStatus, KeyId, KeyMaterial, PortableEngine, Profile,
     Suite,
 };
-use testudo_gateway::{Scheduled, SchedulerSettings};
+use testudo_gateway::{LateJobs, Scheduled, SchedulerSettings};
 
 /// Chunks that it works on at a time.
 const UNDER_WAY: usize = 2;
@@ -195,6 +195,11 @@ impl Ends {
         self.a.worker.counters().scheduled().next().expect("one engine has bins").1
     }
 
+    /// What others are told of the jobs that the device is not given.
+    fn late_jobs(&self) -> Vec<LateJobs> {
+        self.a.worker.counters().late_jobs().flat_map(|(_, late)| late).collect()
+    }
+
     /// Ends all: each packet left once.
     fn finish(&mut self) {
         (0..TURNS_OF_A_SECOND).for_each(|_| self.turn());
@@ -225,6 +230,8 @@ fn slow() -> Ends {
 #[test]
 fn a_device_whose_chunks_are_late_leaves_packets_to_the_next_engine_and_is_used_again_when_it_is_fast() {
     let mut ends = slow();
+    assert_eq!(ends.late_jobs(), [LateJobs { suite: GCM, direction: Direction::Seal, class: 1 }]);
+    assert_eq!(ends.late_jobs()[0].longest(), Some(128));
     let before = ends.device.given(GCM);
     ends.run(5 * TURNS_OF_A_SECOND / 2, OF_TUNNEL_0);
     let (late, left) = ends.take_late();
@@ -240,6 +247,7 @@ fn a_device_whose_chunks_are_late_leaves_packets_to_the_next_engine_and_is_used_
     let (late, left) = ends.take_late();
     let given = ends.device.given(GCM) - before;
     assert!(percent(given, left) > 95 && late == 0, "it has {given} of {left}, {late} are late");
+    assert_eq!(ends.late_jobs(), []);
     ends.finish();
 }
 
@@ -284,6 +292,7 @@ fn what_a_device_does_in_time_stays_with_it_beside_what_it_does_too_late() {
     let [fast, slow] = [0, 1].map(|at| ends.device.given(SUITES[at]) - before[at]);
     assert!(percent(fast, TURNS_OF_A_SECOND) > 90, "{fast} of what is in time");
     assert!(percent(slow, TURNS_OF_A_SECOND) < 1, "{slow} of what is late");
+    assert!(ends.late_jobs().iter().all(|late| late.suite == SUITES[1]) && !ends.late_jobs().is_empty());
     ends.finish();
 }
 
