@@ -270,19 +270,19 @@ fn repeat(options: &BenchOptions, cases: &[Case], engines: &mut Engines) -> Resu
         .iter()
         .map(|&case| Series {
             case,
-            engine: if case.placed == 0 { engines.available[case.engine].name() } else { LIVE },
+            engine: if case.is_placed() { LIVE } else { engines.available[case.engine].name() },
             device: device_of(&case, engines),
             judge: engines.judge(&case).name(),
             samples: Vec::new(),
         })
         .collect();
     let silent = options.json || !std::io::stderr().is_terminal();
-    let visit = options.expected_visit();
-    let mut progress = Progress::new(options.expected(cases.len()), silent);
+    let mut progress = Progress::new(options.expected(cases), silent);
     for turn in 0..options.repetitions {
         for series in &mut series {
             let case = series.case;
             let name = format!("{case}, {}", series.engine);
+            let visit = options.expected_visit(&case);
             progress.stage(&format!("{} of {}: {name}", turn + 1, options.repetitions), visit);
             let duration = Duration::from_millis(options.milliseconds);
             let sample = measure::measure(&case, engines, duration);

@@ -311,6 +311,11 @@ impl Case {
         }
     }
 
+    /// Whether jobs are placed by what they cost.
+    pub(super) fn is_placed(&self) -> bool {
+        self.placed != 0
+    }
+
     /// Number of SAs, and of policies if there are more than the tunnels' own.
     pub(super) fn scale(&self) -> String {
         let sas = plural(self.sas);

@@ -2,11 +2,11 @@
 //! real work.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use testudo_crypto::Engine;
 use testudo_packet::StageTimes;
-use testudo_port_memory::{LoopPort, Packets};
+use testudo_port_memory::{Demand, LoopPort, Packets};
 
 use super::case::{Case, Size, Way};
 use super::engines::Engines;
@@ -36,6 +36,9 @@ const KEPT_BYTES: usize = 16 << 20;
 const FLOOR_BYTES: usize = 64 << 20;
 /// Warm-up time before a measurement, for caches and predictors.
 const WARM_UP: Duration = Duration::from_millis(2);
+/// The same where jobs are placed by what they cost: a gateway that has just started asks each engine for
+/// packets of each suite and length.
+pub(super) const LEARNING: Duration = Duration::from_millis(500);
 
 /// The figures of one measurement.
 #[derive(Debug, Clone)]
@@ -45,11 +48,13 @@ pub(super) struct Sample {
     /// Packets that the judge has checked.
     pub(super) judged: u64,
     /// Jobs that each engine did, where they are placed by what they cost.
-    pub(super) done: BTreeMap<&'static str, u64>,
+    pub(super) done: Jobs,
 }
 
 /// A run, packets that the judge has checked, and jobs by engine.
-type Outcome = (Run, u64, BTreeMap<&'static str, u64>);
+type Outcome = (Run, u64, Jobs);
+/// By engine.
+type Jobs = BTreeMap<&'static str, u64>;
 
 /// Measures `case` once.
 pub(super) fn measure(case: &Case, engines: &mut Engines, duration: Duration) -> Result<Sample, Wrong> {
@@ -105,14 +110,15 @@ fn outbound(
     let mut subject = Subject::with(case, Way::Outbound, engines, LoopPort::new("load", originals.clone()))?;
     let mut sealed = capture(case, &mut subject, originals.len())?;
     subject.sink.keep(0, 0);
-    subject.run_for(WARM_UP)?;
+    subject.run_for(if case.is_placed() { LEARNING } else { WARM_UP })?;
     subject.sink.keep(SAMPLE_INTERVAL, SAMPLES);
+    let before = subject.done();
     let run = subject.run_for(duration)?;
+    let done = since(subject.done(), &before);
     sealed.extend(subject.sink.take());
     sealed.extend(capture(case, &mut subject, originals.len())?);
     subject.settle()?;
     subject.check_books()?;
-    let done = subject.done();
     // The judge has as many tunnels, so free the memory first.
     drop(subject);
     let judged = sealed.len() as u64;
@@ -161,26 +167,57 @@ pub(super) fn inbound(
     let mut subject = Subject::with(case, Way::Inbound, engines, feed)?;
     demand.ask(round as u64);
     let mut opened = capture(case, &mut subject, round)?;
-    subject.sink.keep(SAMPLE_INTERVAL, SAMPLES);
-    let mut total = Run::default();
-    let mut left = count - round;
-    // The stage clock measures one turn in several, and a slow engine makes only a few in that time.
-    while total.stages.batches == 0 || total.elapsed < duration {
-        if left == 0 {
-            // Replay windows accept each packet once. Reinstalling the tunnels is not part of a packet's
-            // cost.
-            subject.reinstall(case)?;
-            left = count;
-        }
-        demand.ask(left as u64);
-        add(&mut total, &subject.run_through(left)?);
-        left = 0;
+    subject.sink.keep(0, 0);
+    let mut rounds = Rounds { case, demand, count, left: count - round };
+    if case.is_placed() {
+        let began = Instant::now();
+        rounds.run_while(&mut subject, |_| began.elapsed() < LEARNING)?;
     }
+    subject.sink.keep(SAMPLE_INTERVAL, SAMPLES);
+    let before = subject.done();
+    // The stage clock measures one turn in several, and a slow engine makes only a few in that time.
+    let is_short = |total: &Run| total.stages.batches == 0 || total.elapsed < duration;
+    let total = rounds.run_while(&mut subject, is_short)?;
+    let done = since(subject.done(), &before);
     opened.extend(subject.sink.take());
     subject.settle()?;
     subject.check_books()?;
     judge::compare(&opened, originals)?;
-    Ok((total, opened.len() as u64, subject.done()))
+    Ok((total, opened.len() as u64, done))
+}
+
+/// Rounds of a ring of sealed packets.
+struct Rounds<'c> {
+    case: &'c Case,
+    demand: Demand,
+    count: usize,
+    /// Packets of this round that are still to come.
+    left: usize,
+}
+
+impl Rounds<'_> {
+    fn run_while(&mut self, subject: &mut Subject, goes_on: impl Fn(&Run) -> bool) -> Result<Run, Wrong> {
+        let mut total = Run::default();
+        while goes_on(&total) {
+            if self.left == 0 {
+                // Replay windows accept each packet once. Reinstalling the tunnels is not part of a packet's
+                // cost.
+                subject.reinstall(self.case)?;
+                self.left = self.count;
+            }
+            self.demand.ask(self.left as u64);
+            add(&mut total, &subject.run_through(self.left)?);
+            self.left = 0;
+        }
+        Ok(total)
+    }
+}
+
+/// What was done since then. A job that went on since is no longer its first engine's.
+fn since(mut now: Jobs, before: &Jobs) -> Jobs {
+    now.iter_mut()
+        .for_each(|(engine, jobs)| *jobs = jobs.saturating_sub(before.get(engine).copied().unwrap_or(0)));
+    now
 }
 
 fn add(total: &mut Run, run: &Run) {

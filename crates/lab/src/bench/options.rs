@@ -8,7 +8,7 @@ use super::device::{GpuCount, part_of_a_name};
 use super::engines::Engines;
 use super::error::BenchError;
 use super::load::SEED;
-use super::measure::most_sas_inbound;
+use super::measure::{LEARNING, most_sas_inbound};
 use super::report::Series;
 
 /// Overhead per measurement of a case: tunnels, packets, judge.
@@ -66,7 +66,8 @@ pub struct BenchOptions {
     pub engines: Vec<String>,
 
     /// Also measure a gateway that has all of these engines and places each job by what it costs (`live`, as
-    /// placement = "live" in a configuration). Its floor is that of the fastest of them
+    /// placement = "live" in a configuration). Its floor is that of the fastest of them,
+    /// and it runs for half a second before it is measured: engines are asked for packets then
     #[arg(long)]
     pub live: bool,
 
@@ -241,13 +242,14 @@ impl BenchOptions {
         )))
     }
 
-    pub(super) fn expected_visit(&self) -> Duration {
-        Duration::from_millis(self.milliseconds * 3 / 2) + AROUND_A_VISIT
+    pub(super) fn expected_visit(&self, case: &Case) -> Duration {
+        let learning = if case.is_placed() { LEARNING } else { Duration::ZERO };
+        Duration::from_millis(self.milliseconds * 3 / 2) + AROUND_A_VISIT + learning
     }
 
-    pub(super) fn expected(&self, cases: usize) -> Duration {
-        let visits = u32::try_from(cases).unwrap_or(u32::MAX).saturating_mul(self.repetitions);
-        self.expected_visit().saturating_mul(visits)
+    pub(super) fn expected(&self, cases: &[Case]) -> Duration {
+        let visits: Duration = cases.iter().map(|case| self.expected_visit(case)).sum();
+        visits.saturating_mul(self.repetitions)
     }
 
     /// The encapsulations, for people.
@@ -265,7 +267,7 @@ impl BenchOptions {
             cases.len(),
             self.repetitions,
             self.milliseconds,
-            self.expected(cases.len()).as_secs().max(1),
+            self.expected(cases).as_secs().max(1),
         );
         for (index, engine) in engines.available.iter().enumerate() {
             if cases.iter().any(|case| case.engines().contains(&index)) {

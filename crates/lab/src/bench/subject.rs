@@ -129,7 +129,7 @@ impl Subject {
         ports: PortPair,
         sink: SinkHandle,
     ) -> Result<Self, Wrong> {
-        let is_live = case.placed != 0 && engines.len() > 1;
+        let is_live = case.is_placed() && engines.len() > 1;
         let placement = if is_live { PlacementMode::Live } else { PlacementMode::First };
         placement.arrange(&mut engines);
         let pool = Pool::new(BUFFERS, BUFFER_BYTES.max(case.size.longest_bytes() + OVERHEAD_BYTES));
