@@ -78,8 +78,27 @@ fn table(text: &mut String, lines: &[Line]) {
 mod tests {
     use std::path::Path;
 
+    use super::super::item::Mode;
     use super::super::registry;
     use super::*;
+
+    fn in_docs() -> String {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/PAPERS.md");
+        std::fs::read_to_string(path).unwrap()
+    }
+
+    /// A command without what names a file or a device of the machine that it ran on.
+    fn without_names(command: &str) -> String {
+        let mut words = command.split(' ');
+        let mut kept = Vec::new();
+        while let Some(word) = words.next() {
+            match word {
+                "--engine" | "--gpu" | "--prices" => drop(words.next()),
+                other => kept.push(other),
+            }
+        }
+        kept.join(" ")
+    }
 
     /// What a document says of an item of a paper, from the line below its heading on.
     fn section<'a>(document: &'a str, paper: &str, heading: &str) -> Option<&'a str> {
@@ -93,8 +112,7 @@ mod tests {
     /// streams need namespaces as well.
     #[test]
     fn the_document_in_docs_has_every_item_and_lacks_none_that_needs_only_a_processor() {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/PAPERS.md");
-        let document = std::fs::read_to_string(path).unwrap();
+        let document = in_docs();
         for item in registry::all() {
             let heading = format!("{}: {}", escaped(item.name), escaped(item.title));
             let text = section(&document, item.paper.number(), &heading);
@@ -108,5 +126,28 @@ mod tests {
             section("\n## 001: a\n### F: t\nx\n### G: t\n\n## 002: b\n### H: t\ny", "001", "H: t"),
             None
         );
+    }
+
+    /// What the program measures today is what the document is of.
+    #[test]
+    fn the_document_in_docs_is_of_a_full_run_by_the_commands_of_this_program() {
+        let document = in_docs();
+        let setting = |what: &str| {
+            let line = document.lines().find_map(|line| line.strip_prefix(&format!("| {what} | ")));
+            line.unwrap_or_else(|| panic!("no {what}")).trim_end_matches(" |")
+        };
+        assert_eq!(setting("Run"), "A full run.");
+        let words = setting("Processor").rsplit(' ').nth(2);
+        let processors = words.and_then(|number| number.parse().ok()).unwrap();
+        for item in registry::all() {
+            let Some(method) = item.method() else { continue };
+            let heading = format!("{}: {}", escaped(item.name), escaped(item.title));
+            let text = section(&document, item.paper.number(), &heading).unwrap_or_default();
+            let command = text.lines().find_map(|line| line.strip_prefix("`testudo ")?.strip_suffix('`'));
+            let is_absent = command.is_none() && text.starts_with("not possible here");
+            let today = method.command(Mode::Full, processors, None);
+            assert!(is_absent || command.map(without_names) == Some(today), "{}: {command:?}", item.id());
+        }
+        assert_eq!(without_names("bench vpe --engine vaes --repeat 5 --gpu H200"), "bench vpe --repeat 5");
     }
 }
