@@ -8,9 +8,9 @@
 //! ```
 //!
 //! A neighbour in use is *used* in the kernel, too, every 30 seconds: the kernel then checks it by its own
-//! rules, and what it says is believed. When a route changes, all are read again: replaced routes, next hop
-//! objects and multipath are then the kernel's matter. When notifications were lost, everything is read
-//! again.
+//! rules, and what it says is believed. Routes are read before the port is made, so that its first packets
+//! have them. When one changes, all are read again: replaced routes, next hop objects and multipath are then
+//! the kernel's matter. When notifications were lost, everything is read again.
 //!
 //! Routes are those of the main table; of several ways, the first that leads out of the interface is taken.
 //! Deliberately missing: policy rules and other tables.
@@ -26,7 +26,7 @@ use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use testudo_wire::netlink::datagram::Datagram;
 use testudo_wire::netlink::{Message, flag, kind, messages};
 use testudo_wire::rtnetlink::{
@@ -36,6 +36,9 @@ use testudo_wire::rtnetlink::{
 /// Changes that wait for the port at most. While it takes none, the reader waits, and the kernel's messages
 /// with it.
 const MOST_CHANGES: usize = 1024;
+/// How long the kernel may take to list its routes before the port is made without them: a million are read
+/// in a second or two, but while they change all the time, they are read again and again.
+const FIRST_ROUTES: Duration = Duration::from_secs(10);
 /// Bytes of the kernel's longest datagrams.
 const DATAGRAM_BYTES: usize = 64 * 1024;
 /// `NLM_F_DUMP_INTR`: the table changed while it was read.
@@ -81,6 +84,8 @@ struct State {
     wants_routes: bool,
     /// Those of the dump that is under way.
     routes: Vec<Route>,
+    /// Whether a table of routes was told.
+    has_told_routes: bool,
 }
 
 /// What can be dumped.
@@ -91,12 +96,21 @@ enum Table {
 }
 
 impl KernelReader {
-    /// Opens a socket for the interface with this name, and makes the resolver that is told by it. The caller
-    /// calls [`turn`](Self::turn) again and again, on a thread of its own.
+    /// Opens a socket for the interface with this name, reads its routes, and makes the resolver that is told
+    /// by it: a port with that resolver has these routes from the beginning. The caller calls
+    /// [`turn`](Self::turn) again and again, on a thread of its own.
     ///
     /// # Errors
     /// That there is no such interface, or what the kernel says.
     pub fn open(interface: &str) -> io::Result<(Self, OutsideResolver)> {
+        Self::open_within(interface, FIRST_ROUTES)
+    }
+
+    /// The same, without routes if the kernel takes longer than this to list them.
+    ///
+    /// # Errors
+    /// As for [`open`](Self::open).
+    pub fn open_within(interface: &str, most: Duration) -> io::Result<(Self, OutsideResolver)> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         // No protocol means number 0, which is NETLINK_ROUTE.
         let socket = rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None)?;
@@ -111,7 +125,31 @@ impl KernelReader {
         let mut reader =
             Self { socket, changes, bell, state: State::new(interface), datagram, handed: Handed::default() };
         reader.ask()?;
+        reader.read_first_routes(Instant::now() + most)?;
         Ok((reader, resolver))
+    }
+
+    /// Whether the kernel has listed its routes so far.
+    #[must_use]
+    pub fn has_routes(&self) -> bool {
+        self.state.has_told_routes
+    }
+
+    /// Reads no further than the routes: nobody takes what comes after them yet. Nor longer, though a dump
+    /// has to be repeated again and again.
+    fn read_first_routes(&mut self, until: Instant) -> io::Result<()> {
+        while !self.has_routes() {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(());
+            }
+            match self.receive()? {
+                Some(received) => _ = self.note(received),
+                None => self.wait(left)?,
+            }
+            self.ask()?;
+        }
+        Ok(())
     }
 
     /// Waits for the kernel, at most so long, and passes on what it has said. `false` once the port is gone.
@@ -120,41 +158,51 @@ impl KernelReader {
     /// What the kernel says; its tables are then no longer read.
     pub fn turn(&mut self, at_most: Duration) -> io::Result<bool> {
         self.handed.free_unused();
-        let timeout = Timespec::try_from(at_most).map_err(|_| io::ErrorKind::InvalidInput)?;
-        let mut waits = [PollFd::new(&*self.socket, PollFlags::IN)];
-        match poll(&mut waits, Some(&timeout)) {
-            Ok(_) | Err(Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
-        loop {
-            let received =
-                match rustix::net::recvfrom(&*self.socket, &mut self.datagram[..], RecvFlags::empty()) {
-                    Ok((length, _, from)) => {
-                        if is_kernel(from) {
-                            length
-                        } else {
-                            0
-                        }
-                    }
-                    Err(Errno::INTR) => continue,
-                    Err(Errno::WOULDBLOCK) => return Ok(true),
-                    // More was said than the socket holds.
-                    Err(Errno::NOBUFS) => {
-                        self.state.read_all_again();
-                        self.ask()?;
-                        continue;
-                    }
-                    Err(error) => return Err(error.into()),
-                };
-            for message in messages(&self.datagram[..received]).map_while(Result::ok) {
-                let Some(change) = self.state.note(&message) else { continue };
-                self.handed.keep(&change);
-                if !self.pass_on(change) {
-                    return Ok(false);
-                }
+        self.wait(at_most)?;
+        while let Some(received) = self.receive()? {
+            if !self.note(received) {
+                return Ok(false);
             }
             self.ask()?;
         }
+        Ok(true)
+    }
+
+    fn wait(&self, at_most: Duration) -> io::Result<()> {
+        let timeout = Timespec::try_from(at_most).map_err(|_| io::ErrorKind::InvalidInput)?;
+        match poll(&mut [PollFd::new(&*self.socket, PollFlags::IN)], Some(&timeout)) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The bytes of the kernel's next datagram, if there is one; 0 of those that do not count.
+    fn receive(&mut self) -> io::Result<Option<usize>> {
+        loop {
+            match rustix::net::recvfrom(&*self.socket, &mut self.datagram[..], RecvFlags::empty()) {
+                Ok((length, _, from)) => return Ok(Some(if is_kernel(from) { length } else { 0 })),
+                Err(Errno::INTR) => {}
+                Err(Errno::WOULDBLOCK) => return Ok(None),
+                // More was said than the socket holds.
+                Err(Errno::NOBUFS) => {
+                    self.state.read_all_again();
+                    return Ok(Some(0));
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Passes on what the datagram says. Whether the port is there.
+    fn note(&mut self, bytes: usize) -> bool {
+        for message in messages(&self.datagram[..bytes]).map_while(Result::ok) {
+            let Some(change) = self.state.note(&message) else { continue };
+            self.handed.keep(&change);
+            if !self.pass_on(change) {
+                return false;
+            }
+        }
+        true
     }
 
     /// Tells the port of a change, and wakes who waits for it. Whether it is there.
@@ -218,6 +266,7 @@ impl State {
             wants_neighbours: true,
             wants_routes: true,
             routes: Vec::new(),
+            has_told_routes: false,
         }
     }
 
@@ -231,7 +280,8 @@ impl State {
         if self.dump.is_some() {
             return None;
         }
-        let table = if std::mem::take(&mut self.wants_neighbours) {
+        // Without routes no neighbour is of use.
+        let table = if self.has_told_routes && std::mem::take(&mut self.wants_neighbours) {
             Table::Neighbours
         } else if std::mem::take(&mut self.wants_routes) {
             self.routes.clear();
@@ -262,7 +312,10 @@ impl State {
                 self.routes.extend(self.route(&route))
             }
             RtMessage::Route(_) | RtMessage::RouteRemoved => self.wants_routes = true,
-            RtMessage::Neighbour { interface, address, state } if interface == self.interface => {
+            // Before the first routes nobody takes such messages; all neighbours are listed after them.
+            RtMessage::Neighbour { interface, address, state }
+                if interface == self.interface && self.has_told_routes =>
+            {
                 match state {
                     // The kernel has checked it, or does so now that it is used.
                     NeighbourState::Known(mac) => {
@@ -283,7 +336,10 @@ impl State {
             Table::Neighbours if self.is_interrupted || !is_done => self.wants_neighbours = true,
             Table::Routes if self.is_interrupted || !is_done => self.wants_routes = true,
             Table::Neighbours => {}
-            Table::Routes => return Some(Change::routes(&std::mem::take(&mut self.routes))),
+            Table::Routes => {
+                self.has_told_routes = true;
+                return Some(Change::routes(&std::mem::take(&mut self.routes)));
+            }
         }
         None
     }
@@ -331,13 +387,16 @@ mod tests {
         all.into_iter().flatten().next()
     }
 
+    /// What has read everything once, by other dumps.
+    fn with_routes() -> State {
+        State { has_told_routes: true, wants_routes: false, wants_neighbours: false, ..State::new(3) }
+    }
+
     #[test]
     fn routes_are_told_as_a_whole_when_their_dump_ends() {
         let mut state = State::new(3);
-        assert_eq!((state.next_dump(), state.next_dump()), (Some((Table::Neighbours, 1)), None));
-        assert_eq!(note(&mut state, &done(1)), None);
-        assert_eq!((state.next_dump(), state.next_dump()), (Some((Table::Routes, 2)), None));
-        for bytes in [route(2, 254, 1, 3), route(2, 254, 2, 4), route(2, 100, 3, 3), done(7)] {
+        assert_eq!((state.next_dump(), state.next_dump()), (Some((Table::Routes, 1)), None));
+        for bytes in [route(1, 254, 1, 3), route(1, 254, 2, 4), route(1, 100, 3, 3), done(7)] {
             assert_eq!(note(&mut state, &bytes), None);
         }
         let to = |second: u8, next_hop| Route {
@@ -347,8 +406,9 @@ mod tests {
             metric: 0,
         };
         let expected = Change::routes(&[to(1, NextHop::OnLink), to(2, NextHop::Elsewhere)]);
-        assert_eq!(note(&mut state, &done(2)), Some(expected));
-        assert_eq!(state.next_dump(), None);
+        assert_eq!(note(&mut state, &done(1)), Some(expected));
+        assert_eq!((state.next_dump(), state.next_dump()), (Some((Table::Neighbours, 2)), None));
+        assert_eq!((note(&mut state, &done(2)), state.next_dump()), (None, None));
         note(&mut state, &route(0, 254, 9, 3));
         assert_eq!(state.next_dump(), Some((Table::Routes, 3)), "a change has all read again");
     }
@@ -370,7 +430,6 @@ mod tests {
     #[test]
     fn an_interrupted_dump_is_repeated() {
         let mut state = State::new(3);
-        state.wants_neighbours = false;
         assert_eq!(state.next_dump(), Some((Table::Routes, 1)));
         let mut interrupted = route(1, 254, 1, 3);
         interrupted[6..8].copy_from_slice(&(flag::MULTI | INTERRUPTED).to_ne_bytes());
@@ -384,8 +443,8 @@ mod tests {
 
     #[test]
     fn after_a_loss_all_is_read_again_and_the_rest_of_the_old_dump_is_not_taken_for_the_new() {
-        let mut state = State::new(3);
-        state.wants_neighbours = false;
+        let mut state = with_routes();
+        note(&mut state, &route(0, 254, 1, 3));
         assert_eq!(state.next_dump(), Some((Table::Routes, 1)));
         note(&mut state, &route(1, 254, 1, 3));
         state.read_all_again();
@@ -401,7 +460,7 @@ mod tests {
 
     #[test]
     fn neighbours_of_the_interface_are_told_and_others_are_not() {
-        let mut state = State::new(3);
+        let mut state = with_routes();
         let neighbour = |interface: u8, nud: u8| {
             let structure = [2, 0, 0, 0, interface, 0, 0, 0, nud, 0, 0, 1];
             message(28, 0, &structure, &[(1, &[192, 0, 2, 2]), (2, &[2; 6])])
@@ -413,6 +472,11 @@ mod tests {
             is_reachable: true,
         };
         assert_eq!(note(&mut state, &neighbour(3, 4)), Some(told));
+        assert_eq!(
+            note(&mut State::new(3), &neighbour(3, 4)),
+            None,
+            "nobody takes it before the first routes"
+        );
         assert_eq!(note(&mut state, &neighbour(3, 0x20)), Some(Change::NoNeighbour(address)));
         assert_eq!((note(&mut state, &neighbour(3, 1)), note(&mut state, &neighbour(4, 4))), (None, None));
         assert_eq!(note(&mut state, &message(28, 0, &[2, 0], &[])), None, "broken");

@@ -115,16 +115,20 @@ pub struct LinkPort<D, R> {
 }
 
 impl<D: FrameDevice, R: Resolver> LinkPort<D, R> {
-    /// A port over `device`.
+    /// A port over `device`. It knows at once what the resolver has been told: its first packets may leave
+    /// before it receives.
     #[must_use]
-    pub fn new(device: D, resolver: R, config: &LinkConfig, clock: Clock) -> Self {
+    pub fn new(device: D, mut resolver: R, config: &LinkConfig, clock: Clock) -> Self {
         let framing = Framing::new(device.mac(), config.tags);
         let neighbours = Neighbours::new(config.neighbours);
+        let mut tables =
+            Tables { neighbours, routes: Arc::new(Routes::new(&config.routes)), route_changes: 0 };
+        resolver.poll(&mut tables, clock());
         Self {
             device,
             resolver,
             clock,
-            tables: Tables { neighbours, routes: Arc::new(Routes::new(&config.routes)), route_changes: 0 },
+            tables,
             waiting: Waiting::new(config.waiting),
             outbox: Outbox::new(framing),
             returned: VecDeque::with_capacity(MOST_RETURNED),

@@ -77,7 +77,7 @@ pub trait Resolver: Send {
         None
     }
 
-    /// Takes note of what has changed outside; called whenever the port receives.
+    /// Takes note of what has changed outside; called when the port is made, and whenever it receives.
     fn poll(&mut self, _tables: &mut Tables, _now: Duration) {}
 
     /// Has `address` asked for: by everyone, or at the link-layer address where it was last.

@@ -39,6 +39,7 @@ fn main() -> ExitCode {
         .test("linux_routes_packets_to_the_gateway", routes)
         .test("linux_is_told_of_ports_that_are_closed", refuses)
         .test("a_new_mac_address_that_linux_announces_is_used", follows)
+        .test("a_port_has_the_kernels_routes_before_its_first_packet", has_routes_at_once)
         .test("routes_and_neighbours_of_the_kernel_reach_a_port", is_read)
         .run(enter)
 }
@@ -303,12 +304,30 @@ impl Read {
     }
 }
 
+/// Nothing is received, and nothing more read. Neighbours, more than wait for a port, keep nobody waiting.
+fn has_routes_at_once(inside: &mut Entered) -> TestResult {
+    let mut read = Read::new(*inside)?;
+    let many = "for n in $(seq 1100); do echo neigh add 2001:db8::1:$n lladdr 2:0:0:0:0:1 dev wire; done | ip -batch -";
+    read.near.run(&["sh", "-c", many])?;
+    // In no time they are not there: the port is made without, and told of them later.
+    let (mut late, resolver) = read.near.within(|| KernelReader::open_within("wire", Duration::ZERO))??;
+    assert!(!late.has_routes());
+    drop(resolver);
+    while late.turn(Duration::from_secs(10))? && !late.has_routes() {}
+    assert!(late.has_routes());
+    let (reader, resolver) = read.near.within(|| KernelReader::open("wire"))??;
+    assert!(reader.has_routes());
+    let (wire, clock) = (Wire::default(), TestClock::default());
+    read.end = End::new(A, (&wire, &wire), resolver, &LinkConfig::default(), &clock);
+    for neighbour in ["192.0.2.2", "2001:db8::2"] {
+        assert_eq!(read.next_hop(neighbour), neighbour.parse().ok(), "{neighbour}");
+    }
+    Ok(())
+}
+
 fn is_read(inside: &mut Entered) -> TestResult {
     let mut read = Read::new(*inside)?;
     let far = |text: &str| text.parse::<IpAddr>().ok();
-    read.until("its networks", |read| {
-        read.next_hop("192.0.2.2") == far("192.0.2.2") && read.next_hop("2001:db8::2") == far("2001:db8::2")
-    })?;
     read.near.route_via("10.9.0.0/16", "192.0.2.2")?;
     read.near.route_via("fd09::/16", "2001:db8::2")?;
     read.near.run(&["ip", "route", "add", "10.9.7.0/24", "dev", "lo"])?;

@@ -63,6 +63,12 @@ pub fn open(
     let filter = Arc::new(filter);
     let asked = |error| Failure::new(Kind::Port, format!("the kernel's routes of {interface}: {error}"));
     let (reader, resolver) = KernelReader::open(interface).map_err(asked)?;
+    if !reader.has_routes() {
+        tracing::warn!(
+            "{side} side: the routes of {interface} change so often that they are not read yet: until then packets that it \
+             is to send are dropped (no_route)"
+        );
+    }
     let config = device_config(filter.interface(), settings);
     let device = XdpDevice::open(&filter, common.umem, common.pool, &config).map_err(failure(Kind::Port))?;
     let details = Arc::new(Details::of(&filter, &device, settings));
