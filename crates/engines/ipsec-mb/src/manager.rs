@@ -167,20 +167,26 @@ impl Manager {
 
     /// The instructions in use, `VAES-AVX512`.
     pub(crate) fn architecture(&self) -> String {
-        let layout = self.library.layout;
+        let name = self.used_architecture();
         // SAFETY: the layout is that of the library's version; the manager lives as long as `self`.
-        let (features, used) = unsafe {
-            (
-                field::<u64>(self.manager, layout.offsets.features),
-                field::<u32>(self.manager, layout.offsets.used_arch),
-            )
-        };
-        let name = layout.architectures.get(used as usize).copied().unwrap_or("unknown");
+        let features = unsafe { field::<u64>(self.manager, self.library.layout.offsets.features) };
         if features & FEATURE_VAES != 0 && name.starts_with("AVX") {
             format!("VAES-{name}")
         } else {
             name.to_owned()
         }
+    }
+
+    fn used_architecture(&self) -> &'static str {
+        let layout = self.library.layout;
+        // SAFETY: as above.
+        let used = unsafe { field::<u32>(self.manager, layout.offsets.used_arch) };
+        layout.architectures.get(used as usize).copied().unwrap_or("unknown")
+    }
+
+    /// Whether it is the library's code for AVX-512, which alone has lanes for DES.
+    pub(crate) fn has_lanes_of_des(&self) -> bool {
+        self.used_architecture() == "AVX512"
     }
 
     /// The library's version, `1.3.0`.
