@@ -35,6 +35,8 @@ const POLL_MAX: usize = 1024;
 /// others of their SA, and of those that are given up: more of them come back at once where a device is late
 /// or lost, and what is left is for the next turns. New packets are not among them.
 const MOST_IN_A_TURN: usize = 1024;
+/// Jobs of a submission for which there is memory from the start.
+const SUBMISSION: usize = 1024;
 
 /// Where the jobs of a batch are submitted first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,6 +82,12 @@ pub(crate) struct Dispatcher {
     scheduled: Arc<[SharedScheduled]>,
     /// What jobs are placed by, if by cost.
     live: Option<Box<Live>>,
+    /// Whether jobs of this submission go to other engines than their lanes name.
+    moves: bool,
+    /// The engine of each job of a submission that several have, where that is noted.
+    engines: Vec<usize>,
+    /// Divides jobs among engines.
+    divider: Arranger,
     /// Whether any SA leaves its frames to an engine, or did.
     leaves_frames: bool,
 }
@@ -114,6 +122,9 @@ impl Dispatcher {
             scheduler: None,
             scheduled,
             live: None,
+            moves: false,
+            engines: Vec::with_capacity(SUBMISSION),
+            divider: Arranger::by_rank(SUBMISSION),
             leaves_frames: false,
         };
         // Until it is told: a change may leave less room, and nobody said that another engine is behind.
@@ -300,7 +311,7 @@ impl Dispatcher {
             released.push(job);
             return;
         };
-        let (mut first, key, suite_rank) = (lane.first, lane.key, lane.suite_rank);
+        let (mut first, key, suite_rank) = (self.first_for(&job, lane), lane.key, lane.suite_rank);
         if first == NOWHERE {
             first = self.first_of(key, suite_rank);
             if let Some(lane) = self.lanes.of_mut(&job) {

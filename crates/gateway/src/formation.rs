@@ -73,6 +73,12 @@ impl SuiteRanks {
 }
 
 impl Arranger {
+    /// What keeps the order of those with the same rank, with memory for so many.
+    pub(crate) fn by_rank(jobs: usize) -> Self {
+        let [from, to] = [(); 2].map(|()| Vec::with_capacity(jobs));
+        Self { formation: Formation::Suite, ranks: Vec::with_capacity(jobs), from, to }
+    }
+
     /// Brings jobs into formation; `suite_rank` says each job's suite.
     pub(crate) fn arrange(&mut self, jobs: &mut [Job], mut suite_rank: impl FnMut(&Job) -> Option<u8>) {
         let mut counts = [0_u32; RANKS];

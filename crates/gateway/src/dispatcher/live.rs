@@ -4,7 +4,7 @@
 //! The jobs of all others come here, where each is decided of, unless their SA is [settled](super::settled).
 
 use super::settled::Settled;
-use super::{Dispatcher, MOST_IN_A_TURN};
+use super::{Dispatcher, MOST_IN_A_TURN, SUBMISSION};
 use crate::clock::{Clock, SystemClock};
 use crate::formation::Formation;
 use crate::lanes::{First, NO_ENGINE, NOWHERE};
@@ -26,7 +26,7 @@ pub(super) struct Live {
     /// Where nothing is to be decided.
     pub(super) settled: Settled,
     /// Engines that do each suite, by its rank.
-    able: Vec<u8>,
+    pub(super) able: Vec<u8>,
     /// Jobs that deep engines get at a time.
     chunk: usize,
     /// Where each job of the submission goes, and what it is; empty between calls.
@@ -56,9 +56,6 @@ struct Run {
     able: u8,
     first: First,
 }
-
-/// Jobs of a submission for which there is memory from the start.
-const SUBMISSION: usize = 1024;
 
 impl Dispatcher {
     pub(super) fn set_live(&mut self, settings: &SchedulerSettings) {

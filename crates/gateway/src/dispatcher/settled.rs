@@ -1,40 +1,52 @@
 //! Submissions of which nothing is to be decided.
 //!
 //! Where all engines that take the keys of a suite end jobs inside `submit`, what a submission has given to
-//! them delays each of them by the same. So the engine that is best for a suite is another only after
-//! something was learned, and most submissions need not be learned of: while one engine has all classes of
-//! a suite, the suite is *settled*, and the lanes of its SAs name that engine as those do that only one
-//! engine takes. One submission in [`JOBS`] jobs is still decided of job by job and measured, and so is each
-//! of [few](FEW) jobs, and each that has a class of which was not decided yet.
+//! them delays each of them by the same. So the engine that is best for a class of a suite is another only
+//! after something was learned, and most submissions need not be learned of: once that engine is known, the
+//! class is *settled*, and with its first class the suite. The lanes of its SAs name the suite's engine, as
+//! those do that only one engine takes; where another has a class, its jobs get their keys there. One
+//! submission in [`JOBS`] jobs is still decided of job by job and measured, and so is each that has a class
+//! of which was not decided yet, or [many](RARE) jobs of classes that are not settled. Submissions of
+//! [few](FEW) jobs are counted for themselves: they say little of what many cost, and do not stand for them.
+//! A worker under full load has such, too: of long packets it takes no more at a time than a cache holds.
 
+use super::live::Live;
 use super::{Addressed, Dispatcher};
-use crate::lanes::{First, Lane, Lanes, NOWHERE};
+use crate::lanes::{First, Lane, NOWHERE};
 use crate::scheduler::{CLASSES, Label, Reason, SUITES, class_of};
 use std::time::Duration;
-use testudo_crypto::Job;
+use testudo_crypto::{Job, KeyId};
 use testudo_ipsec::Moment;
 
 /// Jobs between two submissions that are decided of, on average. Between half of that and the half more, so
 /// that no rhythm of suites and directions hides one of them.
 const JOBS: usize = 2048;
-/// A submission of fewer jobs is decided of.
+/// Submissions of fewer jobs are counted for themselves.
 const FEW: usize = 16;
-/// A suite that one engine no longer has all classes of stays as it is for so long: each of its lanes is
-/// told.
+/// A worker that has little to do has time to decide: of few jobs, after so long.
+const AT_REST: Duration = Duration::from_millis(1);
+/// Of so many jobs of a submission one may be of a class that is not settled: it goes to the engine that
+/// would have it by what is known. With random lengths some class of some suite is rare, and measured late.
+const RARE: usize = 8;
+/// A suite that is settled no more stays as it is for so long: each of its lanes is told.
 const UNSETTLED: Duration = Duration::from_millis(100);
 
 /// A suite.
 #[derive(Debug, Clone, Copy, Default)]
 struct Rank {
-    /// The engine that has all its classes.
+    /// The engine that its lanes name.
     engine: Option<usize>,
-    /// Those of which was decided.
-    classes: u8,
+    /// Those of the classes that are settled.
+    classes: [Option<u8>; CLASSES],
     /// Since when it has none.
     unsettled: Option<Moment>,
 }
 
-const _: () = assert!(CLASSES <= 8);
+impl Rank {
+    fn engine_of(&self, class: usize) -> Option<usize> {
+        self.classes[class].map(usize::from)
+    }
+}
 
 /// Which suites are settled.
 #[derive(Debug, Default)]
@@ -42,8 +54,10 @@ pub(super) struct Settled {
     ranks: [Rank; SUITES],
     /// How many suites are.
     count: usize,
-    /// Jobs until the next submission that is decided of.
-    left: usize,
+    /// Jobs until the next submission that is decided of: of many, and of few.
+    left: [usize; 2],
+    /// When the last of few was.
+    few: Moment,
     /// Of a sequence of numbers without a pattern.
     random: u32,
 }
@@ -55,17 +69,28 @@ impl Settled {
     }
 
     /// Whether a submission of so many jobs is decided of; if not, they are counted down.
-    fn is_due(&mut self, jobs: usize) -> bool {
+    fn is_due(&mut self, jobs: usize, now: Moment) -> bool {
         if self.count == 0 {
             return false;
         }
-        // These say little of what many cost, and do not stand for them.
-        if jobs < FEW {
-            return true;
+        let is_few = jobs < FEW;
+        let left = &mut self.left[usize::from(is_few)];
+        match left.checked_sub(jobs) {
+            Some(rest) if !is_few || now.since(self.few) < AT_REST => {
+                *left = rest;
+                return false;
+            }
+            _ => {}
         }
-        let left = self.left.checked_sub(jobs);
-        self.left = left.unwrap_or_else(|| self.draw());
-        left.is_none()
+        self.left[usize::from(is_few)] = self.draw();
+        self.few = if is_few { now } else { self.few };
+        true
+    }
+
+    /// The next submission is decided of.
+    #[cfg(test)]
+    pub(super) fn be_due(&mut self) {
+        self.left = [0; 2];
     }
 
     /// A linear congruential generator (Numerical Recipes): its high bits have no short period.
@@ -74,18 +99,23 @@ impl Settled {
         JOBS / 2 + usize::try_from(self.random >> 16).unwrap_or(0) % JOBS
     }
 
-    /// An engine has all classes of a suite, this one of them. Returns whether the suite is settled.
-    fn settle(&mut self, of: Label, engine: usize, now: Moment) -> bool {
+    /// An engine has a class of a suite. Returns the engine of the suite, if that is settled.
+    fn settle(&mut self, of: Label, engine: usize, now: Moment) -> Option<usize> {
         let rank = &mut self.ranks[of.rank];
         if rank.engine.is_none() {
             if rank.unsettled.is_some_and(|since| now.since(since) < UNSETTLED) {
-                return false;
+                return None;
             }
             *rank = Rank { engine: Some(engine), ..Rank::default() };
             self.count += 1;
         }
-        rank.classes |= 1 << of.class;
-        true
+        rank.classes[of.class] = u8::try_from(engine).ok();
+        rank.engine
+    }
+
+    /// The engine that has a job, if its class is settled.
+    fn engine_of(&self, of: Label) -> Option<usize> {
+        self.ranks[of.rank].engine_of(of.class)
     }
 
     /// A suite is settled no more. Returns whether it was.
@@ -94,6 +124,13 @@ impl Settled {
         self.count -= usize::from(was_settled);
         self.ranks[of.rank] = Rank { unsettled: Some(now), ..Rank::default() };
         was_settled
+    }
+}
+
+impl Live {
+    /// The engine that has a class of a settled suite, or would have it by what is known.
+    fn engine_of(&self, of: Label) -> Option<usize> {
+        self.settled.engine_of(of).or_else(|| self.costs.engine_of(of))
     }
 }
 
@@ -106,9 +143,9 @@ impl Dispatcher {
         jobs: &mut Vec<Job>,
         released: &mut Vec<Job>,
     ) -> bool {
-        if self.is_to_be_decided(addressed, jobs) {
+        let Some(addressed) = self.address_settled(addressed, jobs) else {
             return self.submit_live(jobs, released);
-        }
+        };
         let time = |of: &Self| of.live.as_ref().map(|live| live.costs.time()).unwrap_or_default();
         // What an engine elsewhere is away meanwhile, it is not because the worker did not look.
         let began = self.live.as_ref().is_some_and(|live| live.costs.has_late()).then(|| time(self));
@@ -120,52 +157,119 @@ impl Dispatcher {
         all_ended
     }
 
-    /// Whether [`submit_live`](Self::submit_live) decides of jobs. If not, they are counted as their lanes
-    /// say.
-    fn is_to_be_decided(&mut self, addressed: Addressed, jobs: &[Job]) -> bool {
-        let Some(live) = &mut self.live else { return false };
-        if addressed == Addressed::NotAll || live.costs.asks_again() || live.settled.is_due(jobs.len()) {
-            return true;
+    /// Gives jobs their keys where their classes have other engines than their lanes, and counts all; `None`
+    /// if [`submit_live`](Self::submit_live) is to decide of them.
+    fn address_settled(&mut self, addressed: Addressed, jobs: &mut [Job]) -> Option<Addressed> {
+        self.moves = false;
+        let now = self.in_flight.now();
+        let live = self.live.as_mut()?;
+        if addressed == Addressed::NotAll || live.costs.asks_again() || live.settled.is_due(jobs.len(), now) {
+            return None;
         }
         if live.settled.count == 0 {
-            return false;
+            return Some(addressed);
         }
-        let (lanes, live) = (&self.lanes, &*live);
-        let knows = |of: Label| live.settled.ranks[of.rank].classes >> of.class & 1 == 1;
+        let live = self.live.as_deref()?;
         let count = |of, engine, jobs: u64| live.costs.shares.count_many(of, engine, Reason::Best, jobs);
-        for (at, (of, engine, of_run)) in runs(lanes, jobs).enumerate() {
-            if !knows(of) {
-                // A class that is new is decided of first, and with it all, which are counted there.
-                runs(lanes, jobs)
-                    .take(at)
-                    .for_each(|(of, engine, of_run)| count(of, engine, of_run.wrapping_neg()));
-                return true;
+        let (mut moves, mut unsettled, mut next) = (false, 0, 0);
+        while next < jobs.len() {
+            let length = run_length(&jobs[next..]);
+            let run = next..next + length;
+            next = run.end;
+            let Some((lane, of)) = self.settled_lane(&jobs[run.start]) else { continue };
+            let own = lane.first.0 as usize;
+            if live.settled.engine_of(of) != Some(own) {
+                let Some((engine, key)) = self.elsewhere(of, lane) else {
+                    // What is new is decided of first, and with it all, which are counted there.
+                    self.uncount(&jobs[..run.start]);
+                    return None;
+                };
+                unsettled += if live.settled.engine_of(of).is_none() { length } else { 0 };
+                moves |= engine != own;
+                count(of, engine, u64::try_from(length).unwrap_or(0));
+                jobs[run].iter_mut().for_each(|job| job.key = key);
+                continue;
             }
-            count(of, engine, of_run);
+            count(of, own, u64::try_from(length).unwrap_or(0));
         }
-        false
+        if unsettled > jobs.len() / RARE {
+            self.uncount(jobs);
+            return None;
+        }
+        self.moves = moves;
+        Some(if moves { self.addressed(jobs) } else { addressed })
     }
 
-    /// A job was given to an engine of those in the mask `able`, for this reason. Its SA names the engine if
-    /// that has all jobs of the suite.
+    /// The engine that has a class, and the id of an SA's key there; those of its lane if that engine does
+    /// not take the key.
+    fn elsewhere(&self, of: Label, lane: &Lane) -> Option<(usize, KeyId)> {
+        let live = self.live.as_ref()?;
+        let engine = live.engine_of(of)?;
+        let own = lane.first.0 as usize;
+        let able = live.able.get(usize::from(lane.suite_rank)).copied().unwrap_or(0);
+        if engine == own || self.placement.not_refused(lane.key, able) >> engine & 1 == 0 {
+            return Some((own, lane.first.1));
+        }
+        Some((engine, self.placement.laid_out_at(lane.key, engine)?))
+    }
+
+    /// Takes back what was counted.
+    #[cold]
+    fn uncount(&self, jobs: &[Job]) {
+        let Some(live) = &self.live else { return };
+        for (lane, of) in jobs.iter().filter_map(|job| self.settled_lane(job)) {
+            if let Some((engine, _)) = self.elsewhere(of, lane) {
+                live.costs.shares.count_many(of, engine, Reason::Best, 1_u64.wrapping_neg());
+            }
+        }
+    }
+
+    /// Which engines jobs are for that have their keys. The engine of each is noted.
+    fn addressed(&mut self, jobs: &[Job]) -> Addressed {
+        self.note_engines(jobs);
+        match self.engines.first() {
+            Some(first) if self.engines.iter().all(|engine| engine == first) => Addressed::ToOne(*first),
+            _ => Addressed::ToSeveral,
+        }
+    }
+
+    /// The settled lane of a job, and what the job is. Chains are none that are decided of.
+    fn settled_lane(&self, job: &Job) -> Option<(&Lane, Label)> {
+        let lane = self.lanes.of(job).filter(|lane| lane.is_settled && !job.buffer.is_chain())?;
+        Some((lane, super::live::label(lane.suite_rank, class_of(job.text_bytes))))
+    }
+
+    /// Where a job goes first whose class may have another engine than its lane.
+    #[cold]
+    pub(super) fn first_of_moved(&self, job: &Job, lane: &Lane) -> First {
+        let found = self.settled_lane(job).and_then(|(lane, of)| self.elsewhere(of, lane));
+        let first = found.and_then(|(engine, id)| Some((u32::try_from(engine).ok()?, id)));
+        first.unwrap_or(lane.first)
+    }
+
+    /// A job was given to an engine of those in the mask `able`, for this reason. Its SA names the engine of
+    /// its suite if that is settled.
     pub(super) fn settle_suite(&mut self, job: &Job, of: Label, chosen: First, reason: Reason, able: u8) {
         let Some(live) = &mut self.live else { return };
         let (settled, has_all) = (live.settled.ranks[of.rank].engine, live.costs.has_all(of.rank));
-        if settled.is_some() && settled != has_all {
+        if settled.is_some() && has_all.is_some() && settled != has_all {
             return self.unsettle_suite(of);
         }
         let engine = chosen.0 as usize;
         match reason {
             _ if live.costs.ends_late(able) => return,
             Reason::Failed => return self.unsettle_suite(of),
-            Reason::Best if has_all != Some(engine) => return self.unsettle_suite(of),
             Reason::Best if live.costs.has_measured_others(of, engine, able) => {}
             _ => return,
         }
-        if live.settled.settle(of, engine, live.costs.now())
-            && let Some(lane) = self.lanes.of_mut(job)
-        {
-            (lane.first, lane.is_settled) = (chosen, true);
+        let Some(of_suite) = live.settled.settle(of, engine, live.costs.now()) else { return };
+        let Some(key) = self.lanes.of(job).map(|lane| lane.key) else { return };
+        let id = match engine == of_suite {
+            true => Some(chosen.1),
+            false => self.placement.key_at(key, of_suite),
+        };
+        if let (Some(id), Ok(of_suite), Some(lane)) = (id, u32::try_from(of_suite), self.lanes.of_mut(job)) {
+            (lane.first, lane.is_settled) = ((of_suite, id), true);
         }
     }
 
@@ -198,20 +302,15 @@ impl Dispatcher {
     }
 }
 
-/// Runs of jobs of one SA and class whose lanes are settled: what they are, their engine, and how many.
-/// Chains are in none.
-fn runs<'a>(lanes: &'a Lanes, jobs: &'a [Job]) -> impl Iterator<Item = (Label, usize, u64)> + 'a {
-    let is_run = |one: &Job, next: &Job| {
+/// How many jobs at the front are of one SA and class, in chains or not.
+fn run_length(jobs: &[Job]) -> usize {
+    let is_like = |one: &Job, next: &Job| {
         (one.sa, one.direction) == (next.sa, next.direction)
             && class_of(one.text_bytes) == class_of(next.text_bytes)
             && one.buffer.is_chain() == next.buffer.is_chain()
     };
-    jobs.chunk_by(is_run).filter_map(|run| {
-        let first = run.first().filter(|job| !job.buffer.is_chain())?;
-        let lane = lanes.of(first).filter(|lane| lane.is_settled)?;
-        let of = super::live::label(lane.suite_rank, class_of(first.text_bytes));
-        Some((of, lane.first.0 as usize, u64::try_from(run.len()).unwrap_or(0)))
-    })
+    let differs = jobs.windows(2).position(|pair| !is_like(&pair[0], &pair[1]));
+    differs.map_or(jobs.len(), |at| at + 1)
 }
 
 #[cfg(test)]

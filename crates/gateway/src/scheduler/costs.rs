@@ -312,6 +312,11 @@ impl Costs {
         engines.all(|engine| engine == first).then_some(first)
     }
 
+    /// The engine that has a class, if it was decided of.
+    pub(crate) fn engine_of(&self, of: Label) -> Option<usize> {
+        self.groups[of.rank][of.class].choice.engine
+    }
+
     pub(crate) fn now(&self) -> Moment {
         self.now
     }
@@ -539,8 +544,9 @@ impl Costs {
 
     /// An engine failed at a job.
     pub(crate) fn failed(&mut self, engine: usize, of: Label) {
-        let estimate = &mut self.groups[of.rank][of.class].estimates[engine];
-        (estimate.failed, estimate.presumed) = (estimate.failed.saturating_add(1), 0);
+        if let Some(estimate) = self.groups[of.rank][of.class].estimates.get_mut(engine) {
+            (estimate.failed, estimate.presumed) = (estimate.failed.saturating_add(1), 0);
+        }
     }
 
     /// A job goes to another engine, or was failed by its own: nothing is learned of it.

@@ -3,6 +3,7 @@ use crate::clock::ManualClock;
 use crate::scheduler::job;
 use crate::withdrawn::{Withdrawal, WithdrawalReason};
 use std::cell::Cell;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use testudo_crypto::{Capability, Direction, Engine, EngineError, KeyId, KeyMaterial, PortableEngine, Suite};
 use testudo_engine_late::{LateConfig, LateEngine};
 use testudo_ipsec::SaRef;
@@ -24,6 +25,17 @@ pub(in crate::dispatcher) struct Odd {
     pub(in crate::dispatcher) fails_from: u32,
     /// Submissions of which it takes nothing.
     refuses: u32,
+    /// It does no suite.
+    pub(in crate::dispatcher) does_nothing: bool,
+    pub(in crate::dispatcher) later: Arc<Later>,
+}
+
+/// What becomes of an engine while it is in use.
+pub(in crate::dispatcher) struct Later {
+    pub(in crate::dispatcher) refuses_keys: AtomicBool,
+    pub(in crate::dispatcher) fails_from: AtomicU32,
+    /// Calls of `submit`.
+    pub(in crate::dispatcher) calls: AtomicUsize,
 }
 
 impl Odd {
@@ -36,6 +48,12 @@ impl Odd {
             fails: false,
             fails_from: u32::MAX,
             refuses: 0,
+            does_nothing: false,
+            later: Arc::new(Later {
+                refuses_keys: AtomicBool::new(false),
+                fails_from: AtomicU32::new(u32::MAX),
+                calls: AtomicUsize::new(0),
+            }),
         }
     }
 }
@@ -48,10 +66,10 @@ impl Engine for Odd {
         String::new()
     }
     fn capability(&self, suite: Suite) -> Option<Capability> {
-        self.inner.capability(suite)
+        self.inner.capability(suite).filter(|_| !self.does_nothing)
     }
     fn install(&mut self, key: &KeyMaterial, direction: Direction) -> Result<KeyId, EngineError> {
-        match self.takes_keys {
+        match self.takes_keys && !self.later.refuses_keys.load(Ordering::Relaxed) {
             true => self.inner.install(key, direction),
             false => Err(EngineError::Full { engine: self.name, limit: 0 }),
         }
@@ -63,13 +81,15 @@ impl Engine for Odd {
         self.is_synchronous
     }
     fn submit(&mut self, jobs: &mut [Job]) -> usize {
+        self.later.calls.fetch_add(1, Ordering::Relaxed);
         if self.refuses > 0 {
             self.refuses -= 1;
             return 0;
         }
         let from = usize::from(self.fails).min(jobs.len());
         jobs[..from].iter_mut().for_each(|job| job.status = JobStatus::Fault);
-        if jobs.iter().any(|job| job.text_bytes >= self.fails_from) {
+        let fails_from = self.fails_from.min(self.later.fails_from.load(Ordering::Relaxed));
+        if jobs.iter().any(|job| job.text_bytes >= fails_from) {
             jobs.iter_mut().for_each(|job| job.status = JobStatus::Fault);
             return jobs.len();
         }
@@ -165,10 +185,14 @@ fn what_an_engine_is_asked_for_is_measured_without_its_other_jobs() {
     know(&mut dispatcher);
     submit_of(&mut dispatcher, sa, 1, 512);
     // Until the next job is one before which others are looked at.
-    (0..8).for_each(|_| drop(submit(&mut dispatcher, sa, 32)));
+    for _ in 0..8 {
+        dispatcher.live.as_mut().unwrap().settled.be_due();
+        submit(&mut dispatcher, sa, 32);
+    }
     know(&mut dispatcher);
     dispatcher.set_placement_clock(Box::new(Stepping(Cell::new(0))));
     dispatcher.poll(Moment(Duration::from_secs(2)), &mut Vec::new());
+    dispatcher.live.as_mut().unwrap().settled.be_due();
     let of_sa = |number: u32| {
         let bytes = if number < 36 { 64 } else { 512 };
         Job { sa: sa.bits(), ..job(SUITE, bytes, number, KeyId::NONE) }
