@@ -640,6 +640,7 @@ mod tests {
     use super::*;
     use crate::service::metrics;
     use crate::service::sa_control::tests::of_vpe;
+    use testudo_crypto::Direction;
 
     fn gpu(in_use: bool) -> EngineReport {
         let suites = vec![Suite::AES128GCM16, Suite::NULL_SHA384];
@@ -695,6 +696,13 @@ mod tests {
         ] {
             let withdrawn = engine(&gpu(true), Some(reason), None, &[]);
             assert_eq!(withdrawn["in_use"], false);
+            // What it had back too late says nothing any more.
+            let late = LateJobs { suite: Suite::AES128GCM16, direction: Direction::Seal, class: 0 };
+            let chunks = Scheduled { chunk: 1024, ..Scheduled::default() };
+            let late_of = |why| {
+                engine(&gpu(true), why, Some(&chunks), &[late])["scheduler"]["gathering"]["late"].clone()
+            };
+            assert_eq!((late_of(None).as_array().map(Vec::len), late_of(Some(reason))), (Some(1), json!([])));
             assert!(withdrawn["detail"].as_str().is_some_and(|text| text.starts_with(why)), "{withdrawn}");
         }
     }

@@ -287,6 +287,12 @@ impl BenchOptions {
              rx … tx: percent of the cycles, by stage. No packet was lost; a peer processed {judged} of them, and all match the originals.\n",
             self.repetitions,
         );
+        if series.iter().any(|series| series.case.is_placed()) {
+            text += &format!(
+                "  live: gateways that had run for {} ms before; then one submission in some 2,048 jobs is decided of.\n",
+                LEARNING.as_millis()
+            );
+        }
         let shares = series.iter().map(|series| series.processor_share().median);
         let least = shares.fold(1.0, f64::min);
         if least < QUIET_SHARE {
