@@ -17,7 +17,7 @@ use super::routes::NegotiatedRoutes;
 use super::selector;
 use super::template::{TemplateKey, encapsulation_of, is_from_any_port, lifetime_of, unsupported};
 use super::vpe;
-use super::{NegotiatedTunnel, NegotiatedTunnels, Place};
+use super::{NegotiatedTunnel, NegotiatedTunnels, Place, Processor};
 use crate::config::limits_of;
 use crate::fingerprint::digest_of;
 use crate::{KeyDigests, Usage, numbers_of};
@@ -370,7 +370,7 @@ impl Work<'_> {
             return Err(failed(error));
         }
         let (of_xfrm, daemon) = (sa.place, sa.daemon);
-        let processor = sa.processor();
+        let processor = Processor::new(sa.processor());
         let place = Place { tunnel: tunnel.number, direction, iv_mask, of_xfrm, daemon, processor };
         self.tunnels().table().place(sa.key, place);
         self.settle_own(tunnel.number);

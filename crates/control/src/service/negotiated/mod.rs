@@ -70,7 +70,24 @@ struct Place {
     /// The process that has installed it.
     daemon: Option<ProcessName>,
     /// The processor that it is for, as that process says.
-    processor: Option<u32>,
+    processor: Processor,
+}
+
+/// The number of a processor, or none, with all bits set: no processor has that one. An `Option`
+/// would take as much again, and with it each [`Place`] 8 bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Processor(u32);
+
+const _: () = assert!(size_of::<(SaKey, Place)>() <= 80);
+
+impl Processor {
+    fn new(number: Option<u32>) -> Self {
+        Self(number.unwrap_or(u32::MAX))
+    }
+
+    fn number(self) -> Option<u32> {
+        Some(self.0).filter(|number| *number != u32::MAX)
+    }
 }
 
 /// All of them, shared by the configurations that follow one another.

@@ -73,7 +73,8 @@ impl Work<'_> {
         let all: Vec<_> = tunnel.running.sas.lock().iter().map(OwnSa::of).collect();
         let table = self.tunnels().table();
         let index = tunnel.running.index;
-        let number = |of: &OwnSa| table.place_at(index, of.spi, of.is_outbound).and_then(|at| at.processor);
+        let number =
+            |of: &OwnSa| table.place_at(index, of.spi, of.is_outbound).and_then(|at| at.processor.number());
         all.into_iter().map(|of| (of, number(&of))).collect()
     }
 
