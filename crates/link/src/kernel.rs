@@ -106,7 +106,8 @@ impl KernelReader {
         Self::open_within(interface, FIRST_ROUTES)
     }
 
-    /// The same, without routes if the kernel takes longer than this to list them.
+    /// The same, without routes if the kernel takes longer than this to list them; a time beyond all clocks
+    /// is none.
     ///
     /// # Errors
     /// As for [`open`](Self::open).
@@ -125,7 +126,7 @@ impl KernelReader {
         let mut reader =
             Self { socket, changes, bell, state: State::new(interface), datagram, handed: Handed::default() };
         reader.ask()?;
-        reader.read_first_routes(Instant::now() + most)?;
+        reader.read_first_routes(Instant::now().checked_add(most))?;
         Ok((reader, resolver))
     }
 
@@ -137,9 +138,10 @@ impl KernelReader {
 
     /// Reads no further than the routes: nobody takes what comes after them yet. Nor longer, though a dump
     /// has to be repeated again and again.
-    fn read_first_routes(&mut self, until: Instant) -> io::Result<()> {
+    fn read_first_routes(&mut self, until: Option<Instant>) -> io::Result<()> {
         while !self.has_routes() {
-            let left = until.saturating_duration_since(Instant::now());
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            let left = left.unwrap_or(FIRST_ROUTES);
             if left.is_zero() {
                 return Ok(());
             }

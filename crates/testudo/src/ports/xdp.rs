@@ -65,8 +65,8 @@ pub fn open(
     let (reader, resolver) = KernelReader::open(interface).map_err(asked)?;
     if !reader.has_routes() {
         tracing::warn!(
-            "{side} side: the routes of {interface} change so often that they are not read yet: until then packets that it \
-             is to send are dropped (no_route)"
+            "{side} side: the kernel has not listed the routes of {interface} in time: until it has, packets to be sent \
+             there are dropped (no_route)"
         );
     }
     let config = device_config(filter.interface(), settings);
