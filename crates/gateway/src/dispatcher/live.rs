@@ -59,6 +59,7 @@ struct Run {
 
 impl Dispatcher {
     pub(super) fn set_live(&mut self, settings: &SchedulerSettings) {
+        self.moves = false;
         if settings.placement == PlacementMode::First {
             self.live = None;
             return;

@@ -23,7 +23,7 @@ use testudo_ipsec::Moment;
 const JOBS: usize = 2048;
 /// Submissions of fewer jobs are counted for themselves.
 const FEW: usize = 16;
-/// A worker that has little to do has time to decide: of few jobs, after so long.
+/// A worker that has little to do has time to decide: after so long, of one of the next few jobs.
 const AT_REST: Duration = Duration::from_millis(1);
 /// Of so many jobs of a submission one may be of a class that is not settled: it goes to the engine that
 /// would have it by what is known. With random lengths some class of some suite is rare, and measured late.
@@ -56,7 +56,7 @@ pub(super) struct Settled {
     count: usize,
     /// Jobs until the next submission that is decided of: of many, and of few.
     left: [usize; 2],
-    /// When the last of few was.
+    /// When one of the next few was last made due.
     few: Moment,
     /// Of a sequence of numbers without a pattern.
     random: u32,
@@ -74,17 +74,13 @@ impl Settled {
             return false;
         }
         let is_few = jobs < FEW;
-        let left = &mut self.left[usize::from(is_few)];
-        match left.checked_sub(jobs) {
-            Some(rest) if !is_few || now.since(self.few) < AT_REST => {
-                *left = rest;
-                return false;
-            }
-            _ => {}
+        if is_few && now.since(self.few) >= AT_REST {
+            // Not the first of them: in each turn that is of the same direction.
+            (self.few, self.left[1]) = (now, self.left[1].min(self.draw() % FEW));
         }
-        self.left[usize::from(is_few)] = self.draw();
-        self.few = if is_few { now } else { self.few };
-        true
+        let left = self.left[usize::from(is_few)].checked_sub(jobs);
+        self.left[usize::from(is_few)] = left.unwrap_or_else(|| self.draw());
+        left.is_none()
     }
 
     /// The next submission is decided of.
@@ -99,18 +95,17 @@ impl Settled {
         JOBS / 2 + usize::try_from(self.random >> 16).unwrap_or(0) % JOBS
     }
 
-    /// An engine has a class of a suite. Returns the engine of the suite, if that is settled.
-    fn settle(&mut self, of: Label, engine: usize, now: Moment) -> Option<usize> {
+    /// An engine has a class of a suite.
+    fn settle(&mut self, of: Label, engine: usize, now: Moment) {
         let rank = &mut self.ranks[of.rank];
         if rank.engine.is_none() {
             if rank.unsettled.is_some_and(|since| now.since(since) < UNSETTLED) {
-                return None;
+                return;
             }
             *rank = Rank { engine: Some(engine), ..Rank::default() };
             self.count += 1;
         }
         rank.classes[of.class] = u8::try_from(engine).ok();
-        rank.engine
     }
 
     /// The engine that has a job, if its class is settled.
@@ -259,17 +254,21 @@ impl Dispatcher {
         match reason {
             _ if live.costs.ends_late(able) => return,
             Reason::Failed => return self.unsettle_suite(of),
-            Reason::Best if live.costs.has_measured_others(of, engine, able) => {}
+            Reason::Best if live.costs.has_measured_others(of, engine, able) => {
+                live.settled.settle(of, engine, live.costs.now());
+            }
+            // Nothing more is to be decided of an SA whose key the engine of the class refuses.
+            Reason::Refused if live.settled.engine_of(of).is_some() => {}
             _ => return,
         }
-        let Some(of_suite) = live.settled.settle(of, engine, live.costs.now()) else { return };
-        let Some(key) = self.lanes.of(job).map(|lane| lane.key) else { return };
-        let id = match engine == of_suite {
-            true => Some(chosen.1),
-            false => self.placement.key_at(key, of_suite),
+        let Some(of_suite) = live.settled.ranks[of.rank].engine else { return };
+        let Some(key) = self.lanes.of(job).filter(|lane| !lane.is_settled).map(|lane| lane.key) else {
+            return;
         };
-        if let (Some(id), Ok(of_suite), Some(lane)) = (id, u32::try_from(of_suite), self.lanes.of_mut(job)) {
-            (lane.first, lane.is_settled) = ((of_suite, id), true);
+        let id = if engine == of_suite { None } else { self.placement.key_at(key, of_suite) };
+        let first = id.and_then(|id| Some((u32::try_from(of_suite).ok()?, id)));
+        if let Some(lane) = self.lanes.of_mut(job) {
+            (lane.first, lane.is_settled) = (first.unwrap_or(chosen), true);
         }
     }
 

@@ -4,7 +4,7 @@ use crate::dispatcher::live::tests::{Odd, SUITE, dispatcher, submit, submit_of};
 use crate::scheduler::{Share, job};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use testudo_crypto::{Direction, JobStatus, KeyId, KeyMaterial};
+use testudo_crypto::{Direction, JobStatus, KeyId, KeyMaterial, Suite};
 use testudo_ipsec::SaRef;
 use zeroize::Zeroizing;
 
@@ -278,19 +278,92 @@ fn each_engine_gets_its_jobs_of_a_submission_together() {
     assert_eq!(totals(&dispatcher), [before[0] + u64::from(BATCH) + half, before[1] + half]);
 }
 
-/// It has time to decide, and another engine is found soon.
+/// Whichever direction is the first of a turn: the clock is that of the turn.
 #[test]
-fn a_worker_that_has_little_to_do_decides_of_few_jobs_each_millisecond() {
+fn a_worker_that_has_little_to_do_soon_decides_of_few_jobs_of_every_kind() {
     let (mut dispatcher, sa) = two();
-    submit(&mut dispatcher, sa, BATCH);
-    let known = |dispatcher: &Dispatcher| dispatcher.live.as_ref().unwrap().costs.known(0, label(0, 0));
-    let decided = (1..100).filter(|half| {
+    let other = another(&mut dispatcher);
+    for (sa, bytes) in [(sa, 64), (other, 1400)] {
+        submit_of(&mut dispatcher, sa, BATCH, bytes);
+    }
+    for class in [0, 5] {
+        dispatcher.live.as_mut().unwrap().costs.know(0, label(0, class), Duration::from_millis(1));
+        dispatcher.live.as_mut().unwrap().costs.know(1, label(0, class), Duration::from_millis(2));
+    }
+    let mut decided = [0; 2];
+    for half in 1..=200 {
         dispatcher.poll(Moment(Duration::from_micros(500 * half)), &mut Vec::new());
-        let before = known(&dispatcher);
-        submit(&mut dispatcher, sa, 1);
-        known(&dispatcher) != before
-    });
-    assert_eq!(decided.count(), 50);
+        for (at, sa, count, bytes, class) in [(0, sa, 3, 64, 0), (1, other, 9, 1400, 5)] {
+            let known = |of: &Dispatcher| of.live.as_ref().unwrap().costs.known(0, label(0, class));
+            let before = known(&dispatcher);
+            submit_of(&mut dispatcher, sa, count, bytes);
+            decided[at] += u32::from(known(&dispatcher) != before);
+        }
+    }
+    assert!(decided[0] >= 10 && decided[1] >= 30 && decided.iter().sum::<u32>() <= 101, "{decided:?}");
+}
+
+/// What the suite's engine refuses is named another.
+#[test]
+fn an_sa_whose_key_the_engine_of_the_suite_refuses_keeps_no_submission_from_the_short_way() {
+    let [first, second, third] = ["first", "second", "third"].map(Odd::new);
+    let later = Arc::clone(&first.later);
+    let (mut dispatcher, sa) = dispatcher([first, second, third]);
+    (0..3).for_each(|engine| know(&mut dispatcher, engine, [1 + engine as u64; CLASSES]));
+    submit(&mut dispatcher, sa, BATCH);
+    later.refuses_keys.store(true, Ordering::Relaxed);
+    let other = another(&mut dispatcher);
+    submit(&mut dispatcher, other, BATCH);
+    assert_eq!([sa, other].map(|sa| named(&mut dispatcher, sa)), [Some(0), Some(1)]);
+    let known = |dispatcher: &Dispatcher| dispatcher.live.as_ref().unwrap().costs.known(1, label(0, 0));
+    // The first that could go the short way is due.
+    submit(&mut dispatcher, other, BATCH);
+    let was = known(&dispatcher);
+    for _ in 0..15 {
+        assert_eq!(submit(&mut dispatcher, other, BATCH), [JobStatus::Done; BATCH as usize]);
+    }
+    assert_eq!(known(&dispatcher), was, "none was decided of, and so none measured");
+}
+
+/// Two suites on an engine each, of which one fails.
+#[test]
+fn an_engine_that_fails_at_several_jobs_of_a_suite_beside_another_loses_no_job() {
+    let first = Odd::new("first");
+    let later = Arc::clone(&first.later);
+    let (mut dispatcher, sa) = dispatcher([first, Odd::new("second")]);
+    know(&mut dispatcher, 0, [2; CLASSES]);
+    know(&mut dispatcher, 1, [1; CLASSES]);
+    let suite = Suite::AES256GCM16;
+    let bytes = Zeroizing::new(vec![8; suite.keying_material_bytes()]);
+    let material = KeyMaterial::new(suite, bytes).unwrap();
+    let (other, key) = (SaRef::from_bits(2), dispatcher.install(material.into(), Direction::Seal).unwrap());
+    dispatcher.connect(Direction::Seal, other, key, suite);
+    for class in 0..CLASSES {
+        let costs = &mut dispatcher.live.as_mut().unwrap().costs;
+        costs.know(0, label(1, class), Duration::from_micros(1));
+        costs.know(1, label(1, class), Duration::from_micros(2));
+    }
+    let of_both = |number: u32| match number % 4 == 3 {
+        true => Job { sa: other.bits(), ..job(suite, 1024, number, KeyId::NONE) },
+        false => Job { sa: sa.bits(), ..job(SUITE, 64, number, KeyId::NONE) },
+    };
+    let submit = |dispatcher: &mut Dispatcher| {
+        let (mut jobs, mut released): (Vec<Job>, _) = ((0..BATCH).map(of_both).collect(), Vec::new());
+        let in_place = dispatcher.submit(&mut jobs, &mut released);
+        let ended = if in_place { jobs } else { released };
+        assert!(ended.iter().all(|job| job.status == JobStatus::Done));
+        for sa in [sa, other] {
+            let its = ended.iter().filter(|job| job.sa == sa.bits()).map(|job| job.sequence);
+            assert!(its.is_sorted(), "in order");
+        }
+        assert_eq!(ended.len(), BATCH as usize);
+    };
+    (0..3).for_each(|_| submit(&mut dispatcher));
+    assert_eq!([sa, other].map(|sa| named(&mut dispatcher, sa)), [Some(1), Some(0)]);
+    assert!(!dispatcher.moves, "each goes where its lane says");
+    later.fails_from.store(1000, Ordering::Relaxed);
+    (0..40).for_each(|_| submit(&mut dispatcher));
+    assert!(!dispatcher.is_busy());
 }
 
 /// With random lengths some class is always rare.
