@@ -289,7 +289,7 @@ impl BenchOptions {
         );
         if series.iter().any(|series| series.case.is_placed()) {
             text += &format!(
-                "  live: gateways that had run for {} ms before; then one submission in some 2,048 jobs is decided of.\n",
+                "  live: gateways that had run for {} ms before, in which engines are asked for packets.\n",
                 LEARNING.as_millis()
             );
         }

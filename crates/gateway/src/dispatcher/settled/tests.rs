@@ -164,7 +164,7 @@ fn classes_of_a_settled_suite_may_have_other_engines() {
     assert_eq!(submit_of(&mut dispatcher, sa, BATCH, 64).len(), 32);
     assert_eq!(submit_of(&mut dispatcher, sa, BATCH, 2000).len(), 32);
     assert_eq!(named(&mut dispatcher, sa), Some(0));
-    // Whatever was known: only what is decided of shows it.
+    // Costs are set anew: a submission that is decided of is measured, and changes them.
     let us = [9, 9, 9, 9, 9, 9, 0];
     [0, 1].into_iter().for_each(|engine| know(&mut dispatcher, engine, us));
     let decided = |dispatcher: &Dispatcher| dispatcher.live.as_ref().unwrap().costs.known(0, label(0, 0));
@@ -253,7 +253,7 @@ fn an_engine_that_fails_at_the_class_that_it_has_loses_no_job() {
     assert!(!dispatcher.is_busy());
 }
 
-/// Whatever the order of lengths: engines that prefer bursts would get single jobs.
+/// Lengths of two engines alternate, and an engine that prefers bursts gets no single jobs.
 #[test]
 fn each_engine_gets_its_jobs_of_a_submission_together() {
     let engines = ["first", "second"].map(Odd::new);
