@@ -8,10 +8,10 @@
 //! ```
 //!
 //! ESP and AH are processed only on whole datagrams (RFC 4303 3.4.1, RFC 4302 3.4.1), and a port may deliver
-//! fragments: a packet file does, and so will a NIC. The kernel's sockets deliver whole datagrams, which come
-//! past this module. Only fragments to an address where an SA ends are reassembled: only a datagram's
-//! destination may do so (RFC 8200 4.5). All others stay fragments, and policy decides on each, or on the
-//! later ones as on the first (`checker`).
+//! fragments: packet files, AF_XDP (all but those of UDP) and DPDK do. The kernel's sockets deliver whole
+//! datagrams, which come past this module. Only fragments to an address where an SA ends are reassembled:
+//! only a datagram's destination may do so (RFC 8200 4.5). All others stay fragments, and policy decides on
+//! each, or on the later ones as on the first (`checker`).
 //!
 //! **Rules.** A datagram is known by addresses, Identification and, over IPv4, protocol (RFC 791 3.2, RFC
 //! 8200 4.5). It keeps the header of its first fragment, which must hold the whole header chain (RFC 7112 5).
