@@ -15,6 +15,7 @@
 mod arrivals;
 mod memory;
 mod pace;
+mod payload;
 mod ring;
 mod sizes;
 mod stamp;

@@ -21,7 +21,7 @@ const BURST_PACKETS: usize = 32;
 const BURST_BYTES: usize = 12 * 1024;
 /// One packet in so many is compared byte by byte with what was sent. A prime, so that each index of a batch
 /// has its turn.
-const COMPARED: u64 = 509;
+pub(super) const COMPARED: u64 = 509;
 /// An entry of a ring has the trial in the high bits of the number.
 const TRIAL_SHIFT: u32 = 48;
 

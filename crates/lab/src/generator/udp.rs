@@ -12,8 +12,9 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use testudo_port_socket::dropped;
 
 use super::memory::Timer;
-use super::sizes::{FRAME_EXTRA_BYTES, Sizes};
-use super::stamp::{STAMP_AT, STAMP_BYTES, Stamp};
+use super::payload::Payloads;
+use super::sizes::Sizes;
+use super::stamp::{STAMP_BYTES, Stamp};
 use super::{Arrivals, Generator};
 use crate::error::{LabError, io as io_error};
 use crate::harness::{Ceiling, Device, DeviceError, Load, Trial};
@@ -36,8 +37,6 @@ const BEYOND: f64 = 2.0;
 const LARGEST_BYTES: usize = 65_535;
 /// How often a packet is sent until it is taken for refused.
 const ATTEMPTS: u32 = 3;
-/// Lengths before they repeat.
-const ROUND_PACKETS: usize = 4096;
 
 /// A path between two hosts, which carries UDP one way; it is a [`Device`]. Frames are as long as Ethernet
 /// would have them; the kernel writes their headers.
@@ -203,13 +202,21 @@ struct Watch {
     stop: AtomicBool,
 }
 
-fn receive(socket: &UdpSocket, trial: u16, timer: Timer, watch: &Watch) -> io::Result<Arrivals> {
-    let (mut arrivals, mut packet) = (Arrivals::new(trial), vec![0; LARGEST_BYTES]);
+/// What came of a trial, and how many of it were not what was sent.
+fn receive(
+    socket: &UdpSocket,
+    (trial, payloads): (u16, &Payloads),
+    timer: Timer,
+    watch: &Watch,
+) -> io::Result<(Arrivals, u64)> {
+    let (mut arrivals, mut packet, mut changed) = (Arrivals::new(trial), vec![0; LARGEST_BYTES], 0);
     while !watch.stop.load(Ordering::Acquire) {
         match socket.recv(&mut packet) {
             Ok(length) => {
                 let now_ns = timer.now_ns();
                 if let Some(stamp) = Stamp::parse(&packet[..length]) {
+                    let is_of_trial = stamp.trial == trial;
+                    changed += u64::from(is_of_trial && !payloads.is_whole(&stamp, &packet[..length]));
                     arrivals.take(stamp, now_ns);
                 }
                 watch.received.store(arrivals.received(), Ordering::Release);
@@ -218,7 +225,7 @@ fn receive(socket: &UdpSocket, trial: u16, timer: Timer, watch: &Watch) -> io::R
             Err(error) => return Err(error),
         }
     }
-    Ok(arrivals)
+    Ok((arrivals, changed))
 }
 
 impl Device for UdpPath {
@@ -241,12 +248,12 @@ impl Device for UdpPath {
         self.trials = self.trials.wrapping_add(1);
         let (watch, timer, trial) = (Watch::default(), Timer::start(), self.trials);
         let mut generator = load.generator(trial, timer.now_ns());
-        let lengths = sizes.lengths(ROUND_PACKETS, self.seed);
+        let payloads = Payloads::of(sizes, self.seed);
         let failed = |error: io::Error| DeviceError(format!("cannot receive: {error}"));
         let before = dropped(&self.sink).map_err(failed)?;
         let arrivals = thread::scope(|scope| {
-            let sink = scope.spawn(|| receive(&self.sink, trial, timer, &watch));
-            let refused = send(&self.senders, &lengths, &mut generator, timer);
+            let sink = scope.spawn(|| receive(&self.sink, (trial, &payloads), timer, &watch));
+            let refused = send(&self.senders, &payloads, &mut generator, timer);
             let last = timer.now_ns();
             let all = generator.offered() - refused;
             let patience_ns = u64::try_from(self.residual.as_nanos()).unwrap_or(u64::MAX);
@@ -261,7 +268,10 @@ impl Device for UdpPath {
             let panicked = |_| Err(io::Error::other("the receiving thread has panicked"));
             arrivals.unwrap_or_else(panicked).map(|arrivals| (arrivals, refused))
         });
-        let (arrivals, refused) = arrivals.map_err(failed)?;
+        let ((arrivals, changed), refused) = arrivals.map_err(failed)?;
+        if changed > 0 {
+            return Err(DeviceError(format!("{changed} packets came through changed")));
+        }
         let trial = Trial::of(load, &generator, arrivals);
         self.refused = [self.refused[0] + trial.offered, self.refused[1] + refused];
         let trial = Trial { offered: trial.offered - refused, refused, ..trial };
@@ -276,16 +286,15 @@ impl Device for UdpPath {
 
 /// Sends all packets in time; how many the system refused, as where its queue is full. These never were on
 /// the path: it is the generator that is too slow, or is not let through.
-fn send(sockets: &[UdpSocket], lengths: &[usize], generator: &mut Generator, timer: Timer) -> u64 {
-    let (mut packet, mut refused) = (vec![0_u8; LARGEST_BYTES], 0);
+fn send(sockets: &[UdpSocket], payloads: &Payloads, generator: &mut Generator, timer: Timer) -> u64 {
+    let (mut packet, mut refused) = (payloads.buffer(), 0);
     while !generator.is_done() {
         let sent = generator.poll(timer.now_ns(), |mut stamp| {
             // A burst is sent one by one, and each has its own time.
             stamp.sent_ns = timer.now_ns();
-            let at = |count: usize| usize::try_from(stamp.sequence % count as u64).unwrap_or(0);
-            let bytes = lengths[at(lengths.len())] - FRAME_EXTRA_BYTES - STAMP_AT;
+            let of_flow = usize::try_from(stamp.sequence % sockets.len() as u64).unwrap_or(0);
             packet[..STAMP_BYTES].copy_from_slice(&stamp.to_bytes());
-            let (socket, packet) = (&sockets[at(sockets.len())], &packet[..bytes.max(STAMP_BYTES)]);
+            let (socket, packet) = (&sockets[of_flow], &packet[..payloads.length(stamp.sequence)]);
             // An error may be what ICMP says of an earlier packet, after which this one has not left.
             let is_sent = (0..ATTEMPTS).any(|_| socket.send(packet).is_ok());
             refused += u64::from(!is_sent);
@@ -367,6 +376,29 @@ mod tests {
         drop(path.senders.remove(0));
         let error = path.maximum_rate(Sizes::Bytes(64)).unwrap_err().to_string();
         assert!(error.ends_with("the generator's system refuses to send any"), "{error}");
+    }
+
+    #[test]
+    fn packets_that_come_through_changed_are_no_measurement() {
+        let sink = receiver((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+        let there = bound_to(&sink).unwrap();
+        let [between, sender] = [(); 2].map(|()| UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap());
+        sender.connect(between.local_addr().unwrap()).unwrap();
+        between.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        let mut path = UdpPath::of(vec![sender], sink, 9);
+        thread::scope(|scope| {
+            // Who stands between cuts a byte off each packet.
+            scope.spawn(|| {
+                let mut packet = [0; 2048];
+                for _ in 0..10 {
+                    let length = between.recv(&mut packet).unwrap();
+                    between.send_to(&packet[..length - 1], there).unwrap();
+                }
+            });
+            let load = Load { packets_per_second: 5_000.0, length: Length::Packets(10) };
+            let error = path.trial(Sizes::Bytes(512), load).unwrap_err().to_string();
+            assert_eq!(error, "10 packets came through changed");
+        });
     }
 
     /// The system tells a sender of an earlier packet's fate in place of sending the next one.
