@@ -25,11 +25,11 @@ pub struct LabArgs {
 /// Subcommands of `testudo lab`.
 #[derive(Debug, Clone, clap::Subcommand)]
 pub enum LabCommand {
-    /// Measure throughput, latency, frame loss and bursts of two gateways in memory, by the methods of RFC
-    /// 2544
+    /// Measure throughput, latency, frame loss and bursts of two gateways, in memory or over networks, by the
+    /// methods of RFC 2544
     Rfc2544(Rfc2544Options),
-    /// Measure how many packets come through two gateways in memory, and how busy they are, when offered up
-    /// to four times what they can do
+    /// Measure how many packets come through two gateways, in memory or over networks, and how busy they are,
+    /// when offered up to four times what they can do
     Overload(OverloadOptions),
     /// Measure what fixed rates cost two gateways in memory: their worker sleeps when it finds nothing to do,
     /// longer and longer until throughput falls. Processor time, cycles and energy for each byte, and what a

@@ -394,14 +394,61 @@ mod tests {
         assert_eq!(paper_cells(1.1), ["-", "-"]);
     }
 
+    fn subject() -> Subject {
+        let cores = json!({ "gateways": 1, "generator": 0, "shared": false });
+        let [heading, engine, queue] = ["A device.\n", "none", "It has a queue."].map(str::to_owned);
+        Subject { heading, cores, engine, flows: 1, queue, notes: Vec::new() }
+    }
+
+    /// Of a device of known rate, latency and queue table and JSON print what it has, in the units that
+    /// they name.
+    #[test]
+    fn what_overload_prints_of_a_known_device_is_true_within_2_percent() {
+        let near = |found: f64, known: f64, what: &str| {
+            assert!((found - known).abs() <= 0.02 * known, "{what}: found {found}, known {known}");
+        };
+        let options = options("--sizes 64 --trial-seconds 1 --json");
+        let mut device = FakeDevice { medium: 100_000.0, ..FakeDevice::new(50_000.0, 42) };
+        let rows = of_device(&options, &mut device).unwrap();
+        let text = table(&options, &subject(), &rows);
+        let lines: Vec<&str> = text.lines().filter(|line| line.trim_start().starts_with("64 ")).collect();
+        let Value::Array(array) = array(&options, &subject(), &rows) else { panic!("no array") };
+        assert_eq!((array.len(), lines.len()), (OVERLOAD_STEPS.len(), OVERLOAD_STEPS.len()), "{text}");
+        for ((row, line), share) in array.iter().zip(lines).zip(OVERLOAD_STEPS) {
+            let number = |value: &Value| value.as_f64().unwrap_or_else(|| panic!("{value} in {row:#}"));
+            let cells: Vec<&str> = line.split_whitespace().collect();
+            let cell = |index: usize| cells[index].parse::<f64>().unwrap_or_else(|_| panic!("{line}"));
+            for (name, known, printed) in [
+                ("offered_share_of_capacity", share, cell(1) / 100.0),
+                ("offered_packets_per_second", 50_000.0 * share, cell(2) * 1e3),
+                ("received_packets_per_second", 50_000.0 * share.min(1.0), cell(3) * 1e3),
+                ("success_ratio", (1.0 / share).min(1.0), cell(4) / 100.0),
+                ("processor_load", share.min(1.0), cell(5) / 100.0),
+            ] {
+                near(number(&row[name]), known, name);
+                // Loads are printed as whole percents.
+                assert!((printed - known).abs() <= 0.02 * known + 0.005, "{name}: {line}");
+            }
+            near(number(&row["capacity_packets_per_second"]), 50_000.0, "capacity");
+            // "near 100" of the paper is two words.
+            let first = if cells.contains(&"near") { 9 } else { 8 };
+            // A packet takes 20 µs, and 10 more; in overload it waits for 64 others, too.
+            let time = if share < 1.0 { 30.0 } else { 10.0 + 65.0 * 20.0 };
+            for (index, name) in ["p50", "p99", "max"].into_iter().enumerate() {
+                let found = number(&row["latency_us"][name]);
+                if !(1.0..=1.09).contains(&share) {
+                    near(found, time, name);
+                }
+                near(cell(first + index), found, name);
+            }
+        }
+    }
+
     /// Above what the generator reaches a load is what was offered, in table, picture and JSON, and no other
     /// load's number of the paper stands beside it.
     #[test]
     fn a_load_that_the_generator_did_not_reach_is_the_one_that_was_offered() {
-        let cores = json!({ "gateways": 1, "generator": 0, "shared": false });
-        let [heading, engine, queue] = ["A device.\n", "none", "It has a queue."].map(str::to_owned);
-        let subject = Subject { heading, cores, engine, flows: 1, queue, notes: Vec::new() };
-        let options = options("--sizes 64 --trial-seconds 0.2 --json");
+        let (subject, options) = (subject(), options("--sizes 64 --trial-seconds 0.2 --json"));
         for (reached, of_paper) in [(2.0, 1), (1.05, 0)] {
             let fast = FakeDevice::new(50_000.0, 41);
             let mut device = FakeDevice { generator: reached * fast.rate, ..fast };

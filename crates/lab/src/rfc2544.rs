@@ -11,7 +11,7 @@ mod report;
 
 pub(crate) use cells::{Remarks, notes};
 pub use options::{Over, Rfc2544Options, TandemArgs, TestName};
-pub(crate) use options::{QUICK_RESIDUAL, Watched, is_silent, seconds};
+pub(crate) use options::{QUICK_RESIDUAL, Watched, has_flows, is_silent, seconds};
 
 use serde_json::Value;
 use testudo_gateway::Candidate;
@@ -174,9 +174,20 @@ mod tests {
         let conforms = |words: &str, test| options(words).deviations(test).is_empty();
         assert!(conforms("", Test::Throughput) && conforms("", Test::FrameLoss));
         assert!(!conforms("--quick", Test::Throughput) && !conforms("--trial-seconds 59", Test::FrameLoss));
+        assert!(!conforms("--quick --trial-seconds 60", Test::Throughput), "the table says so, too");
         assert!(!conforms("", Test::Latency) && !conforms("--trial-seconds 120", Test::Latency));
         assert!(conforms("--trial-seconds 120 --repetitions 20", Test::Latency));
         assert!(!conforms("", Test::BackToBack) && conforms("--repetitions 50", Test::BackToBack));
+    }
+
+    #[test]
+    fn flows_are_as_many_as_sas_or_refused() {
+        let words =
+            "--quick --trial-seconds 0.005 --engine portable --sizes 64 --tests frame-loss --repetitions 1";
+        let error = measure(&options(&format!("{words} --flows 3 --sas 4")), Vec::new()).err().unwrap();
+        assert!(error.to_string().contains("--flows: 4 SAs need as many, 3 are fewer"), "{error}");
+        let rows = measure(&options(&format!("{words} --flows 4 --sas 4")), Vec::new()).unwrap();
+        assert_eq!((&rows[0]["flows"], &rows[0]["sas"]), (&4.into(), &4.into()));
     }
 
     #[test]

@@ -5,7 +5,6 @@ use super::measurement::{Measurement, Plan, Test, Unconverged};
 use super::repeat::Figure;
 use super::undisturbed;
 use crate::generator::Sizes;
-use crate::traffic::median;
 
 /// Below this share of the maximum rate no search goes: a device that loses packets there loses them always.
 const LOWEST: f64 = 1e-3;
@@ -36,16 +35,11 @@ pub fn throughput(device: &mut dyn Device, sizes: Sizes, plan: &Plan) -> Result<
     }
     let row = Measurement::of(Test::Throughput, sizes, plan, &trials, &[(Figure::Throughput, found_rate)]);
     let mut row = row.below(&ceiling, &trials);
-    if failure.is_none() {
-        let rates: Vec<f64> = trials.iter().map(found_rate).collect();
-        row.offered_packets_per_second = median(&rates).unwrap_or(0.0);
-    } else {
-        row.unconverged = failure;
-    }
+    row.unconverged = failure.or(row.unconverged);
     Ok(row)
 }
 
-/// The rate that a trial without loss shows: the one that was asked for, if the generator reached it.
+/// What searches are compared by: the rate that was asked for, if the generator reached it.
 fn found_rate(trial: &Trial) -> f64 {
     if trial.was_generator_late() { trial.offered_rate() } else { trial.load.packets_per_second }
 }

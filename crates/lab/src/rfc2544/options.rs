@@ -56,6 +56,7 @@ pub struct TandemArgs {
 impl TandemArgs {
     /// Starts the device.
     pub(crate) fn open(&self, candidates: Vec<Candidate>) -> Result<Tandem, BenchError> {
+        has_flows(self.flows, self.sas)?;
         let suite = self.suite.parse().map_err(|error| BenchError::Usage(format!("--suite: {error}")))?;
         let sources = self.sources.unwrap_or(USUAL_SOURCES);
         let options = TandemOptions { suite, sas: self.sas, flows: self.flows, sources, seed: self.seed };
@@ -153,6 +154,14 @@ pub enum TestName {
     BackToBack,
 }
 
+/// That each SA has a flow: an SA without one would be among those that rows name, and carry nothing.
+pub(crate) fn has_flows(flows: u32, sas: u32) -> Result<(), BenchError> {
+    match flows < sas {
+        true => Err(BenchError::Usage(format!("--flows: {sas} SAs need as many, {flows} are fewer"))),
+        false => Ok(()),
+    }
+}
+
 /// A network of IPv4 and the length of its prefix; bits beyond it are 0.
 fn prefix(text: &str) -> Result<(Ipv4Addr, u8), String> {
     let of = |(address, length): (&str, &str)| {
@@ -239,6 +248,9 @@ impl Rfc2544Options {
             deviations.push(format!(
                 "does not conform to RFC 2544: {repetitions} repetitions, section {section} asks for {least_repetitions}"
             ));
+        }
+        if self.quick && deviations.is_empty() {
+            deviations.push("does not conform to RFC 2544: --quick".to_owned());
         }
         deviations
     }

@@ -17,7 +17,7 @@ use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use super::cells::processors_json;
-use super::options::{Over, TandemArgs};
+use super::options::{Over, TandemArgs, has_flows};
 use super::report::Subject;
 use crate::bench::{BenchError, threads};
 use crate::demo::{program, require_programs};
@@ -69,9 +69,7 @@ fn check(args: &TandemArgs) -> Result<Sources, BenchError> {
     if args.flows > MOST_FLOWS {
         return refuse(format!("--flows: each is a socket over a network, {MOST_FLOWS} at most"));
     }
-    if args.flows < args.sas {
-        return refuse(format!("--flows: {} SAs need as many", args.sas));
-    }
+    has_flows(args.flows, args.sas)?;
     match TAKEN.into_iter().find(|taken| overlap(*taken, sources)) {
         Some((taken, length)) => {
             refuse(format!("--sources: {taken}/{length} is of gateways, site B or nobody over a network"))

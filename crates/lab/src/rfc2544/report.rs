@@ -134,8 +134,8 @@ mod tests {
     use super::super::options::Watched;
     use super::*;
     use crate::generator::Sizes;
-    use crate::harness::Test;
-    use crate::harness::fake::FakeDevice;
+    use crate::harness::fake::{Delay, FakeDevice};
+    use crate::harness::{LATENCY_STEPS, Test};
     use clap::Parser;
 
     #[derive(Parser)]
@@ -152,13 +152,75 @@ mod tests {
 
     /// The table and the rows of a device, of these tests.
     fn reported(device: &mut FakeDevice, tests: &[Test]) -> (String, Vec<Value>) {
+        reported_in("0.2", device, tests)
+    }
+
+    /// The same in trials of so many seconds.
+    fn reported_in(seconds: &str, device: &mut FakeDevice, tests: &[Test]) -> (String, Vec<Value>) {
         let options =
-            Program::parse_from(["rfc2544", "--trial-seconds", "0.2", "--repetitions", "6"]).options;
+            Program::parse_from(["rfc2544", "--trial-seconds", seconds, "--repetitions", "6"]).options;
         let (plan, expected) = (options.plan(), std::time::Duration::ZERO);
         let mut watched = Watched::new(device, expected, plan.trial, true);
         let rows = of_size(&mut watched, Sizes::Bytes(64), &plan, tests).unwrap();
         let Value::Array(json) = json(&options, &subject(), &rows) else { panic!("no array") };
         (table(&options, &subject(), &rows), json)
+    }
+
+    fn assert_within_2_percent(found: f64, known: f64, what: &str) {
+        assert!((found - known).abs() <= 0.02 * known + 1e-4, "{what}: found {found}, known {known}");
+    }
+
+    /// The cells of a line behind the name of its test.
+    fn cells_of(line: &str) -> Option<Vec<&str>> {
+        let names = ["64 throughput", "64 latency", "64 frame loss", "64 back to back"];
+        let cells = names.into_iter().find_map(|name| line.trim_start().strip_prefix(name))?;
+        Some(cells.split_whitespace().collect())
+    }
+
+    /// Of a device of known rate, queue and latencies table and JSON print what it has, in the units that
+    /// they name.
+    #[test]
+    fn what_is_printed_of_a_known_device_is_true_within_2_percent() {
+        // One packet in 50 is slow. The server takes 20 µs, and while two packets come one leaves.
+        let delay = Delay::Rare(40_000, 900_000, 50);
+        let mut device = FakeDevice { delay, medium: 100_000.0, ..FakeDevice::new(50_000.0, 48) };
+        let all = [Test::Throughput, Test::Latency, Test::FrameLoss, Test::BackToBack];
+        let (text, rows) = reported_in("1", &mut device, &all);
+        let lines: Vec<Vec<&str>> = text.lines().filter_map(cells_of).collect();
+        let shares = LATENCY_STEPS.map(|share| ("latency", 50_000.0 * share, 0.0));
+        let steps = [1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4];
+        let losses = steps.map(|step: f64| ("frame_loss", 100_000.0 * step, (1.0 - 0.5 / step).max(0.0)));
+        let known = [("throughput", 50_000.0, 0.0)].into_iter().chain(shares).chain(losses);
+        let known: Vec<_> = known.chain([("back_to_back", 100_000.0, 0.0)]).collect();
+        assert_eq!((rows.len(), lines.len()), (known.len(), known.len()), "{text}");
+        for ((row, cells), (test, offered, loss)) in rows.iter().zip(&lines).zip(known) {
+            let number = |value: &Value| value.as_f64().unwrap_or_else(|| panic!("{value} in {row:#}"));
+            let of = |name: &str| number(&row[name]);
+            let cell = |index: usize| cells[index].parse::<f64>().unwrap_or_else(|_| panic!("{cells:?}"));
+            assert_eq!(row["test"], test);
+            assert_within_2_percent(of("offered_packets_per_second"), offered, test);
+            assert_within_2_percent(of("loss"), loss, test);
+            if test == "back_to_back" {
+                assert_within_2_percent(of("burst_packets"), 65.0 / (1.0 - 0.5), test);
+                assert_within_2_percent(cell(3), of("burst_packets"), test);
+            } else {
+                assert_within_2_percent(of("throughput_packets_per_second"), offered * (1.0 - loss), test);
+                assert!(row["burst_packets"].is_null() && cells[3] == "-", "{row}");
+            }
+            assert_within_2_percent(cell(0) * 1e3, of("offered_packets_per_second"), test);
+            assert_within_2_percent(cell(1) * 1e3, of("throughput_packets_per_second"), test);
+            assert_within_2_percent(cell(2) / 100.0, of("loss"), test);
+            for (index, (name, time)) in
+                [("p50", 60.0), ("p99", 920.0), ("max", 920.0)].into_iter().enumerate()
+            {
+                let found = number(&row["latency_us"][name]);
+                // At the device's own rate packets wait for others, too.
+                if test == "latency" && offered < 49_000.0 {
+                    assert_within_2_percent(found, time, name);
+                }
+                assert_within_2_percent(cell(4 + index), found, name);
+            }
+        }
     }
 
     /// What a generator reaches is no figure of gateways that are faster: every row of it says so.
