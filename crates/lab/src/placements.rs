@@ -128,8 +128,9 @@ impl Engines {
             return Err(BenchError::Usage(text));
         };
         let device = PairEngines::start(vec![devices.swap_remove(index)], Some(wanted));
-        let device = device.map_err(|error| error.to_string()).and_then(|device| match device.note() {
-            Some(note) => Err(format!("{note}, and nothing else is measured here")),
+        let device = device.map_err(|error| error.to_string());
+        let device = device.and_then(|device| match device.why_on_the_processor() {
+            Some(why) => Err(format!("{why}; {wanted} would take nothing off the worker's processor")),
             None => Ok(Some(Rc::new(device))),
         });
         Ok(Self { own, device })
@@ -157,6 +158,7 @@ fn run(
     candidates: Vec<Candidate>,
     devices: Vec<Candidate>,
 ) -> Result<Found, BenchError> {
+    options.check()?;
     let processors = processors();
     let (setups, sizes) = (options.setups(&processors)?, options.sizes());
     let engines = Engines::start(options, candidates, devices)?;

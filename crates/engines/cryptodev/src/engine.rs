@@ -23,6 +23,8 @@ use zeroize::Zeroizing;
 const PREFERRED_BURST: usize = 16;
 /// So many operations that end in error, or are given back without having been handed over, are the last.
 const MAX_ERRORS: u32 = 16;
+/// What the description of a device ends with that computes on the processor of the thread that asks it.
+const IN_SOFTWARE: &str = ", in software";
 /// How long a device that is closed may take for what it still has.
 const LAST_WAIT: Duration = Duration::from_millis(500);
 
@@ -99,7 +101,8 @@ impl CryptodevEngine {
         if plans.is_empty() {
             return Err(format!("the device {name} (driver {driver}) does none of Testudo's suites"));
         }
-        let description = format!("{version}, {driver}, {} queue pairs", device.queue_pairs);
+        let place = if device.is_software() { IN_SOFTWARE } else { "" };
+        let description = format!("{version}, {driver}, {} queue pairs{place}", device.queue_pairs);
         // A key may need two sessions.
         let keys = usize::try_from(device.sessions() / 2).unwrap_or(0);
         Ok(Self {

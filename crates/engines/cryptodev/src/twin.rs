@@ -264,3 +264,9 @@ fn a_removed_key_is_there_until_its_last_job_has_ended() {
     assert_eq!(polled(&mut engine, &[(slot, ended::WELL)])[0].status, JobStatus::Done);
     assert_eq!(play(|played| played.sessions), 0);
 }
+
+/// The laboratory reads it: what computes on the processor is no device beside it.
+#[test]
+fn a_device_in_software_says_so_of_itself() {
+    assert!(engine().description().ends_with(", in software"));
+}

@@ -4,6 +4,10 @@ use std::str::FromStr;
 
 /// The engine whose device may be a processor.
 pub(crate) const GPU: &str = "gpu";
+/// The engine whose device may compute on the worker's own processor, and what it says of itself then.
+pub(crate) const CRYPTODEV: &str = "cryptodev";
+const IN_SOFTWARE: &str = ", in software";
+const SOFTWARE_NOTE: &str = "a driver in software";
 /// What is said of figures that were measured with OpenCL on the processor.
 pub(crate) const POCL_NOTE: &str = "PoCL: correctness only";
 /// PoCL as its platform is called, and what the engine says of a processor.
@@ -27,6 +31,14 @@ impl Device {
         let lower = description.to_lowercase();
         let is_processor = PROCESSORS.iter().any(|word| lower.contains(word));
         Self { name: Some(description.to_owned()), note: is_processor.then_some(POCL_NOTE) }
+    }
+
+    /// Why an engine takes nothing off the processor of the worker that asks it, of those that may.
+    pub(crate) fn why_on_the_processor(engine: &str, description: &str) -> Option<&'static str> {
+        match engine {
+            CRYPTODEV if description.ends_with(IN_SOFTWARE) => Some(SOFTWARE_NOTE),
+            _ => Self::of(engine, description).note,
+        }
     }
 
     /// The engine with its device, for people.
@@ -114,6 +126,17 @@ mod tests {
             }
             assert_eq!(refusal("NVIDIA"), None);
         }
+    }
+
+    #[test]
+    fn a_cryptodev_in_software_takes_nothing_off_the_worker_and_its_figures_are_a_speed() {
+        let why = Device::why_on_the_processor;
+        let said = "DPDK 22.11.5, crypto_aesni_mb, 2 queue pairs";
+        assert_eq!(why(CRYPTODEV, &format!("{said}, in software")), Some(SOFTWARE_NOTE));
+        assert_eq!(why(CRYPTODEV, said), None);
+        assert_eq!(why("late", &format!("{said}, in software")), None);
+        assert_eq!(why(GPU, "Portable Computing Language, a processor"), Some(POCL_NOTE));
+        assert_eq!(Device::of(CRYPTODEV, &format!("{said}, in software")), Device::default());
     }
 
     #[test]

@@ -44,6 +44,11 @@ impl Available {
         Device::of(self.name(), &self.instance.description())
     }
 
+    /// Why it takes nothing off the processor of the worker that asks it, if it may.
+    pub(super) fn why_on_the_processor(&self) -> Option<&'static str> {
+        Device::why_on_the_processor(self.name(), &self.instance.description())
+    }
+
     /// A new instance.
     pub(super) fn open(&self) -> Result<Box<dyn Engine>, Wrong> {
         self.opened().map_err(|e| e.to_string())

@@ -12,7 +12,7 @@ use testudo_gateway::{Candidate, Clock, OffloadMode, PortPair, SystemClock, Work
 use testudo_packet::{Batch, Pool, Port, PortCounters, PortError};
 
 use super::case::{Carrier, Case, Order, Size, Suites, Way};
-use super::engines::Engines;
+use super::engines::{Available, Engines};
 use super::error::{BenchError, Wrong};
 use super::tunnels::{self, OVERHEAD_BYTES};
 use crate::supply::Supply;
@@ -58,9 +58,9 @@ impl PairEngines {
         Ok(self.engines.available[self.choose(&settings.case())?].name())
     }
 
-    /// Why figures of an engine's device are no speed, if they are none.
-    pub(crate) fn note(&self) -> Option<&'static str> {
-        self.engines.available.iter().find_map(|engine| engine.device().note)
+    /// Why an engine takes nothing off the worker's processor, of those that may.
+    pub(crate) fn why_on_the_processor(&self) -> Option<&'static str> {
+        self.engines.available.iter().find_map(Available::why_on_the_processor)
     }
 
     /// That engine, opened anew.

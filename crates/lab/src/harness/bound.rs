@@ -8,6 +8,7 @@ use super::device::{Device, DeviceError, Load};
 use super::measurement::{LatencyUs, Plan, Unconverged};
 use super::repeat::Figure;
 use crate::generator::{Latency, Sizes};
+use crate::traffic::median;
 
 /// The load, as a share of the throughput.
 pub const BOUND_LOAD: f64 = 0.5;
@@ -17,8 +18,10 @@ const SLICES: u32 = 10;
 /// What came of it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct UnderHalf {
-    /// Packets offered per second.
+    /// Packets offered per second, as it was done: the median of all slices.
     pub offered_packets_per_second: f64,
+    /// Whether the generator offered less than it was to, in a slice in which nobody took time.
+    pub was_generator_late: bool,
     /// Of slices in which nobody took time; `None` if there was none.
     pub latency_us: Option<LatencyUs>,
     /// Slices, and those in which time was taken.
@@ -82,16 +85,19 @@ pub fn under_half(
     let repetitions = plan.repetitions.max(1);
     let (mut kept, mut apart) = (Latency::default(), Latency::default());
     let (mut lost, mut taken, mut each) = (0, 0, Vec::new());
+    let (mut offered, mut was_generator_late) = (Vec::new(), false);
     was_time_taken();
     for _ in 0..repetitions {
         let mut of_repetition = Latency::default();
         for _ in 0..SLICES {
             let trial = device.trial(sizes, Load::rate(rate, plan.trial / SLICES))?;
+            offered.push(trial.offered_rate());
             if was_time_taken() || trial.is_disturbed {
                 taken += 1;
                 apart.add(&trial.latency);
             } else {
                 lost += trial.lost();
+                was_generator_late |= trial.was_generator_late();
                 of_repetition.add(&trial.latency);
             }
         }
@@ -100,7 +106,8 @@ pub fn under_half(
     }
     let (repeat_spread, unconverged) = repeat(&each, plan);
     Ok(UnderHalf {
-        offered_packets_per_second: rate,
+        offered_packets_per_second: median(&offered).unwrap_or(0.0),
+        was_generator_late,
         latency_us: quantiles(&kept),
         slices: SLICES * repetitions,
         apart: taken,
@@ -135,7 +142,8 @@ mod tests {
         let mut device = FakeDevice::new(1e6, 3);
         let none = under_half(&mut device, SIZES, &plan(), 1e6, &mut || false).unwrap();
         assert_eq!((none.slices, none.apart, none.apart_us, none.lost), (20, 0, None, 0));
-        assert!((none.offered_packets_per_second - 5e5).abs() < 1e-6);
+        assert_within_2_percent(none.offered_packets_per_second, 5e5);
+        assert!(!none.was_generator_late);
         let mut asked = 0;
         let mut every_fourth = || {
             asked += 1;
@@ -150,6 +158,18 @@ mod tests {
 
     fn assert_within_2_percent(found: f64, known: f64) {
         assert!((found / known - 1.0).abs() <= 0.02, "found {found}, known {known}");
+    }
+
+    /// What was planned is no load: the rate is the one that the generator reached, and the row says so.
+    #[test]
+    fn under_half_of_what_the_generator_does_not_reach_the_rate_is_the_one_that_was_offered() {
+        let mut device = FakeDevice { generator: 4e5, ..FakeDevice::new(1e6, 47) };
+        let found = under_half(&mut device, SIZES, &plan(), 1e6, &mut || false).unwrap();
+        assert_within_2_percent(found.offered_packets_per_second, 4e5);
+        assert!(found.was_generator_late && found.latency_us.is_some(), "{found:?}");
+        // Slices that are apart say nothing of the others.
+        let apart = under_half(&mut device, SIZES, &plan(), 1e6, &mut || true).unwrap();
+        assert!(!apart.was_generator_late, "{apart:?}");
     }
 
     #[test]

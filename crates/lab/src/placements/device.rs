@@ -77,7 +77,7 @@ impl Offloaded {
         Self { setup, own, device, processors, running, trials: 0, maximum: None, stages, memory, stolen }
     }
 
-    /// What the gateways of the trials so far had in memory at most.
+    /// What the gateways of the last sizes had in memory at most.
     pub(super) fn memory(&self) -> Memory {
         self.memory
     }
@@ -91,6 +91,7 @@ impl Offloaded {
         if self.running.as_ref().is_none_or(|(running, _)| running.sizes != sizes) {
             self.running = None;
             self.running = Some(self.build(sizes)?);
+            self.memory = Memory::default();
             self.stages = vec![[0; 3]; self.setup.gateways()];
         }
         self.running.as_mut().ok_or_else(|| DeviceError("the gateways did not start".to_owned()))

@@ -7,9 +7,10 @@ use testudo_crypto::Suite;
 
 use super::setup::{Crypto, Placement, Setup, Threads};
 use crate::bench::BenchError;
-use crate::bench::device::part_of_a_name;
+use crate::bench::device::{GPU, part_of_a_name};
 use crate::generator::Sizes;
 use crate::harness::Plan;
+use crate::rfc2544::has_flows;
 use crate::suites;
 
 /// Seconds of a trial, and repetitions.
@@ -60,7 +61,8 @@ pub struct PlacementsOptions {
     #[arg(long, value_delimiter = ',', value_name = "N,…", default_value = "0,1,2", value_parser = io_threads)]
     pub bypass_io_threads: Vec<Option<u8>>,
 
-    /// Engine that the cryptography is offloaded to: cores (threads on other cores), cryptodev or gpu
+    /// Engine that the cryptography is offloaded to: cores (threads on other cores), gpu or cryptodev, whose
+    /// drivers in software would take nothing off the worker and are not measured
     #[arg(long, value_name = "NAME", default_value = CORES)]
     pub offload_engine: String,
 
@@ -68,9 +70,9 @@ pub struct PlacementsOptions {
     #[arg(long, value_name = "NAME", value_parser = part_of_a_name)]
     pub gpu: Option<String>,
 
-    /// Threads of the engine cores for each of both gateways
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=64))]
-    pub crypto_threads: u8,
+    /// Threads of --offload-engine cores for each of both gateways [default: 1]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=64))]
+    pub crypto_threads: Option<u8>,
 
     /// Engine of the worker, and of the threads of cores [default: the first that works here and does the
     /// suite]
@@ -134,6 +136,21 @@ fn io_threads(text: &str) -> Result<Option<u8>, String> {
 }
 
 impl PlacementsOptions {
+    /// That each option is of use, and each SA has a flow.
+    pub(super) fn check(&self) -> Result<(), BenchError> {
+        let options =
+            [("--gpu", self.gpu.is_some(), GPU), ("--crypto-threads", self.crypto_threads.is_some(), CORES)];
+        let of_another =
+            |(_, is_given, engine): &&(_, bool, &str)| *is_given && self.offload_engine != *engine;
+        match options.iter().find(of_another) {
+            None => has_flows(self.flows, self.sas),
+            Some((option, _, engine)) => Err(BenchError::Usage(format!(
+                "{option} is of --offload-engine {engine}, and the cryptography is offloaded to {}",
+                self.offload_engine
+            ))),
+        }
+    }
+
     pub(super) fn plan(&self) -> Plan {
         let (seconds, repetitions) = if self.quick { QUICK } else { USUAL };
         let trial = Duration::from_secs_f64(self.trial_seconds.unwrap_or(seconds));
@@ -150,10 +167,12 @@ impl PlacementsOptions {
     /// Why figures do not conform to RFC 2544; `None` if they do.
     pub(super) fn deviation(&self) -> Option<String> {
         let seconds = self.plan().trial.as_secs_f64();
-        let quick = if self.quick { "--quick: " } else { "" };
-        let text =
-            format!("{quick}does not conform to RFC 2544: a trial is {seconds} s, section 24 asks for 60 s");
-        (seconds < 60.0).then_some(text)
+        let short = format!("does not conform to RFC 2544: a trial is {seconds} s, section 24 asks for 60 s");
+        match (self.quick, seconds < 60.0) {
+            (true, true) => Some(format!("--quick: {short}")),
+            (true, false) => Some("--quick: does not conform to RFC 2544".to_owned()),
+            (false, is_short) => is_short.then_some(short),
+        }
     }
 
     /// All that is to be measured, each once: tunnels of each suite, then forwarding.
@@ -181,7 +200,7 @@ impl PlacementsOptions {
     fn setup(&self, suite: Option<Suite>, placement: Placement, io: u8, processors: &[usize]) -> Setup {
         let crypto = match (placement.has_crypto(), self.offload_engine.as_str()) {
             (false, _) => Crypto::Worker,
-            (true, CORES) => Crypto::Threads(self.crypto_threads.into()),
+            (true, CORES) => Crypto::Threads(self.crypto_threads.unwrap_or(1).into()),
             (true, other) => Crypto::Device(other.to_owned()),
         };
         let io = if placement.has_io() { io.into() } else { 0 };

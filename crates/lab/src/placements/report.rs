@@ -10,6 +10,10 @@ use crate::rfc2544::{self, cells};
 /// Why a row names no bottleneck.
 const NOBODY: &str = "bottleneck: not known, since packets were lost while each part waited for others: threads share a processor, or a burst was more than a ring holds";
 
+/// What a row says of latencies whose load was less than half of the throughput.
+const UNDER_LESS: &str =
+    "latency under half of the throughput: the generator offered less than it was to, so the load was lower";
+
 /// What is to be said of an outcome besides its figures.
 pub(super) fn notes(options: &PlacementsOptions, outcome: &Outcome) -> Vec<String> {
     let mut notes = Vec::new();
@@ -28,6 +32,8 @@ pub(super) fn notes(options: &PlacementsOptions, outcome: &Outcome) -> Vec<Strin
         let of_latency = measured.under_half.and_then(|found| found.unconverged);
         let of_latency = of_latency.filter(|why| *why != Unconverged::MeasuredOnce);
         notes.extend(of_latency.map(|why| format!("latency under half of the throughput: {why}")));
+        let is_late = measured.under_half.is_some_and(|found| found.was_generator_late);
+        notes.extend(is_late.then(|| UNDER_LESS.to_owned()));
         notes.extend((measured.row.bottleneck == Bottleneck::NotKnown).then(|| NOBODY.to_owned()));
         if outcome.setup.threads.are_shared {
             let threads = 2 + outcome.setup.threads.io.len() + outcome.setup.crypto_threads();
@@ -111,6 +117,7 @@ fn latency(options: &PlacementsOptions, measured: Option<&Measured>) -> Value {
     json!({
         "load": BOUND_LOAD,
         "offered_packets_per_second": found.offered_packets_per_second,
+        "was_generator_late": found.was_generator_late,
         "here": of(found.latency_us),
         "bound": options.bound_us,
         "within": found.is_within(options.bound_us.into()),

@@ -132,11 +132,13 @@ fn blocks(found: &Found) -> String {
 fn latencies(options: &PlacementsOptions, found: &Found) -> String {
     let mut heads = owned(["suite", "placement", "threads (I/O + crypto)", "frame (bytes)"]);
     heads.extend(owned([
+        "offered (Mbit/s)",
         "p50 (µs)",
         "p99 (µs)",
         "spread (%)",
         "bound (µs)",
         "within",
+        "lost",
         "apart (%)",
         "p99 apart (µs)",
     ]));
@@ -148,21 +150,25 @@ fn latencies(options: &PlacementsOptions, found: &Found) -> String {
         let cell = |figure: Option<f64>| figure.map_or_else(none, cells::figure);
         let bound = options.bound_us.to_string();
         let Some(one) = measured.under_half else {
-            line.extend(["-", "-", "-", &bound, "no throughput", "-", "-"].map(str::to_owned));
+            line.extend(["-", "-", "-", "-", &bound, "no throughput", "-", "-", "-"].map(str::to_owned));
             lines.push(line);
             continue;
         };
         let within = one.is_within(options.bound_us.into());
+        let megabits = outcome.sizes.mean_bytes() * 8e-6;
+        line.push(cells::figure(one.offered_packets_per_second * megabits));
         line.extend([one.latency_us.map(|us| us.p50), one.latency_us.map(|us| us.p99)].map(cell));
         line.push(cells::percent(one.repeat_spread));
         line.push(bound);
         line.push(within.map_or("not known", |is| if is { "yes" } else { "no" }).to_owned());
+        line.push(one.lost.to_string());
         line.push(format!("{:.0}", 100.0 * f64::from(one.apart) / f64::from(one.slices.max(1))));
         line.push(cell(one.apart_us.map(|us| us.p99)));
         lines.push(line);
     }
     let text = "Latency of a packet through all gateways under half of the throughput, queues included. apart: slices of the time in which\n\
-                a hypervisor or another program had processors; they are in no other figure. spread: of repetitions, in p50 or p99.\n";
+                a hypervisor or another program had processors; they are in no other figure. spread: of repetitions, in p50 or p99.\n\
+                lost: packets that did not come back; within is of those that did.\n";
     format!("{text}{}", Table::report(lines))
 }
 

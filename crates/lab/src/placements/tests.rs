@@ -164,43 +164,77 @@ fn a_device_that_is_not_there_is_a_reason_and_one_that_is_unknown_an_error() {
     assert!(error.contains("there is no engine \"abacus\"; expected cores, gpu"), "{error}");
 }
 
-/// The portable engine, as one on PoCL.
-struct Pocl(PortableEngine);
+const POCL: &str = "Portable Computing Language, a processor: for correctness, not for speed";
 
-impl Engine for Pocl {
+/// The portable engine, as a device that is none.
+struct OnTheProcessor {
+    name: &'static str,
+    description: &'static str,
+    engine: PortableEngine,
+}
+
+impl Engine for OnTheProcessor {
     fn name(&self) -> &'static str {
-        "gpu"
+        self.name
     }
     fn description(&self) -> String {
-        "Portable Computing Language, a processor: for correctness, not for speed".to_owned()
+        self.description.to_owned()
     }
     fn capability(&self, suite: Suite) -> Option<Capability> {
-        self.0.capability(suite)
+        self.engine.capability(suite)
     }
     fn install(&mut self, key: &KeyMaterial, direction: Direction) -> Result<KeyId, EngineError> {
-        self.0.install(key, direction)
+        self.engine.install(key, direction)
     }
     fn remove(&mut self, key: KeyId) {
-        self.0.remove(key);
+        self.engine.remove(key);
     }
     fn submit(&mut self, jobs: &mut [Job]) -> usize {
-        self.0.submit(jobs)
+        self.engine.submit(jobs)
+    }
+}
+
+/// The only row of what is offloaded to an engine that says this of itself, with these options.
+fn of_device(name: &'static str, description: &'static str, offload: &str) -> Value {
+    let words = "--quick --trial-seconds 0.005 --engine portable --suites des-sha1 --sizes 64";
+    let words = format!("{words} --placements crypto --bypass-io-threads none {offload}");
+    let open = move || -> Result<Box<dyn Engine>, EngineError> {
+        Ok(Box::new(OnTheProcessor { name, description, engine: PortableEngine::new() }))
+    };
+    let rows = rows(&options(&words), vec![Candidate { name, open: Box::new(open) }]);
+    let of_it: Vec<_> = rows.iter().filter(|row| row["placement"] == "crypto").collect();
+    assert_eq!(of_it.len(), 1, "{of_it:?}");
+    of_it[0].clone()
+}
+
+#[test]
+fn a_processor_in_a_devices_place_is_not_measured() {
+    let software = "DPDK 22.11.5, crypto_aesni_mb, 2 queue pairs, in software";
+    for (name, description, offload, told) in [
+        ("gpu", POCL, "--offload-engine gpu --gpu pocl", "PoCL: correctness only"),
+        (
+            "cryptodev",
+            software,
+            "--offload-engine cryptodev",
+            "a driver in software; cryptodev would take nothing off the worker's processor",
+        ),
+    ] {
+        let row = of_device(name, description, offload);
+        assert!(row["not_possible_here"].as_str().is_some_and(|why| why.starts_with(told)), "{row}");
+        assert!(row["throughput"].is_null() && row["capacity"].is_null(), "{row}");
     }
 }
 
 #[test]
-fn a_processor_in_a_gpus_place_is_not_measured() {
-    let pocl = || -> Result<Box<dyn Engine>, EngineError> { Ok(Box::new(Pocl(PortableEngine::new()))) };
-    let words = "--quick --trial-seconds 0.005 --engine portable --suites des-sha1 --sizes 64";
-    let words =
-        format!("{words} --placements crypto --bypass-io-threads none --offload-engine gpu --gpu pocl");
-    let options = options(&words);
-    assert_eq!(options.gpu.as_deref(), Some("pocl"));
-    let rows = rows(&options, vec![Candidate { name: "gpu", open: Box::new(pocl) }]);
-    let of_it: Vec<_> = rows.iter().filter(|row| row["placement"] == "crypto").collect();
-    let reason = of_it.first().and_then(|row| row["not_possible_here"].as_str()).unwrap_or_default();
-    assert!(of_it.len() == 1 && reason.starts_with("PoCL: correctness only"), "{of_it:?}");
-    assert!(of_it[0]["throughput"].is_null() && of_it[0]["capacity"].is_null(), "{of_it:?}");
+fn options_that_would_do_nothing_are_refused() {
+    for (words, told) in [
+        ("--gpu H200", "--gpu is of --offload-engine gpu, and the cryptography is offloaded to cores"),
+        ("--offload-engine gpu --crypto-threads 1", "is of --offload-engine cores, and the cryptography is"),
+        ("--flows 3 --sas 4", "--flows: 4 SAs need as many"),
+    ] {
+        let error = measure(&options(words), Vec::new(), Vec::new()).err().unwrap().to_string();
+        assert!(error.contains(told), "{error}");
+    }
 }
 
 #[test]
@@ -240,6 +274,9 @@ fn wrong_options_are_refused_and_setups_are_made_once() {
     let twice =
         options("--suites des-sha1,des-sha1 --placements none,none --bypass-io-threads 0,0 --sizes 64,64");
     assert_eq!((twice.setups(&[0, 1]).unwrap().len(), twice.sizes().len()), (2, 1));
+    let deviation = |words| options(words).deviation();
+    assert!(deviation("--trial-seconds 60").is_none() && deviation("").is_some());
+    assert_eq!(deviation("--quick --trial-seconds 60").unwrap(), "--quick: does not conform to RFC 2544");
     let without = options("--suites des-sha1 --placements none --bypass-io-threads none");
     assert_eq!(without.setups(&[0, 1]).unwrap().len(), 1);
 }

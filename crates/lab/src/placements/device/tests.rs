@@ -9,6 +9,7 @@ use testudo_gateway::Candidate;
 
 use super::*;
 use crate::generator::{Arrivals, Feed, Stamp};
+use crate::harness::Length;
 use crate::placements::setup::{Placement, Threads};
 use crate::tandem::Served as _;
 
@@ -191,4 +192,23 @@ fn a_device_tells_blocks_that_add_up_to_the_workers_turns() {
         assert_eq!(is_threads, placement.has_crypto());
         assert!(device.memory().buffers > 0);
     }
+}
+
+/// Memory is of the gateways that were built for a frame size, and of no other's.
+#[test]
+fn memory_is_that_of_the_frame_size_and_of_no_other() {
+    let setup = setup(Some("aes128gcm16"), Placement::None, 0, Crypto::Worker);
+    let own = engines();
+    let mut device = Offloaded::new(setup, vec![0], &own, None);
+    let mut of = |bytes, packets_per_second, packets| {
+        let load = Load { packets_per_second, length: Length::Packets(packets) };
+        device.told(Sizes::Bytes(bytes), load, true).unwrap();
+        device.memory()
+    };
+    // A flood has many packets in the gateways at once, a packet now and then one.
+    let [flood, later] = [of(64, 5e6, 100_000), of(1518, 500.0, 10)];
+    println!("{flood:?}, {later:?}");
+    assert!(later.buffers > 0 && later.buffers < flood.buffers, "{flood:?}, {later:?}");
+    let mebibyte = 1 << 20;
+    assert!(later.resident_bytes.is_some_and(|bytes| (mebibyte..1 << 40).contains(&bytes)), "{later:?}");
 }
