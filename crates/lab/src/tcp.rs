@@ -231,6 +231,7 @@ impl<'a> Run<'a> {
             link_bytes: samples.iter().map(|sample| sample.link_bytes).sum(),
             ends: [end(0), end(1)],
             engine: samples.last().and_then(|sample| sample.engine.clone()),
+            untuned: samples.last().and_then(|sample| sample.untuned.clone()),
             share_of_plain: None,
             gain: None,
         })

@@ -34,7 +34,8 @@ const OF_THE_PAPER: [&str; 9] = [
     "sha1",
 ];
 /// Where no suite is named.
-const USUAL: [&str; 2] = ["aes128gcm16", "sha256"];
+const USUAL: [&str; 2] = ["aes128gcm16", USUAL_OF_AH];
+const USUAL_OF_AH: &str = "sha256";
 
 /// Options of `testudo lab tcp`.
 #[derive(Debug, Clone, clap::Args)]
@@ -58,9 +59,9 @@ pub struct TcpOptions {
     #[arg(long, value_delimiter = ',', value_name = "NAME,…", value_parser = suites)]
     pub suites: Vec<String>,
 
-    /// Integrity algorithm of AH over ESP
-    #[arg(long, value_name = "NAME", default_value = "sha256", value_parser = of_ah)]
-    pub ah_suite: String,
+    /// Integrity algorithm of AH over ESP [default: sha256]
+    #[arg(long, value_name = "NAME", value_parser = of_ah)]
+    pub ah_suite: Option<String>,
 
     /// Rate of the link in Mbit/s, made with tc: 1 to 100000; none leaves it to the machine
     #[arg(long, value_delimiter = ',', value_name = "MBIT,…", default_value = "none")]
@@ -246,6 +247,9 @@ impl TcpOptions {
             let Confidence { least, most, .. } = rule;
             found.push(format!("{least} to {most} repetitions, not {} to {}", paper.least, paper.most));
         }
+        if self.quick && self.sizes.is_empty() {
+            found.push(format!("{} sizes of messages, not {}", QUICK_SIZES.len(), SIZES.len()));
+        }
         (!found.is_empty()).then(|| format!("does not conform to paper 001: {}", found.join("; ")))
     }
 
@@ -261,10 +265,16 @@ impl TcpOptions {
     /// Plain IP by each path that a mode takes, and what is measured beside it.
     ///
     /// # Errors
-    /// Suites that no protocol has, protocols that have no suite or no mode among those.
+    /// Suites that no protocol has, protocols that have no suite or no mode among those, or a suite of AH
+    /// over ESP without that.
     pub(super) fn subjects(&self) -> Result<Vec<Subject>, BenchError> {
         let modes = sorted(&self.modes);
         let protocols = self.all_protocols();
+        if self.ah_suite.is_some() && !protocols.contains(&Protocol::AhAndEsp) {
+            return Err(BenchError::Usage(
+                "--ah-suite is of ah+esp, which --protocols does not name".to_owned(),
+            ));
+        }
         let named = self.all_suites();
         let mut subjects = Vec::new();
         for &mode in &modes {
@@ -324,7 +334,8 @@ impl TcpOptions {
 
     /// What a protocol makes of these suites: those that it has.
     fn protections(&self, protocol: Protocol, mode: Mode, names: &[String]) -> Vec<Protection> {
-        let of = |name: &String| protocol.protection(mode, name, &self.ah_suite);
+        let of_ah = self.ah_suite.as_deref().unwrap_or(USUAL_OF_AH);
+        let of = |name: &String| protocol.protection(mode, name, of_ah);
         names.iter().map(of).filter(|protection| protection.suites().is_ok()).collect()
     }
 }
@@ -368,6 +379,8 @@ mod tests {
     fn quick_runs_do_not_conform_and_say_why() {
         let said = options("--quick").deviations().unwrap();
         assert!(said.contains("runs of 1 s") && said.contains("2 to 4 repetitions"), "{said}");
+        let said = options("--quick --seconds 10 --repetitions 4-12").deviations().unwrap();
+        assert!(said.ends_with("paper 001: 3 sizes of messages, not 10"), "{said}");
         assert!(options("--seconds 9").deviations().unwrap().contains("runs of 9 s, not of 10 s"));
         assert!(options("--repetitions 3-12").deviations().is_some());
     }
@@ -407,6 +420,7 @@ mod tests {
         assert!(refused("--protocols vpe --modes transport").contains("vpe has none"));
         assert!(refused("--protocols esp --suites aes128gcm16,md5").contains("md5 is no suite of these"));
         assert!(refused("--protocols ah --suites aes128gcm16").contains("ah has none"));
+        assert!(refused("--protocols ah,esp --ah-suite sha1").contains("--ah-suite is of ah+esp, which"));
         for wrong in [
             "--sizes 0",
             "--sizes 65537",

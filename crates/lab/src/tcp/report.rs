@@ -46,6 +46,8 @@ pub(super) struct Measured {
     /// Processor time of the sending and of the receiving end.
     pub(super) ends: [Shares; 2],
     pub(super) engine: Option<String>,
+    /// What was not taken of the steps of tuning.
+    pub(super) untuned: Option<String>,
     /// Throughput as a share of plain IP's by the same path, in the same setting.
     pub(super) share_of_plain: Option<f64>,
     pub(super) gain: Option<Gain>,
@@ -106,6 +108,7 @@ impl Report<'_> {
         let mut notes: Vec<String> = row.left_out.iter().cloned().collect();
         let Some(measured) = &row.measured else { return notes };
         notes.extend(measured.unconverged.iter().map(ToString::to_string));
+        notes.extend(measured.untuned.clone());
         notes.extend(self.options.deviations());
         notes.push(self.ends.words().to_owned());
         notes.extend(self.shared(row));
@@ -288,8 +291,8 @@ impl Report<'_> {
         line.push(printed.map_or("", |printed| printed.words).to_owned());
         let too_wide =
             format!("its confidence interval is not within {:.0} %", self.options.rule().width * 100.0);
-        let said = measured.unconverged.map(|_| too_wide).into_iter().chain(self.shared(row));
-        line.push(remarks.refer(said.collect()));
+        let said = measured.unconverged.map(|_| too_wide).into_iter().chain(measured.untuned.clone());
+        line.push(remarks.refer(said.chain(self.shared(row)).collect()));
         [line].into_iter().chain(second).collect()
     }
 
@@ -377,6 +380,7 @@ mod tests {
             link_bytes: 1100,
             ends: [shares(0.25), shares(0.125)],
             engine: subject.protocol().map(|_| "portable".to_owned()),
+            untuned: (stage == 2).then(|| "tuning, tcp: tcp_wmem refused".to_owned()),
             share_of_plain: subject.protocol().map(|_| 0.5),
             gain: None,
         };
@@ -420,6 +424,7 @@ mod tests {
         assert!(text.contains("  1: its confidence interval is not within 3 %"));
         assert!(line("501.0").contains("+243.5: faster") && line("501.0").contains("up to 150 Mbit/s more"));
         assert!(text.contains("Tuning, rings: it changes nothing here: ring rx not supported."));
+        assert!(line("501.0").ends_with(" 2") && text.contains("  2: tuning, tcp: tcp_wmem refused"));
         assert!(text.contains("ends are not told apart") && !text.contains("does not conform"));
         assert!(line("Mbit/s   interval").contains("user   system   softirq   irq   idle   steal"));
     }
@@ -464,6 +469,8 @@ mod tests {
         assert_eq!((&rows[1]["converged"], &rows[2]["converged"]), (&json!(false), &json!(true)));
         assert_eq!(rows[1]["paper_mbit_per_second"], 300.0);
         assert_eq!((&rows[2]["tuning"], &rows[2]["tuning_verdict"]), (&json!("tcp"), &json!("faster")));
+        let untuned = |row: &Value| row["notes"].to_string().contains("tuning, tcp: tcp_wmem refused");
+        assert_eq!([0, 1, 2].map(|index| untuned(&rows[index])), [false, false, true]);
         assert!(
             rows[3]["mbit_per_second"].is_null() && rows[3]["notes"][0].as_str().unwrap().contains("ring rx")
         );

@@ -70,6 +70,7 @@ fn measured(
         link_bytes: 1100,
         ends: [shares; 2],
         engine: subject.protocol().map(|_| "portable".to_owned()),
+        untuned: None,
         share_of_plain: None,
         gain: gain.and_then(|row| Gain::over(&interval, row)),
     };

@@ -169,6 +169,8 @@ pub(super) struct Sample {
     pub(super) ends: [Shares; 2],
     /// Testudo's engine.
     pub(super) engine: Option<String>,
+    /// What was not taken of the steps of tuning.
+    pub(super) untuned: Option<String>,
 }
 
 impl Bed<'_> {
@@ -200,7 +202,7 @@ impl Bed<'_> {
         folder: &Path,
         observe: &mut dyn FnMut(u32, Duration, u64),
     ) -> Result<Vec<Sample>, LabError> {
-        let (network, _) = self.build(setting, folder)?;
+        let (network, done) = self.build(setting, folder)?;
         let gateways = match &subject.protected {
             None => {
                 network.join_in_clear()?;
@@ -229,6 +231,8 @@ impl Bed<'_> {
             samples.iter_mut().for_each(|sample| sample.engine = Some(engine.clone()));
             [a, b].into_iter().try_for_each(Gateway::stop)?;
         }
+        let untuned = setting.stage.not_taken(&done);
+        samples.iter_mut().for_each(|sample| sample.untuned.clone_from(&untuned));
         Ok(samples)
     }
 
@@ -250,9 +254,7 @@ impl Bed<'_> {
         let (crossed, times) = (link_bytes(network)?, Times::now()?);
         let result = tcp_load(&load, from, to, address, observe)?;
         let (later, link_bytes) = (Times::now()?, link_bytes(network)?.saturating_sub(crossed));
-        if link_bytes < result.bytes {
-            return Err(LabError::AnotherWay { received: result.bytes, crossed: link_bytes });
-        }
+        came_by_the_link(result.bytes, link_bytes)?;
         let [sender, receiver] = &self.ends.processors;
         Ok(Sample {
             mbit_s: gbit_s(result.bytes, result.elapsed) * 1e3,
@@ -260,8 +262,14 @@ impl Bed<'_> {
             link_bytes,
             ends: [times.until(&later, sender), times.until(&later, receiver)],
             engine: None,
+            untuned: None,
         })
     }
+}
+
+/// That what was received came by the link, whose bytes are more than those of user data.
+fn came_by_the_link(received: u64, crossed: u64) -> Result<(), LabError> {
+    if crossed < received { Err(LabError::AnotherWay { received, crossed }) } else { Ok(()) }
 }
 
 /// Bytes that gateway B has received by the link.
@@ -304,6 +312,13 @@ fn bucket(mbit_s: u32) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_stream_that_took_another_way_is_no_measurement() {
+        assert!(came_by_the_link(1000, 1100).is_ok());
+        let error = came_by_the_link(1000, 999).unwrap_err().to_string();
+        assert!(error.contains("1000 bytes of TCP were received, and 999 came by the link"), "{error}");
+    }
 
     #[test]
     fn buckets_hold_a_packet_and_not_much_of_a_second() {

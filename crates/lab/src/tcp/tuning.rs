@@ -20,6 +20,10 @@ pub(super) const OF_THE_MACHINE: [&str; 3] = ["governor", "huge-pages", "isolati
 /// Why they are left out.
 pub(super) const NOT_OURS: &str = "it is of the whole machine, not of a namespace: not applied";
 const MTU: &str = "mtu";
+/// The name of all steps together.
+const ALL: &str = "all";
+/// What `testudo tune` calls a setting that it has changed.
+const CHANGED: &str = "changed";
 /// What the step of the MTU sets.
 pub(super) const JUMBO_MTU: u16 = 9000;
 
@@ -52,7 +56,7 @@ impl Tuning {
             Self::None => vec![none],
             Self::All => {
                 let steps = STEPS.into_iter().filter(|step| *step != MTU).collect();
-                vec![Stage { name: "all", steps }]
+                vec![Stage { name: ALL, steps }]
             }
             Self::Each => {
                 let until = |(last, name): (usize, &'static str)| Stage {
@@ -113,20 +117,42 @@ impl Stage {
 
     /// Whether the last step changed anything, or why not.
     pub(super) fn last_changed(&self, done: &[Done]) -> Result<(), String> {
-        let of_it = || done.iter().filter(|done| done.group.as_deref() == Some(self.name));
-        if of_it().any(|done| done.outcome == "changed") {
-            return Ok(());
+        let of_it: Vec<&Done> = self.of_last(done).collect();
+        match of_it.iter().any(|done| done.outcome == CHANGED) {
+            true => Ok(()),
+            false => Err(format!("it changes nothing here: {}", reasons(&of_it))),
         }
-        let mut reasons: Vec<String> = Vec::new();
-        for done in of_it() {
-            let note = done.note.as_ref().map(|note| format!(": {note}")).unwrap_or_default();
-            let reason = format!("{} {}{note}", done.name, done.outcome.replace('-', " "));
-            if !reasons.contains(&reason) {
-                reasons.push(reason);
-            }
-        }
-        Err(format!("it changes nothing here: {}", reasons.join("; ")))
     }
+
+    /// What of the last step, or of all that are taken together, the kernel or the devices did not take; if
+    /// there is such.
+    pub(super) fn not_taken(&self, done: &[Done]) -> Option<String> {
+        let is_taken = |done: &Done| [CHANGED, "as-wanted", "advice"].contains(&done.outcome.as_str());
+        let lacking: Vec<&Done> = self.of_last(done).filter(|done| !is_taken(done)).collect();
+        (!lacking.is_empty()).then(|| format!("tuning, {}: {}", self.name, reasons(&lacking)))
+    }
+
+    /// What was done for the last step, or for all that are taken together.
+    fn of_last<'a>(&self, done: &'a [Done]) -> impl Iterator<Item = &'a Done> {
+        let name = self.name;
+        done.iter().filter(move |done| name == ALL || done.group.as_deref() == Some(name))
+    }
+}
+
+/// What became of settings, each once; those that one reason is of together.
+fn reasons(done: &[&Done]) -> String {
+    let mut reasons: Vec<(String, Vec<&str>)> = Vec::new();
+    for done in done {
+        let note = done.note.as_ref().map(|note| format!(": {note}")).unwrap_or_default();
+        let reason = format!("{}{note}", done.outcome.replace('-', " "));
+        match reasons.iter_mut().find(|(known, _)| *known == reason) {
+            Some((_, names)) if names.contains(&done.name.as_str()) => {}
+            Some((_, names)) => names.push(&done.name),
+            None => reasons.push((reason, vec![&done.name])),
+        }
+    }
+    let each = reasons.iter().map(|(reason, names)| format!("{} {reason}", names.join(", ")));
+    each.collect::<Vec<_>>().join("; ")
 }
 
 #[derive(Deserialize)]
@@ -160,6 +186,26 @@ mod tests {
         let all = Tuning::All.stages();
         assert_eq!((all.len(), all[0].mtu(4000)), (1, 4000));
         assert_eq!(Tuning::None.stages()[0].steps.len(), 0);
+    }
+
+    #[test]
+    fn what_a_step_or_all_of_them_lack_is_told_with_the_reason_and_each_name_once() {
+        let rows = r#"[
+            {"group": "tcp", "name": "net.ipv4.tcp_rmem", "outcome": "changed", "note": null},
+            {"group": "napi", "name": "gro-flush-timeout", "outcome": "refused", "note": "no right"},
+            {"group": "napi", "name": "defer-hard-irqs", "outcome": "refused", "note": "no right"},
+            {"group": "napi", "name": "defer-hard-irqs", "outcome": "refused", "note": "no right"},
+            {"group": "rings", "name": "ring rx", "outcome": "not-supported", "note": null},
+            {"group": "sockets", "name": "busy-poll", "outcome": "advice", "note": null},
+            {"group": "rings", "name": "ring tx", "outcome": "as-wanted", "note": null}]"#;
+        let done: Vec<Done> = serde_json::from_str(rows).unwrap();
+        let napi = "gro-flush-timeout, defer-hard-irqs refused: no right";
+        let all = &Tuning::All.stages()[0];
+        let wanted = format!("tuning, all: {napi}; ring rx not supported");
+        assert_eq!(all.not_taken(&done), Some(wanted));
+        let stages = Tuning::Each.stages();
+        let of = |name| stages.iter().find(|stage| stage.name == name).unwrap().not_taken(&done);
+        assert_eq!((of("tcp"), of("none"), of("napi")), (None, None, Some(format!("tuning, napi: {napi}"))));
     }
 
     #[test]
