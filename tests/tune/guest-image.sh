@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # The guest of tests/linux-peer with `testudo` and ethtool, and if asked for with this machine's systemd as its
-# first process. Needs no root: a second archive is appended to the first one, over which the kernel unpacks it.
+# first process, and with the files of a folder. Needs no root: a second archive is appended to the first one,
+# over which the kernel unpacks it.
 #
-# usage: guest-image.sh CACHE NEW PROGRAM [systemd]     CACHE is what linux-peer/build-image.sh makes
+# usage: guest-image.sh CACHE NEW PROGRAM [systemd [FILES]]     CACHE is what linux-peer/build-image.sh makes
 set -euo pipefail
 export LC_ALL=C
 
@@ -71,11 +72,12 @@ UNIT
 }
 
 main() {
-  [ $# -ge 3 ] || { echo "usage: guest-image.sh CACHE NEW PROGRAM [systemd]" >&2; exit 1; }
+  [ $# -ge 3 ] || { echo "usage: guest-image.sh CACHE NEW PROGRAM [systemd [FILES]]" >&2; exit 1; }
   mkdir -p "$2"
   root=$2/root
   add_programs "$3"
   [ "${4-}" != systemd ] || add_systemd
+  [ -z "${5-}" ] || cp -a "$5/." "$root/"
   (cd "$root" && find . | cpio --quiet -o -H newc -R 0:0) >"$2/more.cpio"
   cat "$1/initramfs.cpio" "$2/more.cpio" >"$2/initramfs.cpio"
   cp "$1/vmlinuz" "$2/vmlinuz"

@@ -17,7 +17,7 @@ use testudo_tune::ethtool::Ethtool;
 use testudo_tune::folder::{self, Folder};
 use testudo_tune::host::{Host, System};
 use testudo_tune::journal::{Identity, Store, Stores};
-use testudo_tune::measure::{Load, Streams, Verdict, measure, verdict};
+use testudo_tune::measure::{Load, Streams, Verdict, Way, measure, verdict};
 use testudo_tune::persist::{self, Reload};
 use testudo_tune::plan::{Options, plan};
 use testudo_tune::processors::list;
@@ -208,6 +208,13 @@ const STREAMS: u32 = 5;
 /// What was measured, and with what.
 struct Measured {
     load: Load,
+    there: BeforeAndAfter,
+    /// `None` if the sink sends nothing back.
+    back: Option<BeforeAndAfter>,
+}
+
+/// Streams of one way.
+struct BeforeAndAfter {
     before: Streams,
     after: Option<Streams>,
 }
@@ -216,15 +223,23 @@ impl Measured {
     fn before(host: &System<Ethtool>, args: &TuneApplyArgs) -> Result<Option<Self>, Failure> {
         let Some(to) = args.measure else { return Ok(None) };
         let load = Load { to, streams: STREAMS, each: args.measure_seconds };
-        let before = measure(host, &load).map_err(failure)?;
-        Ok(Some(Self { load, before, after: None }))
+        let [there, back] = both(host, &load)?;
+        let none = || failure(TuneError::Measurement(format!("no stream was sent to {to}")));
+        let of = |before| BeforeAndAfter { before, after: None };
+        Ok(Some(Self { load, there: of(there.ok_or_else(none)?), back: back.map(of) }))
     }
 
     /// With what was measured afterwards, or why it was not: what was applied is there all the same.
-    fn after(self, host: &System<Ethtool>) -> (Option<Self>, Option<Failure>) {
-        match measure(host, &self.load) {
-            Ok(after) => (Some(Self { after: Some(after), ..self }), None),
-            Err(error) => (Some(self), Some(failure(error))),
+    fn after(mut self, host: &System<Ethtool>) -> (Option<Self>, Option<Failure>) {
+        match both(host, &self.load) {
+            Ok([there, back]) => {
+                self.there.after = there;
+                if let Some(of_back) = &mut self.back {
+                    of_back.after = back;
+                }
+                (Some(self), None)
+            }
+            Err(error) => (Some(self), Some(error)),
         }
     }
 
@@ -232,6 +247,37 @@ impl Measured {
         json!({
             "to": self.load.to,
             "seconds_each": self.load.each.as_secs_f64(),
+            "sent": self.there.json(),
+            "received": self.back.as_ref().map(BeforeAndAfter::json),
+        })
+    }
+
+    fn print(&self) {
+        let (to, seconds) = (self.load.to, self.load.each.as_secs_f64());
+        outln!("TCP, Gbit/s, {STREAMS} streams of {seconds} s each way");
+        outln!("sent to {to}:");
+        self.there.print();
+        match &self.back {
+            Some(back) => {
+                outln!("received from {to}:");
+                back.print();
+            }
+            None => {
+                outln!("received from {to}: not measured: it sends nothing back (`testudo tune sink` does)")
+            }
+        }
+    }
+}
+
+/// Streams there and back.
+fn both(host: &System<Ethtool>, load: &Load) -> Result<[Option<Streams>; 2], Failure> {
+    let there = measure(host, load, Way::There).map_err(failure)?;
+    Ok([there, measure(host, load, Way::Back).map_err(failure)?])
+}
+
+impl BeforeAndAfter {
+    fn json(&self) -> Value {
+        json!({
             "before": self.before,
             "after": self.after,
             "verdict": self.after.as_ref().map(|after| verdict(&self.before, after)),
@@ -239,8 +285,6 @@ impl Measured {
     }
 
     fn print(&self) {
-        let (to, seconds) = (self.load.to, self.load.each.as_secs_f64());
-        outln!("TCP to {to}, Gbit/s, {STREAMS} streams of {seconds} s:");
         let line = |streams: &Streams| {
             format!("median {:.3}, {:.3} to {:.3}", streams.median, streams.least, streams.most)
         };

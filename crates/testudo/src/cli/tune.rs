@@ -19,7 +19,8 @@ pub enum TuneVerb {
     /// Take back all that apply has changed for an interface
     #[command(after_help = UNDO_NOTES)]
     Undo(TuneUndoArgs),
-    /// Take the streams that `apply --measure` at the other end sends, until interrupted
+    /// Take the streams that `apply --measure` at the other end sends, and send it those that it asks for,
+    /// until interrupted
     Sink(TuneSinkArgs),
 }
 
@@ -109,10 +110,11 @@ pub struct TuneApplyArgs {
     /// With what --persist has kept, as the unit testudo-tune@INTERFACE does
     #[arg(long, conflicts_with_all = ["persist", "mtu", "huge_pages", "isolate", "only"])]
     pub persisted: bool,
-    /// Measure before and after: TCP streams through the interface to a sink (`testudo tune sink`) there
+    /// Measure before and after: TCP streams through the interface to a sink (`testudo tune sink`) there, and
+    /// back from it
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub measure: Option<SocketAddr>,
-    /// How long each of the six streams before, and of the six after, sends
+    /// How long each stream lasts: six are sent there and six back, before and after
     #[arg(long, value_name = "SECONDS", value_parser = super::interval, default_value = "1", requires = "measure")]
     pub measure_seconds: Duration,
     /// Print JSON

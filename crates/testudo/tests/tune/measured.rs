@@ -44,16 +44,18 @@ fn measures(site: &mut Site) -> TestResult {
     let said = wait::output(site.command(&words).arg("--json"))?;
     ensure(said.status.success(), || String::from_utf8_lossy(&said.stderr).into_owned())?;
     let report: Value = serde_json::from_slice(&said.stdout)?;
-    let measurement = &report["measurement"];
-    for when in ["before", "after"] {
-        let streams = &measurement[when];
-        let number = |name: &str| streams[name].as_f64().unwrap_or(-1.0);
-        assert_eq!(streams["gbit_s"].as_array().map_or(0, Vec::len), 5, "{measurement}");
-        let (least, median, most) = (number("least"), number("median"), number("most"));
-        assert!(least > 0.0 && least <= median && median <= most, "{measurement}");
+    for way in ["sent", "received"] {
+        let measurement = &report["measurement"][way];
+        for when in ["before", "after"] {
+            let streams = &measurement[when];
+            let number = |name: &str| streams[name].as_f64().unwrap_or(-1.0);
+            assert_eq!(streams["gbit_s"].as_array().map_or(0, Vec::len), 5, "{way}: {measurement}");
+            let (least, median, most) = (number("least"), number("median"), number("most"));
+            assert!(least > 0.0 && least <= median && median <= most, "{way}: {measurement}");
+        }
+        let verdicts = ["faster", "slower", "no-difference-beyond-the-spread"];
+        assert!(verdicts.iter().any(|verdict| measurement["verdict"] == *verdict), "{way}: {measurement}");
     }
-    let verdicts = ["faster", "slower", "no-difference-beyond-the-spread"];
-    assert!(verdicts.iter().any(|verdict| measurement["verdict"] == *verdict), "{measurement}");
     // All is as wanted, so that there is nothing to compare.
     let again = site.says(&words)?;
     assert!(again.stdout.contains("after   not measured: there is nothing to compare"), "{again:#?}");
