@@ -457,6 +457,7 @@ fn legacy_sas(installed: &InstalledTunnels) -> u64 {
 
 #[cfg(test)]
 pub(super) mod tests {
+    use super::super::port_details::{QueueCounter, QueueDetail};
     use super::*;
     use std::io::{Read, Write};
     use std::net::TcpStream;
@@ -505,9 +506,9 @@ pub(super) mod tests {
         }
     }
 
-    fn page_of(interfaces: Vec<InterfaceSnapshot>) -> String {
+    fn page_of(collector: impl Collector) -> String {
         let (mut registry, mut page) = (Registry::with_prefix("testudo"), String::new());
-        registry.register_collector(Box::new(Interfaces(interfaces)));
+        registry.register_collector(Box::new(collector));
         text::encode(&mut page, &registry).unwrap();
         page
     }
@@ -526,7 +527,7 @@ pub(super) mod tests {
             drops.add(DropReason::NoPolicy, dropped);
             InterfaceSnapshot { name: name.into(), counters, drops }
         };
-        let page = page_of(vec![interface("testudo0", 7, 0), interface("ipsec0", 1, 5)]);
+        let page = page_of(Interfaces(vec![interface("testudo0", 7, 0), interface("ipsec0", 1, 5)]));
         for line in [
             "testudo_interface_rx_packets_total{interface=\"testudo0\"} 7",
             "testudo_interface_rx_packets_total{interface=\"ipsec0\"} 1",
@@ -538,7 +539,39 @@ pub(super) mod tests {
             assert!(page.lines().any(|other| other == line), "{line} is not in\n{page}");
         }
         assert!(!page.contains("drops_total{interface=\"testudo0\""), "{page}");
-        assert!(!page_of(Vec::new()).contains("interface"), "the ports of one interface say it all");
+        assert!(
+            !page_of(Interfaces(Vec::new())).contains("interface"),
+            "the ports of one interface say it all"
+        );
+    }
+
+    /// Fast ports as the metrics have them.
+    #[derive(Debug)]
+    struct Devices(Vec<(&'static str, PortDetail)>);
+
+    impl Collector for Devices {
+        fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+            encode_devices(&mut encoder, &self.0)
+        }
+    }
+
+    #[test]
+    fn each_reason_for_which_a_device_loses_packets_has_its_counter() {
+        let counters = vec![
+            QueueCounter { name: "rx_ring_full", value: 3, is_drop: true },
+            QueueCounter { name: "wakeups", value: 9, is_drop: false },
+        ];
+        let queues = vec![QueueDetail { queue: 1, counters, levels: Vec::new() }];
+        let port = PortDetail { kind: "xdp", device: "eth0".to_owned(), facts: Vec::new(), queues };
+        let page = page_of(Devices(vec![("protected", port)]));
+        let labels = "side=\"protected\",port=\"eth0\",kind=\"xdp\",queue=\"1\"";
+        for line in [
+            format!("testudo_port_queue_drops_total{{{labels},reason=\"rx_ring_full\"}} 3"),
+            format!("testudo_port_queue_events_total{{{labels},event=\"wakeups\"}} 9"),
+        ] {
+            assert!(page.lines().any(|other| other == line), "{line} is not in\n{page}");
+        }
+        assert!(!page_of(Devices(Vec::new())).contains("queue"), "other ports have no such device");
     }
 
     #[test]

@@ -73,6 +73,10 @@ fn names_what_there_is(link: &mut Link) -> TestResult {
     let mut labels = exported.get("testudo_sa_packets_total").cloned().ok_or("no SAs")?;
     labels.insert("reason".to_owned());
     exported.insert("testudo_sa_dropped_total".to_owned(), labels);
+    // Fast ports alone have it, with the labels of
+    // `each_reason_for_which_a_device_loses_packets_has_its_counter`.
+    let of_queues = ["side", "port", "kind", "queue", "reason"].map(str::to_owned);
+    exported.insert("testudo_port_queue_drops_total".to_owned(), of_queues.into());
     ensure(exported.len() > 30, || page.clone())?;
     let dashboard: Value = serde_json::from_str(&std::fs::read_to_string(FILE)?)?;
     let panels = dashboard["panels"].as_array().ok_or("no panels")?;

@@ -37,6 +37,9 @@ function grouped(number) {
   return typeof number === "number" ? number.toString().replace(/\B(?=(\d{3})+$)/g, "\u202f") : "–";
 }
 
+// A number with its noun: 1 packet, 2 packets.
+const counted = (number, noun) => `${grouped(number)} ${noun}${number === 1 ? "" : "s"}`;
+
 function duration(seconds) {
   const [days, hours, minutes] = [Math.floor(seconds / 86400), Math.floor(seconds / 3600) % 24, Math.floor(seconds / 60) % 60];
   if (days > 0) return `${days} d ${hours} h`;
@@ -147,10 +150,10 @@ function showHead(data, change) {
   text("version", status.version);
   text("facts", `up ${duration(status.uptime_seconds)}, cryptography by ${inUse ? inUse.name : "no engine"}`);
   text("sa-count", grouped(data.sas_count));
-  text("tunnel-count", `${grouped(status.tunnels)} tunnels configured, ${grouped(status.tunnels_down)} down`);
+  text("tunnel-count", `${counted(status.tunnels, "tunnel")} configured, ${grouped(status.tunnels_down)} down`);
   at("tunnel-count").className = status.tunnels_down > 0 ? "bad" : "";
   text("buffers", grouped(status.free_buffers));
-  text("drop-total", `${grouped(sum([...dropsOf(status).values()]))} packets since the start`);
+  text("drop-total", `${counted(sum([...dropsOf(status).values()]), "packet")} since the start`);
   // The sentence of `testudo top`, from the gateway.
   const bottleneck = data.bottleneck?.words ?? "";
   at("bottleneck").hidden = bottleneck === "";
@@ -221,7 +224,7 @@ function showEngines(status) {
 function showSas(data) {
   const omitted = data.sas_omitted;
   text("sas-more", omitted > 0
-    ? `the ${list(data.sas).length} busiest; ${grouped(omitted)} more are in \`testudo sa list\`` : "the busiest first");
+    ? `the ${list(data.sas).length} busiest; ${grouped(omitted)} more ${omitted === 1 ? "is" : "are"} in \`testudo sa list\`` : "the busiest first");
   fill("sas", list(data.sas), "There is no SA.", (row, sa) => {
     cell(row, sa.tunnel);
     cell(row, sa.direction, "short");
