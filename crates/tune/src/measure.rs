@@ -6,7 +6,7 @@
 //!
 //! ```text
 //!   there   anything but the words below, until the sender's end ─►  nothing, and its end
-//!   back    "testudo tune get", milliseconds (4 bytes, network order), the sender's end ─►  zeros for so long
+//!   back    "testudo tune get", milliseconds (32 bits, network order), the end ─►  zeros for so long
 //! ```
 //!
 //! **The verdict** compares ranges, not means: a difference counts where the slowest stream of one side is

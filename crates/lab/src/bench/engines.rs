@@ -4,7 +4,7 @@ use testudo_crypto::{Engine, EngineError, Job, JobStatus, PortableEngine, Suite,
 use testudo_gateway::{Candidate, WithdrawalReason, Worker};
 
 use super::case::Case;
-use super::device::Device;
+use super::device::{CRYPTODEV, Device, GPU};
 use super::error::{BenchError, Wrong};
 use super::tunnels::OVERHEAD_BYTES;
 
@@ -25,7 +25,7 @@ pub(super) fn all_in_service(worker: &mut Worker) -> Result<(), Wrong> {
 }
 
 /// Engines on devices that somebody has to choose.
-const ON_REQUEST: [&str; 2] = ["cryptodev", "gpu"];
+const ON_REQUEST: [&str; 2] = [CRYPTODEV, GPU];
 
 /// An engine that starts on this machine and has passed its self-test.
 pub(super) struct Available {

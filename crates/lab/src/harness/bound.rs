@@ -142,7 +142,7 @@ mod tests {
         let mut device = FakeDevice::new(1e6, 3);
         let none = under_half(&mut device, SIZES, &plan(), 1e6, &mut || false).unwrap();
         assert_eq!((none.slices, none.apart, none.apart_us, none.lost), (20, 0, None, 0));
-        assert_within_2_percent(none.offered_packets_per_second, 5e5);
+        assert!((none.offered_packets_per_second - 5e5).abs() < 1.0, "{none:?}");
         assert!(!none.was_generator_late);
         let mut asked = 0;
         let mut every_fourth = || {
